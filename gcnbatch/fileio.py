@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.locks import in_use, is_at, try_lock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -39,22 +40,29 @@ def _write_error(target: StrPath, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
+def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; on success sync it and rename it to `path`, else remove it.
 
-    A symbolic link is replaced, so that a folder from a stranger cannot lead outside; with `follow`, its target is.
     Errors in the block pass through, except those of the disk. What a killed process has left for `path` is removed.
+
+    Parameters
+    ----------
+    path : path
+    output : bool
+        The user has named the file. A symbolic link is followed, and only one process may write the file at a time.
+        Otherwise a link is replaced, so that a folder from a stranger cannot lead outside, and of several writers the
+        last one wins.
 
     Raises
     ------
     InputError
-        When `path` is a folder or a device.
+        When `path` is a folder or a device, or another process writes an output.
     MachineError
         When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
-    target = Path(os.path.realpath(path) if follow else path)
+    target = Path(os.path.realpath(path) if output else path)
     try:
-        kind = target.stat(follow_symlinks=follow).st_mode
+        kind = target.stat(follow_symlinks=output).st_mode
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -62,11 +70,9 @@ def atomic_path(path: StrPath, follow: bool = False) -> Iterator[Path]:
     else:
         if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
             raise InputError(str(path), "a folder or a device", "the name of a file")
-    start = f".{target.name[:40]}."
-    remove_abandoned(target.parent, start)
-    temporary = target.parent / f"{start}{secrets.token_hex(6)}.tmp"
+    remove_abandoned(target.parent, _start(target))
     try:
-        lock = _create_locked(temporary)
+        temporary, lock = _create_only(target, path) if output else _create_any(target)
     except OSError as error:
         raise MachineError(
             str(path), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
@@ -108,6 +114,38 @@ def write_errors(target: Path) -> Iterator[None]:
         raise
 
 
+def _start(target: Path) -> str:
+    return f".{target.name[:40]}."
+
+
+def _create_any(target: Path) -> tuple[Path, int]:
+    """Create a temporary file for `target`; return its path and a descriptor that holds its lock."""
+    temporary = target.parent / f"{_start(target)}{secrets.token_hex(6)}.tmp"
+    return temporary, _create_locked(temporary)
+
+
+def _create_only(target: Path, name: StrPath) -> tuple[Path, int]:
+    """As `_create_any`, but processes that write `target` want the same temporary file: the first one gets it."""
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()
+    temporary = target.parent / f"{_start(target)}{digest[:12]}.tmp"
+    for _ in range(3):  # another process may have created it, but not locked it yet
+        try:
+            return temporary, _create_locked(temporary)
+        except FileExistsError:
+            if _is_locked(temporary):
+                raise in_use(name) from None
+            remove_abandoned(target.parent, _start(target))
+    return _create_any(target)  # a file that this process may not remove must not block the output
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with open_regular(path, follow=False) as stream:
+            return not try_lock(stream.fileno())
+    except InputError:
+        return False
+
+
 def _create_locked(path: Path) -> int:
     """Create a file with a lock that ends with this process; return its descriptor."""
     while True:
@@ -131,7 +169,8 @@ def remove_abandoned(folder: Path, start: str = ".") -> None:
     for name in names:
         with suppress(OSError, InputError), open_regular(folder / name, follow=False) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(folder / name)
+            if is_at(folder / name, stream.fileno()):  # not what another process has made in its place
+                os.unlink(folder / name)
 
 
 def _publish(temporary: Path, target: Path) -> None:
@@ -262,6 +301,31 @@ def open_append(path: StrPath) -> IO[bytes]:
             got = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
             raise InputError(str(path), got, "a file", "Remove it, or choose another place.") from error
         raise
+
+
+def open_append_only(path: StrPath, name: StrPath) -> IO[bytes]:
+    """Open a file as `open_append`, and hold its lock until it is closed.
+
+    Parameters
+    ----------
+    path : path
+        The file may be renamed, replaced and removed by the process that holds its lock.
+    name : path
+        The output in the message.
+
+    Raises
+    ------
+    InputError
+        As `open_append`, and when another process holds the lock.
+    """
+    while True:
+        stream = open_append(path)
+        if not try_lock(stream.fileno()):
+            stream.close()
+            raise in_use(name)
+        if is_at(path, stream.fileno()):
+            return stream
+        stream.close()  # it became the output of a process that has ended since
 
 
 def append_line(path: StrPath, line: str) -> None:

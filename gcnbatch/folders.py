@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch import fileio
+from gcnbatch import fileio, locks
 from gcnbatch.errors import InputError
 
 _OTHER = "Choose another -o."
@@ -45,18 +44,31 @@ def results(folder: Path | None, stem: str, hint: str = _OTHER) -> Iterator[Held
     InputError
         For a folder that holds something or cannot be made or written, and for one that another process writes to.
     """
-    made = _make(folder) if folder else _make_default(stem)
-    folder = folder or made[0]
-    try:
-        with locked(folder, f"Wait until it ends. {_OTHER}") as lock:
-            fileio.remove_abandoned(folder)  # a start that was killed at once
-            if any(folder.iterdir()):
-                raise InputError(str(folder), "already exists", "a new or empty folder", hint)
-            yield Held(folder, lock)
-    finally:
-        for place in made:
-            with suppress(OSError):  # it holds something
-                place.rmdir()
+    with ExitStack() as stack:
+        held = _take(folder, stem, stack)
+        fileio.remove_abandoned(held.folder)  # a start that was killed at once
+        if any(held.folder.iterdir()):
+            raise InputError(str(held.folder), "already exists", "a new or empty folder", hint)
+        yield held
+
+
+def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
+    """Make and lock a folder; `stack` then removes what was made, if it is empty, and gives the lock back."""
+    while True:
+        made = _make(folder) if folder else _make_default(stem)
+        place = folder or made[0]
+        with ExitStack() as taken, suppress(FileNotFoundError):
+            lock = taken.enter_context(locked(place, f"Wait until it ends. {_OTHER}"))
+            if locks.is_at(place, lock):  # else a process that has ended since has removed it
+                taken.callback(_remove_empty, made)  # with the lock: another process may wait to use it
+                stack.enter_context(taken.pop_all())
+                return Held(place, lock)
+
+
+def _remove_empty(places: Sequence[Path]) -> None:
+    for place in places:
+        with suppress(OSError):  # it holds something
+            place.rmdir()
 
 
 @contextmanager
@@ -79,23 +91,13 @@ def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + wait
-        while not _lock(holder):
+        while not locks.try_lock(holder):
             if time.monotonic() >= deadline:
                 raise InputError(str(folder), "another process writes there", "a folder that none uses", hint)
             time.sleep(0.05)
         yield holder
     finally:
         os.close(holder)
-
-
-def _lock(holder: int) -> bool:
-    try:
-        fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks
-    return True
 
 
 def make(folder: Path) -> None:

@@ -184,7 +184,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
         yield text_sink(".csv", sys.stdout, spreadsheet)
         return
     ending = Path(out).suffix.lower()
-    with fileio.atomic_path(out, follow=True) as temporary:
+    with fileio.atomic_path(out, output=True) as temporary:
         if ending == ".h5":
             import h5py
 

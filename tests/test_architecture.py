@@ -25,6 +25,7 @@ PACKAGE = ROOT / "gcnbatch"
 FLOORS = (
     ("text",),
     ("errors",),
+    ("locks",),
     (
         "config_sections",
         "config_tree",

@@ -38,7 +38,7 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
     ------
     InputError
         For a table that cannot be read, unknown columns, repeated ids, another number of rows in a table without ids,
-        and names of splits that the set has.
+        names of splits that the set has, and for a set that another process has replaced since it was opened.
     """
     own = Path(out).resolve() == dataset.path.resolve()
     path = output_path(out, [table.path] if own else [table.path, dataset.path])
@@ -55,6 +55,8 @@ def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[
         notes.append(f"{left:,} of {len(texts.values):,} rows of {dataset.path} are in no part")
     copies = Copies()
     with DatasetWriter(path) as writer:
+        if own and dataset.replaced:
+            raise InputError(str(path), "another process has written it meanwhile", hint="Run again.")
         for _, part in dataset.blocks():
             writer.append(part)
             if copies.can_read(part):

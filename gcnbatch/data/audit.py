@@ -67,14 +67,21 @@ def open_file(path: Path, cache_bytes: int) -> tuple[ChunkFile, dict[str, Stored
 
     `cache_bytes` bounds the unpacked chunks that are kept for later reads.
     """
-    _check_start(path)
-    with reading(path):
-        file = ChunkFile(path, cache_bytes)
-    try:
-        return file, _stored_arrays(file)
-    except BaseException:
-        file.close()
-        raise
+    while True:
+        _check_start(path)
+        with reading(path):
+            file = ChunkFile(path, cache_bytes)
+        try:
+            arrays = _stored_arrays(file)
+        except BaseException as error:
+            replaced = isinstance(error, InputError) and file.is_replaced()
+            file.close()
+            if not replaced:
+                raise
+        else:
+            if not file.is_replaced():  # else these may be the places of chunks in another file
+                return file, arrays
+            file.close()
 
 
 def _check_start(path: Path) -> None:

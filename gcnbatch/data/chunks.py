@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import locks
 from gcnbatch.errors import InputError, MachineError
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # HDF5's numbers of the filters
@@ -67,6 +68,10 @@ class ChunkFile:
             self._descriptor = -1
             self._kept.clear()
             self._kept_bytes = 0
+
+    def is_replaced(self) -> bool:
+        """Return whether another file has its name now, or none."""
+        return not locks.is_at(self.path, self._descriptor)
 
     def read(self, address: int, size: int) -> bytes:
         """Return bytes of the file; fewer at its end."""

@@ -7,7 +7,6 @@ file to these bytes, so that no row is lost or written twice. When all is done, 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -100,28 +99,31 @@ def open_resumable(
     """
     target = Path(os.path.realpath(out))
     partial, record = _partial_of(target), _record_of(target)
-    with fileio.write_errors(target):
-        with fileio.open_append(partial) as file, TextIOWrapper(file, "utf-8", newline="") as stream:
-            _lock(stream, partial)
-            rows, size = _done(record, task, out) if resume else (0, 0)
-            if os.fstat(stream.fileno()).st_size < size:
-                raise InputError(str(partial), f"fewer than {size} bytes", "the file that was left", "Start again.")
-            if not resume and os.fstat(stream.fileno()).st_size:
-                say(f"{partial}, left by a prediction that was stopped, is overwritten; --resume would go on with it")
-            stream.truncate(size)
-            if rows == 0:
-                record.unlink(missing_ok=True)
-            journal = _Resumable(target, stream, task, rows, spreadsheet)
-            try:
-                yield journal
-            except BaseException as error:
-                if journal.rows == 0 or isinstance(error, InputError):  # another input cannot go on
-                    _remove(partial, record)
-                raise
-            stream.flush()
-            os.fsync(stream.fileno())
-            os.replace(partial, target)
-        record.unlink(missing_ok=True)
+    with (
+        fileio.write_errors(target),
+        fileio.open_append_only(partial, out) as file,
+        TextIOWrapper(file, "utf-8", newline="") as stream,
+    ):
+        left = os.fstat(stream.fileno()).st_size
+        rows, size = _done(record, task, out) if resume and left else (0, 0)
+        if left < size:
+            raise InputError(str(partial), f"fewer than {size} bytes", "the file that was left", "Start again.")
+        if not resume and left:
+            say(f"{partial}, left by a prediction that was stopped, is overwritten; --resume would go on with it")
+        if rows == 0:
+            record.unlink(missing_ok=True)
+        stream.truncate(size)
+        journal = _Resumable(target, stream, task, rows, spreadsheet)
+        try:
+            yield journal
+        except BaseException as error:
+            if journal.rows == 0 or isinstance(error, InputError):  # another input cannot go on
+                _remove(partial, record)
+            raise
+        stream.flush()
+        os.fsync(stream.fileno())
+        record.unlink(missing_ok=True)  # first: once the name is free, a journal may be that of the next process
+        os.replace(partial, target)
 
 
 def task_of(data: Path, members: Sequence[Member], options: dict[str, Any]) -> dict[str, Any]:
@@ -139,15 +141,6 @@ def _partial_of(target: Path) -> Path:
 
 def _record_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.partial.json")
-
-
-def _lock(stream: IO[str], partial: Path) -> None:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InputError(str(partial), "another process writes it", "one prediction at a time") from error
-    except OSError:
-        pass  # a file system without locks
 
 
 def _done(record: Path, task: dict[str, Any], out: str) -> tuple[int, int]:

@@ -123,12 +123,11 @@ def test_a_read_only_folder_is_one_line(runner: Runner, command: tuple[str, ...]
         assert text.endswith("). Check that the folder exists and is writable.\n")
 
 
-def test_of_two_trainings_in_one_folder_one_is_refused(runner: Runner, inputs: Path, tmp_path: Path) -> None:
-    found = runner(TRAIN, together=2, keep=str(tmp_path / "kept"))
-    assert sorted(found.codes) == [0, 2]
-    text = only_line(found.said[found.codes.index(2)])
-    assert text.startswith(("error: r: another process writes there; ", "error: r: already exists; "))
-    assert_same_run(inputs / "run", tmp_path / "kept" / "r")
+@pytest.mark.parametrize("name", ["train", "infer", "import", "explain"])
+def test_of_commands_with_one_output_one_writes_and_others_are_refused(
+    runner: Runner, inputs: Path, tmp_path: Path, name: str
+) -> None:
+    check_fault(runner, inputs, tmp_path, name, {"together": 3})
 
 
 def test_few_open_files_are_enough_or_refused(runner: Runner) -> None:

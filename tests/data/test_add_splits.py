@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.data import audit
 from gcnbatch.data.add_splits import SplitTable, add_splits
+from gcnbatch.data.chunks import ChunkFile, StoredArray
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
@@ -75,3 +77,29 @@ def test_other_tables_are_refused(data: Path, text: str, options: dict[str, str]
         add(data, text, **options)
     assert message in str(caught.value)
     assert data.read_bytes() == before
+
+
+def test_a_set_that_another_process_has_written_since_is_refused(data: Path) -> None:
+    table = data.with_name("other.csv")
+    table.write_text("other\ntrain\ntest\ntrain\ntest\nvalid\n")
+    with Dataset(data) as dataset:
+        add(data, "one\ntrain\ntest\ntrain\ntest\nvalid\n")
+        with pytest.raises(InputError, match=r"set\.h5: another process has written it meanwhile\. Run again\."):
+            add_splits(dataset, data, SplitTable(table))
+        add_splits(dataset, data.with_name("new.h5"), SplitTable(table))
+    with Dataset(data) as dataset:
+        assert list(dataset.splits) == ["first", "one"]
+
+
+def test_a_set_that_is_replaced_while_it_is_opened_is_read_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = build_graphset(2, splits=True)
+    real = audit._stored_arrays
+
+    def late(file: ChunkFile) -> dict[str, StoredArray]:
+        monkeypatch.setattr(audit, "_stored_arrays", real)
+        write_graphset(data, small)
+        return real(file)
+
+    monkeypatch.setattr(audit, "_stored_arrays", late)
+    with Dataset(data) as dataset:
+        assert_graphsets_equal(dataset.load(), small)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +22,19 @@ INFER = ("infer", "RUN", "SET", "--backend", "cpu", "-q", "-o")
 IMPORT = ("data", "import", "smiles", "TABLE", "--processes", "1", "-o", "m.h5")
 IN_PROCESSES = ("data", "import", "smiles", "TABLE", "--processes", "2", "-o", "m.h5")
 SCREEN = (*INFER, "p.csv")
+STORE = (*INFER, "p.h5")
+SPLIT = ("data", "split", "SET", "--from", "SPLITS", "-o", "s.h5")
+EXPLAIN = ("explain", "RUN", "SET", "--backend", "cpu", "--steps", "2", "--top", "2", "-q", "-o", "e")
 DRAWN_COMMANDS = {  # the command, and the one that must work after the fault
     "train": (TRAIN, RESUME),
     "infer": (SCREEN, SCREEN),
     "goes on": (SCREEN, (*SCREEN, "--resume")),
     "import": (IN_PROCESSES, IN_PROCESSES),
+    "store": (STORE, STORE),
+    "split": (SPLIT, SPLIT),
+    "explain": (EXPLAIN, (*EXPLAIN[:-1], "again")),
 }
+REFUSED = re.compile(r"error: \S+: (another process writes (it|there)|already exists); expected ")
 ENDING = ("SIGHUP", "SIGTERM", "SIGINT", "SIGKILL")
 
 
@@ -35,6 +43,7 @@ def write_inputs(place: Path) -> None:
     write_set(place / "set.h5", 60)
     rows = "".join(f"C{'C' * (row % 7)}O,{row % 2}\n" for row in range(300))
     (place / "table.csv").write_text(f"smiles,y\n{rows}", encoding="utf-8")
+    (place / "splits.csv").write_text("fold\n" + "0\n1\n2\n" * 20, encoding="utf-8")
     fit(place / "set.h5", place / "run", *SETTINGS)
 
 
@@ -43,6 +52,7 @@ class Runner:
 
     def __init__(self, inputs: Path, machine: Machine) -> None:
         self._paths = {"SET": inputs / "set.h5", "TABLE": inputs / "table.csv", "RUN": inputs / "run"}
+        self._paths["SPLITS"] = inputs / "splits.csv"
         self._machine = machine
 
     def words(self, arguments: tuple[str, ...]) -> list[str]:
@@ -100,6 +110,11 @@ def check_fault(runner: Runner, inputs: Path, place: Path, name: str, fault: dic
         assert code in (0, 2, 3, ended), found
         if code in (2, 3) and 2 not in fault.get("closed", ()):
             only_line(said)
+    if "together" in fault:
+        assert 0 in first, found
+        assert set(first) <= {0, 2}, found
+        assert all(REFUSED.match(said) for code, said in zip(first, found.said, strict=False) if code), found
+        assert not [file for file in found.files if ".partial" in file], found
     if fault.get("signal") != "SIGKILL":
         assert not [file for file in found.files if file.endswith(".tmp")], found
     if name != "train":

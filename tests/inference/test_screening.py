@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 
+from gcnbatch import fileio
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.inference import infer, inputs, journal
 from gcnbatch.inference.inputs import CsvOptions
@@ -130,9 +133,33 @@ def test_two_predictions_into_the_same_file_are_refused(tmp_path, chemistry) -> 
     task = journal.task_of(table, [], {})
     with (
         journal.open_resumable(out, task, resume=False),
-        pytest.raises(InputError, match="another process writes it"),
+        pytest.raises(InputError, match=r"o\.csv: another process writes it; expected a file that none writes\. Wait"),
     ):
         infer([run], table, out, csv=ONE, quiet=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_prediction_that_waits_for_the_name_while_another_ends_leaves_that_output_whole(
+    tmp_path, chemistry, monkeypatch, resume: bool
+) -> None:
+    """It opens the partial output of the other, which then ends and gives it its name."""
+    run, table, _ = chemistry
+    out = tmp_path / "o.csv"
+    opened, real = [], fileio.open_append
+
+    def late(path: Path) -> IO[bytes]:
+        stream = real(path)
+        if not opened:
+            opened.append(stream)
+            monkeypatch.setattr(fileio, "open_append", real)
+            infer([run], table, str(out), csv=ONE, quiet=True)
+            (tmp_path / "o.csv.partial.json").write_text('{"rows": 8, "bytes": 1709, "task": {}}')
+        return stream
+
+    monkeypatch.setattr(fileio, "open_append", late)
+    infer([run], table, str(out), csv=ONE, quiet=True, resume=resume)
+    assert len(read_rows(out)) == 40
+    assert os.listdir(tmp_path) == ["o.csv"]
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path, chemistry) -> None:

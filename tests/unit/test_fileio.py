@@ -124,7 +124,7 @@ def test_a_link_is_followed_or_refused(tmp_path):
 def test_a_link_is_replaced_or_keeps_pointing_to_its_file(tmp_path):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with atomic_path(tmp_path / "link", follow=True) as temporary:
+    with atomic_path(tmp_path / "link", output=True) as temporary:
         temporary.write_text("x")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "x"
@@ -133,11 +133,13 @@ def test_a_link_is_replaced_or_keeps_pointing_to_its_file(tmp_path):
     assert ((tmp_path / "link").read_text(), (tmp_path / "real").read_text()) == ("y", "x")
 
 
-def killed_while_writing(path):
+def killed_while_writing(path, output=False):
     """Start a process that writes to `path` and kill it there; return the temporary file that it leaves."""
     code = (
         "import sys, os, signal; from gcnbatch.fileio import atomic_path\n"
-        "with atomic_path(sys.argv[1]) as temporary: temporary.write_text('x'); os.kill(os.getpid(), signal.SIGKILL)"
+        f"with atomic_path(sys.argv[1], {output}) as temporary:\n"
+        " temporary.write_text('x')\n"
+        " os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -signal.SIGKILL
     (left,) = path.parent.glob(".*.tmp")
@@ -179,6 +181,48 @@ def test_a_file_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, 
     write_text(tmp_path / "a.txt", "x")
     assert (tmp_path / "a.txt").read_text() == "x"
     assert len(removed) == 1
+
+
+def test_only_one_process_writes_an_output(tmp_path):
+    out = tmp_path / "a.h5"
+    left = killed_while_writing(out, output=True)
+    with atomic_path(out, output=True) as temporary, atomic_path(tmp_path / "b.h5", output=True):
+        assert temporary == left
+        temporary.write_text("first")
+        message = r"a\.h5: another process writes it; expected a file that none writes\. Wait until it ends, or choose"
+        with pytest.raises(InputError, match=message), atomic_path(out, output=True):
+            pass
+        assert not out.exists()
+    assert out.read_text() == "first"
+    assert sorted(os.listdir(tmp_path)) == ["a.h5", "b.h5"]
+
+
+def test_what_cannot_be_removed_and_a_disk_without_locks_do_not_block_an_output(tmp_path, monkeypatch):
+    killed_while_writing(tmp_path / "a.h5", output=True)
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with atomic_path(tmp_path / "a.h5", output=True) as temporary:
+        temporary.write_text("x")
+    assert (tmp_path / "a.h5").read_text() == "x"
+
+
+def test_a_file_that_got_its_name_meanwhile_is_not_taken_for_abandoned(tmp_path, monkeypatch):
+    """A process ends, and another one begins, between opening the old temporary file and locking it."""
+    left = killed_while_writing(tmp_path / "a.h5", output=True)
+    real = fcntl.flock
+
+    def flock(descriptor, how):
+        monkeypatch.setattr(fcntl, "flock", real)
+        left.rename(tmp_path / "a.h5")
+        left.write_text("next")
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    remove_abandoned(tmp_path)
+    assert left.read_text() == "next"
 
 
 def test_permissions_follow_the_umask_and_long_names_work(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch import folders
+from gcnbatch import folders, locks
 from gcnbatch.errors import InputError
 
 
@@ -43,3 +43,35 @@ def test_folders_of_the_same_second_differ_also_if_the_clock_is_set_back(
         found = [stack.enter_context(folders.results(None, "tox21")).folder for _ in range(3)]
         assert [folder.name for folder in found] == [f"tox21-20260101-120000{end}" for end in ("", "-2", "-3")]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_is_refused_leaves_the_folder_to_the_process_that_locked_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = folders._make
+    with ExitStack() as other:
+
+        def make(folder: Path) -> list[Path]:
+            made = real(folder)
+            monkeypatch.setattr(folders, "_make", real)
+            other.enter_context(folders.results(folder, "x"))
+            return made
+
+        monkeypatch.setattr(folders, "_make", make)
+        with pytest.raises(InputError, match="another process writes there"), folders.results(tmp_path / "run", "x"):
+            pass
+        (tmp_path / "run" / "file").touch()
+
+
+def test_a_folder_that_another_process_removes_at_its_end_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, removals = locks.try_lock, iter([(tmp_path / "run").rmdir] * 3)
+
+    def late(descriptor: int) -> bool:
+        next(removals, lambda: None)()
+        return real(descriptor)
+
+    monkeypatch.setattr(locks, "try_lock", late)
+    with folders.results(tmp_path / "run", "x") as (folder, _):
+        (folder / "file").touch()
