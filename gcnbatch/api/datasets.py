@@ -16,14 +16,16 @@ from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet, Split, concatenate
 from gcnbatch.data.importers.common import ImportSummary, compact
 from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.importers.smiles import computed_names
 from gcnbatch.data.importers.smiles import import_smiles as import_file
+from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.scaffold_groups import MURCKO, groups_of
 from gcnbatch.data.schema import Header, Level, Target
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.store import Dataset
-from gcnbatch.data.writer import DatasetWriter, check_graphset
+from gcnbatch.data.writer import check_graphset, write_graphset
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ def read(path: StrPath, *, memory_mb: int = 4096, scaffolds: bool = False) -> Gr
     ([0, 3, 9], (9, 75), [[0.20000000298023224], [1.899999976158142]])
     """
     with Dataset(path, memory_mb) as dataset:
-        graphs = dataset.load()
+        smiles = dataset.smiles()
+        texts = None if smiles is None else np.array(smiles, dtype=np.str_)
+        graphs = replace(dataset.load(), smiles=texts)
         return replace(graphs, groups=groups_of(dataset)) if scaffolds else graphs
 
 
@@ -74,7 +78,7 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     path : path
     graphs : GraphSet
     smiles : sequence of str
-        The SMILES of each graph, for drawings and the baseline.
+        The SMILES of each graph, for drawings and the baseline; None: `graphs.smiles`.
 
     Raises
     ------
@@ -84,12 +88,13 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     Examples
     --------
     >>> import gcnbatch
-    >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1"])
-    >>> gcnbatch.write("library.h5", graphs, smiles=["CCO", "c1ccccc1"])
+    >>> gcnbatch.write("library.h5", gcnbatch.from_smiles(["CCO", "c1ccccc1"]))
+    >>> gcnbatch.read("library.h5").smiles.tolist()
+    ['CCO', 'c1ccccc1']
     """
-    with DatasetWriter(path) as writer:
-        writer.append(graphs)
-        writer.finish(graphs.header, graphs.splits, smiles)
+    given = graphs if smiles is None else replace(graphs, smiles=np.array(list(smiles), dtype=np.str_))
+    check_graphset(str(path), given)
+    write_graphset(path, given)
 
 
 def import_smiles(
@@ -202,6 +207,15 @@ def from_smiles(
     max_nodes: int = MAX_ATOMS,
     largest_fragment: bool = False,
     neutralize: bool = False,
+    bond_properties: Sequence[str] = (),
+    atom_features: str = ATOM_FEATURES,
+    positional: str = "",
+    descriptors: str = "",
+    fingerprint: str = "",
+    fingerprint_radius: int = 2,
+    fingerprint_size: int = 2048,
+    features: Any = None,
+    feature_names: Sequence[str] | None = None,
     processes: int = 0,
     name: str = "molecules",
 ) -> GraphSet:
@@ -228,6 +242,12 @@ def from_smiles(
         Refuse molecules with more atoms; 0: no limit.
     largest_fragment, neutralize : bool
         Keep only the largest part of a salt; remove charges where hydrogens can balance them.
+    bond_properties, atom_features, positional, descriptors, fingerprint, fingerprint_radius, fingerprint_size
+        As for `import_smiles`.
+    features : array-like, (R, D)
+        Own features of the molecules, NaN or None where missing, which a model joins to its readout.
+    feature_names : sequence of str
+        Names of the D columns; default ``feature0`` ….
     processes : int
         Processes that run RDKit; 0: one per processor.
 
@@ -248,7 +268,11 @@ def from_smiles(
     texts = [str(text) for text in smiles]
     if not texts:
         raise InputError("smiles", "no molecule", "at least one")
-    options = FeaturizerOptions(bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize)
+    options = FeaturizerOptions(
+        bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize, atom_features=atom_features
+    ).with_texts(list(bond_properties), positional, descriptors, fingerprint, fingerprint_radius, fingerprint_size)
+    own, own_names = _own_features(features, feature_names, len(texts))
+    computed = computed_names(options, own_names)
     found = targets(y, len(texts), task, task_names, class_names)
     header = Header(
         name=name,
@@ -258,10 +282,12 @@ def from_smiles(
         class_names=found.class_names,
         n_features=len(options.feature_names),
         feature_names=options.feature_names,
+        graph_feature_names=(*own_names, *computed),
+        graph_feature_counts=count_columns(options),
         channel_names=options.channel_names,
         normalized=normalize,
         group_kind=MURCKO,
-        featurizer=options.to_header(),
+        featurizer=options.to_header() | ({"rdkit": rdkit_version()} if computed else {}),
     )
     names = _ids(ids, len(texts))
     numbers: dict[str, int] = {}
@@ -271,9 +297,10 @@ def from_smiles(
             bad = arrays.bad[0]
             raise InputError(f"smiles, row {bad.index + 1}, {texts[bad.index]!a}", bad.reason, "a molecule")
         groups = [numbers.setdefault(scaffold, len(numbers)) for scaffold in arrays.scaffolds]
-        rows = arrays.rows
-        parts.append(graph_part(arrays, header, found.y[rows], names[rows], np.array(groups, dtype=np.int32)))
-    return concatenate(parts)
+        rows, numbered = arrays.rows, np.array(groups, dtype=np.int32)
+        columns = own[rows] if own_names else None
+        parts.append(graph_part(arrays, header, found.y[rows], names[rows], numbered, columns))
+    return replace(concatenate(parts), smiles=np.array([text.strip() for text in texts], dtype=np.str_))
 
 
 def graph_set(
@@ -375,6 +402,19 @@ def graph_set(
     )
     check_graphset("graph_set", graphs)
     return graphs
+
+
+def _own_features(values: Any, names: Sequence[str] | None, rows: int) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Return the user's features of molecules (R, D), and their names."""
+    if values is None:
+        return np.zeros((rows, 0), np.float32), ()
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 2 or len(array) != rows or np.isinf(array.astype(np.float32)).any():
+        raise InputError("features", f"{array.shape}", f"({rows}, D) finite 32-bit numbers, or NaN where missing")
+    given = [f"feature{at}" for at in range(array.shape[1])] if names is None else [str(name) for name in names]
+    if len(given) != array.shape[1]:
+        raise InputError("feature_names", f"{len(given)}", f"{array.shape[1]}, one per column")
+    return array.astype(np.float32), tuple(given)
 
 
 def _features(x: Any) -> NDArray[Any] | sp.csr_array:

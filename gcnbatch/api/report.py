@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 
 
 def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) -> Path:
-    """Write ``report.html`` of a run, a study or a comparison of runs; return its path.
+    """Write ``report.html`` of a run, a study or a comparison of runs or backends; return its path.
 
     Parameters
     ----------
     folder : path
-        Of a run, which also gets its ``model_card.md``; of a study, which also gets its tables; or of a comparison.
+        Of a run, which also gets its ``model_card.md``; of a study, which also gets its tables; or of a comparison of
+        runs or of backends.
     say : callable
         Called with each message for the user.
 
@@ -32,6 +33,7 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
     >>> gcnbatch.report("quickstart").name
     'report.html'
     """
+    from gcnbatch.backend_comparison.report_files import JSON
     from gcnbatch.run_comparison.session import CONTENT
     from gcnbatch.training.run_files import refuse_links
     from gcnbatch.tuning.session import SETTINGS
@@ -46,6 +48,10 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
         from gcnbatch.run_comparison import session as comparisons
 
         return comparisons.report(place)
+    if (place / JSON).is_file():
+        from gcnbatch.backend_comparison import report_files
+
+        return report_files.rewrite(place)
     from gcnbatch.run_report import files
 
     return files.write(place, say=say)

@@ -209,7 +209,9 @@ def _completed(folder: Path, device: int | None, baseline: bool, applicability: 
 
 def _check_baseline(config: Config, graphs: GraphSet | None) -> None:
     if graphs is not None:
-        raise InputError("baseline", "given with a GraphSet", "a data set file with SMILES")
+        if graphs.smiles is None:
+            raise InputError("baseline", "given with graphs without SMILES", "graphs or a data set file with SMILES")
+        return
     from gcnbatch.baselines import check_data
 
     check_data(config)

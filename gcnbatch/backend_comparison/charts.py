@@ -15,6 +15,7 @@ from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, sa
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+NAMES = ("training.png", "inference.png", "operations.png", "timeline.png")
 BACKEND_COLOURS = (GREY, ORANGE, BLUE, GREEN)
 FAMILY_COLOURS = (
     *("#BBBBBB", "#0072B2", "#56B4E9", "#E69F00", "#117733", "#D55E00", "#009E73"),
@@ -32,7 +33,7 @@ def draw(folder: Path, content: dict[str, Any], traces: Sequence[Trace]) -> list
         _passes(content, work, unit, folder / f"{work}.png")
     _operations(content["operations"], folder / "operations.png")
     _timeline(traces, folder / "timeline.png")
-    return ["training.png", "inference.png", "operations.png", "timeline.png"]
+    return list(NAMES)
 
 
 def _passes(content: dict[str, Any], work: str, unit: str, path: Path) -> None:

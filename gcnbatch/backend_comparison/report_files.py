@@ -14,6 +14,9 @@ from gcnbatch.backend_comparison.parity import Agreement, Deviation, Parity
 from gcnbatch.backend_comparison.timeline import Trace
 from gcnbatch.backend_comparison.timing import Measured
 from gcnbatch.backend_comparison.workload import Workload
+from gcnbatch.errors import InputError
+from gcnbatch.text import QUOTED, printable
+from gcnbatch.training import run_files
 
 JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
 
@@ -94,10 +97,35 @@ def write(folder: Path, content: dict[str, Any], traces: Sequence[Trace]) -> Non
     The figures come first, so that a full disk leaves them.
     """
     fileio.write_json(folder / JSON, content)
-    pictures = charts.draw(folder, content, traces)
+    _write_pages(folder, content, charts.draw(folder, content, traces))
+
+
+def rewrite(folder: Path) -> Path:
+    """Write the texts of a report again from its figures and plots; return the path of the page.
+
+    Raises
+    ------
+    InputError
+        When ``report.json`` is damaged.
+    """
+    place = folder / JSON
+    content = run_files.read_json(place, "the report of compare-backends")
+    try:
+        _write_pages(folder, content, [name for name in charts.NAMES if (folder / name).is_file()])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        got = f"{type(error).__name__}: {printable(str(error), QUOTED)}"
+        raise InputError(str(place), got, "the report of compare-backends") from error
+    return folder / HTML
+
+
+def _write_pages(folder: Path, content: dict[str, Any], pictures: Sequence[str]) -> None:
     shown = report_tables.build(content)
-    fileio.write_text(folder / MARKDOWN, report_tables.markdown(content, shown, pictures))
-    fileio.write_text(folder / HTML, page.render(content, shown, [folder / name for name in pictures]))
+    texts = {
+        MARKDOWN: report_tables.markdown(content, shown, pictures),
+        HTML: page.render(content, shown, [folder / name for name in pictures]),
+    }
+    for name, text in texts.items():
+        fileio.write_text(folder / name, text)
 
 
 def _speedups(seconds: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -12,12 +12,13 @@ Examples:
   gcnbatch report runs/tox21            after you changed or moved something
   gcnbatch report runs/tox21/baseline   the page of a run's baseline
   gcnbatch report study                 the page and the tables of a study
+  gcnbatch report runs/compare-mine     the page of compare-runs or compare-backends
 """
 
 
 def report(
     run: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a run, a study or compare-runs.", show_default=False)
+        Path, typer.Argument(metavar="DIR", help="Folder of a run, a study or a comparison.", show_default=False)
     ],
 ) -> None:
     """Write the page of a run, a study or a comparison.

@@ -81,6 +81,8 @@ class GraphSet:
         The splits stored in the file.
     graph_features : float32, (G, D), or None
         Features of whole graphs, NaN where missing; see `gcnbatch.data.graph_features`.
+    smiles : str array, (G,), or None
+        Molecules of the graphs, for drawings and the baseline. Sets that training reads from a file have none.
     """
 
     header: Header
@@ -96,6 +98,7 @@ class GraphSet:
     groups: NDArray[np.int32] | None = None
     splits: dict[str, Split] = field(default_factory=dict)
     graph_features: NDArray[np.float32] | None = None
+    smiles: NDArray[np.str_] | None = None
 
     @property
     def n_graphs(self) -> int:
@@ -145,6 +148,7 @@ class GraphSet:
             groups=None if self.groups is None else self.groups[picked],
             splits={},
             graph_features=None if self.graph_features is None else self.graph_features[picked],
+            smiles=None if self.smiles is None else self.smiles[picked],
         )
 
 
@@ -212,7 +216,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
 
     def joined(name: str) -> Any:
         arrays = [getattr(part, name) for part in parts]
-        return None if arrays[0] is None else np.concatenate(arrays)
+        return None if any(array is None for array in arrays) else np.concatenate(arrays)
 
     def pointer(name: str) -> Int64:
         lengths = np.concatenate([np.diff(getattr(part, name)) for part in parts])
@@ -233,6 +237,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         groups=joined("groups"),
         splits={},
         graph_features=joined("graph_features"),
+        smiles=joined("smiles"),
     )
 
 

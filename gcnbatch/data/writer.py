@@ -274,6 +274,8 @@ def check_graphset(place: str, graphs: GraphSet) -> None:
     _check(path, part, arrays, counts, dict.fromkeys(_WHAT, 0))
     checks.check_splits(path, graphs.splits, len(part.ids))
     checks.check_targets(path, header, part.y)
+    if graphs.smiles is not None and len(graphs.smiles) != graphs.n_graphs:
+        raise InputError(f"{place}: smiles", f"{len(graphs.smiles)}", f"{graphs.n_graphs}, one per graph")
 
 
 def _check(
@@ -356,4 +358,4 @@ def write_graphset(path: StrPath, graphs: GraphSet) -> None:
     """Write a whole set in memory, with its splits, to `path`."""
     with DatasetWriter(path) as writer:
         writer.append(graphs)
-        writer.finish(graphs.header, graphs.splits)
+        writer.finish(graphs.header, graphs.splits, None if graphs.smiles is None else graphs.smiles.tolist())

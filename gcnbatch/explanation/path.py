@@ -90,6 +90,7 @@ class GraphPath:
             ids=np.tile(graphs.ids, copies),
             groups=None,
             splits={},
+            smiles=None,
             graph_features=None if self.joined is None else _scaled(self.joined, alpha),
         )
         return BatchSource(stepped, "stored", graph_features=self.joined is not None)

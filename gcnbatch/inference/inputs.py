@@ -197,7 +197,9 @@ def _given(data: GraphSet | list[str], members: Sequence[Member], options: CsvOp
         check_graphset("data", data)
         _check_members(members, "data", data.header)
         y = data.y if same_outputs(data.header, members[0].header) else None
-        return Input(data.n_graphs, iter([Part(data.ids, data, np.arange(len(data.ids), dtype=np.int64), y=y)]))
+        smiles = None if data.smiles is None else data.smiles.tolist()
+        part = Part(data.ids, data, np.arange(len(data.ids), dtype=np.int64), y=y, smiles=lambda: smiles)
+        return Input(data.n_graphs, iter([part]))
     header = _check_smiles(members, "data", "SMILES", "a GraphSet")
     for row, text in enumerate(data):
         if not isinstance(text, str):

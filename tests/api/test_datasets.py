@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -182,3 +183,38 @@ def test_molecules_that_give_no_graph_are_refused_by_row() -> None:
         gcnbatch.from_smiles(["CCO", "C("])
     with pytest.raises(InputError, match="smiles: no molecule; expected at least one"):
         gcnbatch.from_smiles([])
+
+
+def test_molecules_in_memory_take_the_options_of_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    table = tmp_path / "molecules.csv"
+    table.write_text("smiles,logp,assay\nCCO,0.5,1\nc1ccccc1,2,\n")
+    options: dict[str, Any] = {
+        "bond_properties": ["ring"],
+        "atom_features": "extended86",
+        "positional": "rw4",
+        "descriptors": "rdkit2d",
+        "fingerprint": "morgan",
+        "fingerprint_radius": 1,
+        "fingerprint_size": 16,
+    }
+    gcnbatch.import_smiles(
+        table, tmp_path / "set.h5", target_columns=["logp"], feature_columns=["assay"], processes=1, **options
+    )
+    stored, smiles = gcnbatch.read(tmp_path / "set.h5"), ["CCO", "c1ccccc1"]
+    own = {"features": [[1], [None]], "feature_names": ["assay"]}
+    found = gcnbatch.from_smiles(smiles, [0.5, 2], task_names=["logp"], processes=1, **own, **options)
+    for name in ("x", "channel", "graph_features", "smiles"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(stored, name), err_msg=name)
+    for name in ("graph_feature_names", "graph_feature_counts", "feature_names", "channel_names"):
+        assert getattr(found.header, name) == getattr(stored.header, name)
+    assert found.take([1]).smiles.tolist() == ["c1ccccc1"]
+    for wrong, message in (
+        ({"features": [[1]]}, r"features: \(1, 1\); expected \(2, D\)"),
+        ({**own, "feature_names": ["a", "b"]}, "feature_names: 2; expected 1, one per column"),
+        ({**own, "feature_names": ["MolWt"]}, "'MolWt' is a descriptor, too"),
+    ):
+        with pytest.raises(InputError, match=message):
+            gcnbatch.from_smiles(smiles, **options, **wrong)
+    with pytest.raises(InputError, match=r"wrong\.h5: smiles: 1; expected 2, one per graph"):
+        gcnbatch.write(tmp_path / "wrong.h5", found, smiles=["C"])

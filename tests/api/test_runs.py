@@ -63,6 +63,13 @@ def test_a_set_in_memory_trains_as_its_file_does_and_stays_in_the_run(tmp_path: 
     assert "4 epochs" in (tmp_path / "memory" / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_report_of_a_set_in_memory_draws_its_molecules(molecules: gcnbatch.Run) -> None:
+    page = (molecules.folder / "report.html").read_text(encoding="utf-8")
+    assert "stores no SMILES" not in page
+    assert page.count("<svg viewBox") >= 3
+    assert "OCC(O)CO" in page
+
+
 def test_all_kinds_of_data_give_the_same_predictions(molecules: gcnbatch.Run, tmp_path: Path, call) -> None:
     found = molecules.predict(SMILES)
     assert found.outputs.shape == (6, 1)
@@ -137,7 +144,7 @@ def test_wrong_arguments_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     graphs = build_graphset(20)
     with pytest.raises(InputError, match="data: ndarray; expected a path or a GraphSet"):
         gcnbatch.train(data=graphs.x, out=tmp_path / "run")
-    with pytest.raises(InputError, match="baseline: given with a GraphSet"):
+    with pytest.raises(InputError, match="baseline: given with graphs without SMILES"):
         gcnbatch.train(data=graphs, baseline=True, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"configuration: train\.epoch: unknown key"):
         gcnbatch.train({"train": {"epoch": 3}}, graphs, out=tmp_path / "run")

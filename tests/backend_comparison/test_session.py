@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+import gcnbatch
 from gcnbatch.backend_comparison import session, workload
 from gcnbatch.backend_comparison.timeline import DEVICE, HOST
 from gcnbatch.backend_comparison.workload import QUICK, opened
@@ -65,6 +66,14 @@ def test_a_report_of_a_host_and_a_device_backend(install, run, tmp_path: Path) -
     assert timing["cpu"]["inference"]["graphs"] == 40
     for key in ("numpy", "h5py"):
         assert report["environment"]["packages"][key]
+
+    before = (folder / "report.html").read_text()
+    (folder / "report.html").unlink()
+    assert gcnbatch.report(folder) == folder / "report.html"
+    assert (folder / "report.html").read_text() == before
+    (folder / "report.json").write_text(json.dumps({**report, "data": []}))
+    with pytest.raises(InputError, match=r"report\.json: TypeError: .*; expected the report of compare-backends"):
+        gcnbatch.report(folder)
 
 
 @pytest.mark.usefixtures("no_charts")

@@ -148,7 +148,7 @@ def _header(
     table: MoleculeTable, options: FeaturizerOptions, targets: Targets, features: Sequence[str], name: str
 ) -> Header:
     recorded: dict[str, Any] = {"smiles_column": table.smiles_column, "id_column": table.id_column}
-    computed = _computed_names(options, features)
+    computed = computed_names(options, features)
     if computed:
         recorded["rdkit"] = rdkit_version()
     return Header(
@@ -170,8 +170,14 @@ def _header(
     )
 
 
-def _computed_names(options: FeaturizerOptions, own: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the features that RDKit computes; the user's columns must have others."""
+def computed_names(options: FeaturizerOptions, own: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the features that RDKit computes.
+
+    Raises
+    ------
+    InputError
+        When one of the user's own columns has such a name.
+    """
     if not options.of_molecules:
         return ()
     load_rdkit()
