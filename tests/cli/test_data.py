@@ -187,7 +187,7 @@ def test_synth_stopped_by_a_signal_leaves_no_file(tmp_path, number) -> None:
             assert running.poll() is None
             time.sleep(0.01)
         running.send_signal(number)
-        said = running.communicate(timeout=60)[1]
+        said = running.communicate(timeout=240)[1]
     assert (running.returncode, said) == (130, "")
     assert not list(tmp_path.iterdir())
 

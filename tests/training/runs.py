@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
 def gcnbatch(*arguments: object, cwd: Path | None = None, check: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run the command line; `check` is the expected exit code."""
     done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=120, check=False
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=240, check=False
     )
     if check is not None:
         assert done.returncode == check, done.stderr

@@ -56,7 +56,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]
     write_set(place / "set.h5")
     set_by = ["--data", str(place / "set.h5"), *options("train.epochs=30", "model.dropout=0.2")]
     process = begin("train", *set_by, "-o", place / "whole", "--quiet")
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert process.returncode == 0
     return set_by, place / "whole"
 
@@ -109,7 +109,7 @@ def test_ctrl_c_saves_and_names_the_resume_command(
         time.sleep(0.002)
         assert process.poll() is None
     process.send_signal(number)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=240)
     assert process.returncode == 130
     assert out == ""
     assert error.splitlines()[-1].startswith("error: stopped after ")
@@ -196,7 +196,7 @@ def test_interruption_tests_pass_under_a_parent_that_ignores_ctrl_c() -> None:
         check=False,
         env={**environment(), "PYTEST_ADDOPTS": ""},
         cwd=Path(__file__).parents[2],
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
