@@ -32,7 +32,7 @@ def write_set(path: Path, n_graphs: int = 40, **options: Any) -> GraphSet:
 
 
 def lighten(patch: pytest.MonkeyPatch) -> None:
-    """Skip plots, which have their own tests, and syncing: together most of a small run's time."""
+    """Skip plots, which have their own tests and take most of a small run's time; and syncing, in a fresh process."""
     for name in ("learning_curves", "roc_pr", "confusion", "parity"):
         patch.setattr(plots, name, lambda *about: None)
     patch.setattr(uncertainty_plot, "draw", lambda *about: None)
