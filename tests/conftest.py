@@ -9,6 +9,7 @@ import signal
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 
@@ -31,8 +32,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _answer_signals() -> Iterator[None]:
+@contextmanager
+def answered_signals() -> Iterator[None]:
     """Handle SIGINT and SIGHUP even in the background of a script or under nohup, where processes inherit ignored ones.
 
     Processes that the tests start then have the default action.
@@ -45,6 +46,12 @@ def _answer_signals() -> Iterator[None]:
     yield
     for number, handler in previous.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _answer_signals() -> Iterator[None]:
+    with answered_signals():
+        yield
 
 
 def _here(function: Callable[[], bytes], *limits: object) -> bytes:
