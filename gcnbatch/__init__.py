@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gcnbatch.errors import GcnbatchError as GcnbatchError
     from gcnbatch.errors import InputError as InputError
     from gcnbatch.errors import MachineError as MachineError
-    from gcnbatch.explanation.integrated import Attributions as Attributions
+    from gcnbatch.explanation.attributions import Attributions as Attributions
     from gcnbatch.predictions import Predictions as Predictions
     from gcnbatch.training.stop import Interrupted as Interrupted
 
@@ -47,7 +47,7 @@ PUBLIC: dict[str, str] = {
     "infer": "gcnbatch.api.prediction",
     "Predictions": "gcnbatch.predictions",
     "explain": "gcnbatch.api.explanation",
-    "Attributions": "gcnbatch.explanation.integrated",
+    "Attributions": "gcnbatch.explanation.attributions",
     "tune": "gcnbatch.api.study",
     "Study": "gcnbatch.api.study",
     "baseline": "gcnbatch.api.comparison",

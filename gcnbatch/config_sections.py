@@ -105,8 +105,9 @@ class ChemGCNConfig(Section):
     virtual_node: bool = Field(
         default=False, description="after each convolution but the last, each node reads the mean of its graph"
     )
-    jumping_knowledge: Literal["none", "cat"] = Field(
-        default="none", description="cat: what follows reads the outputs of all convolutions, concatenated"
+    jumping_knowledge: Literal["none", "cat", "max"] = Field(
+        default="none",
+        description="what follows reads the outputs of all convolutions; cat: concatenated, max: the largest by column",
     )
     dense: Widths = Field(default=(), description="node-wise dense layers (with ReLU) before the readout")
     readout: Readouts = Field(default=("sum",), min_length=1, description="nodes to graph; several are concatenated")
@@ -125,6 +126,12 @@ class ChemGCNConfig(Section):
             tree = dict(tree)
             tree.setdefault("norm", "batch" if tree.pop("batch_norm") else "none")
         return tree
+
+    @model_validator(mode="after")
+    def _widths_to_compare(self) -> ChemGCNConfig:
+        if self.jumping_knowledge == "max" and len(set(self.widths)) > 1:
+            raise ValueError(f"jumping_knowledge = 'max' needs equal widths, not {list(self.widths)}")
+        return self
 
 
 class KipfConfig(Section):
@@ -193,6 +200,10 @@ class TrainConfig(Section):
     standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
     level: float = Field(
         default=0.9, ge=0.5, lt=1.0, description="share of right values that intervals and sets of labels promise"
+    )
+    sync_batch_norm: bool = Field(
+        default=True,
+        description="on several ranks, batch-norm statistics over the whole batch; false: over each rank's graphs",
     )
     checkpoint_seconds: float = Field(
         default=5.0, ge=0.0, description="least time between checkpoints; 0: after every step"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
@@ -53,33 +53,29 @@ def rehearse() -> None:
     axes[0].plot([0.0, 1.0], [0.0, 1.0], label="0")
     axes[0].set(xlabel="x", ylabel="y", title="title")
     legend_above(axes[0])
-    _lay_out(figure)
-    figure.savefig(io.BytesIO(), format="png")
+    _draw(figure, io.BytesIO())
 
 
 def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file."""
     stream = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        _lay_out(figure)
-        figure.savefig(stream, format="png", metadata={"Software": None})
+    _draw(figure, stream)
     return stream.getvalue()
 
 
 def save(figure: Figure, path: StrPath) -> None:
     """Write a PNG atomically; its bytes depend on the picture alone. A character that the font lacks becomes a box."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        _lay_out(figure)
-        fileio.write_with(path, lambda name: figure.savefig(name, format="png", metadata={"Software": None}))
+    fileio.write_with(path, lambda name: _draw(figure, name))
 
 
-def _lay_out(figure: Figure) -> None:
-    """Place the axes. `savefig` would draw the whole figure once more for that."""
+def _draw(figure: Figure, to: StrPath | IO[bytes]) -> None:
+    """Lay out the axes, draw the figure once and write it as PNG. `savefig` would draw it three times."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    FigureCanvasAgg(figure)
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine("none")
+    canvas: Any = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        if engine := figure.get_layout_engine():
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+        canvas.print_png(to, metadata={"Software": None})

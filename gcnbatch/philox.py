@@ -23,13 +23,14 @@ def purpose_key(name: str) -> int:
     return zlib.crc32(name.encode("utf-8"))
 
 
-def bits(seed: int, purpose: str, epoch: int, step: int, count: int) -> NDArray[np.uint32]:
-    """Return `count` uniform 32-bit values, shape ``(count,)``, for elements 0 … count-1."""
+def bits(seed: int, purpose: str, epoch: int, step: int, count: int, first: int = 0) -> NDArray[np.uint32]:
+    """Return `count` uniform 32-bit values, shape ``(count,)``, for elements first … first+count-1."""
     key = np.array([seed, purpose_key(purpose)], dtype=np.uint64)
-    counter = np.array([0, step, epoch, 0], dtype=np.uint64)
-    words = np.random.Philox(key=key, counter=counter).random_raw((count + 1) // 2)
+    block, before = divmod(first, 8)
+    counter = np.array([block, step, epoch, 0], dtype=np.uint64)
+    words = np.random.Philox(key=key, counter=counter).random_raw((before + count + 1) // 2)
     # In little-endian words the low half comes first on every machine.
-    return np.ascontiguousarray(words, dtype="<u8").view("<u4")[:count]
+    return np.ascontiguousarray(words, dtype="<u8").view("<u4")[before : before + count]
 
 
 def generator(seed: int, purpose: str, epoch: int = 0) -> np.random.Generator:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.api.arrays import to_host
@@ -19,18 +19,22 @@ from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.smiles import import_smiles as import_file
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.refusals import MAX_ATOMS
+from gcnbatch.data.scaffold_groups import MURCKO, groups_of
 from gcnbatch.data.schema import Header, Level, Target
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter, check_graphset
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
+
     from gcnbatch.fileio import StrPath
 
 _KEPT = ("u1", "i1", "f2", "f4")  # types of features that stay as they are
 
 
-def read(path: StrPath, *, memory_mb: int = 4096) -> GraphSet:
+def read(path: StrPath, *, memory_mb: int = 4096, scaffolds: bool = False) -> GraphSet:
     """Read a data set file as arrays; every value is checked.
 
     Parameters
@@ -39,13 +43,15 @@ def read(path: StrPath, *, memory_mb: int = 4096) -> GraphSet:
         An HDF5 file of format "gcnbatch".
     memory_mb : int
         Limit in MiB.
+    scaffolds : bool
+        Compute Murcko scaffolds as groups, for a split by scaffold; a file has the SMILES for them.
 
     Raises
     ------
     InputError
         Names the array's path in the file and the first wrong position.
     MachineError
-        When the arrays take more than `memory_mb`.
+        When the arrays take more than `memory_mb`, or RDKit is missing for scaffolds.
 
     Examples
     --------
@@ -56,7 +62,8 @@ def read(path: StrPath, *, memory_mb: int = 4096) -> GraphSet:
     ([0, 3, 9], (9, 75), [[0.20000000298023224], [1.899999976158142]])
     """
     with Dataset(path, memory_mb) as dataset:
-        return dataset.load()
+        graphs = dataset.load()
+        return replace(graphs, groups=groups_of(dataset)) if scaffolds else graphs
 
 
 def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = None) -> None:
@@ -253,7 +260,7 @@ def from_smiles(
         feature_names=options.feature_names,
         channel_names=options.channel_names,
         normalized=normalize,
-        group_kind="murcko scaffold",
+        group_kind=MURCKO,
         featurizer=options.to_header(),
     )
     names = _ids(ids, len(texts))
@@ -371,8 +378,10 @@ def graph_set(
 
 
 def _features(x: Any) -> NDArray[Any] | sp.csr_array:
-    if sp.issparse(x):
+    if is_sparse(x):
         sparse: Any = x
+        import scipy.sparse as sp
+
         return sp.csr_array(sparse.astype(np.float32))
     array = to_host(x, "x")
     if array.ndim != 2 or array.dtype.kind not in "biuf":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
-    from gcnbatch.explanation.integrated import Attributions
+    from gcnbatch.explanation.attributions import Attributions
     from gcnbatch.fileio import StrPath
     from gcnbatch.inference.trust import Level
     from gcnbatch.predictions import Predictions
@@ -209,9 +209,9 @@ class Run:
         Returns
         -------
         Attributions
-            ``.nodes`` (N, T) and ``.edges`` (E, T) belong to the atoms and stored edges of ``.graphs``;
-            ``.with_bonds()`` (N, T) gives atoms with half of their bonds. Their sum is ``.outputs - .baselines``, but
-            for ``.errors``.
+            ``.atoms`` (N, T) has what each atom of ``.graphs`` adds with half of its bonds, ``.nodes`` what it adds
+            alone, ``.edges`` (E, T) each stored edge, ``.joined`` each feature of whole molecules. Atoms and joined
+            features add up to ``.outputs - .baselines``, but for ``.errors``.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class Run:
         >>> import gcnbatch
         >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 4, [0.2, 1.9, -0.3, 0.1] * 4)
         >>> run = gcnbatch.train(data=graphs, epochs=2, settings={"model.widths": [4]}, out="run")
-        >>> run.explain(["CCCO"], steps=4).nodes.shape
+        >>> run.explain(["CCCO"], steps=4).atoms.shape
         (4, 1)
         """
         from gcnbatch.explanation.integrated import attribute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ BACKEND_COLOURS = (GREY, ORANGE, BLUE, GREEN)
 FAMILY_COLOURS = (
     *("#BBBBBB", "#0072B2", "#56B4E9", "#E69F00", "#117733", "#D55E00", "#009E73"),
     *("#F0E442", "#CC79A7", "#882255", "#44AA99", "#332288", "#AA4499", "#DDCC77", "#88CCEE", "#999933", "#666666"),
+    "#661100",
 )
 LOGARITHMIC_FROM = 30  # ratio of the longest to the shortest bar above which an axis is logarithmic
 
@@ -78,21 +80,20 @@ def _operations(operations: dict[str, dict[str, Any]], path: Path) -> None:
 def _timeline(traces: Sequence[Trace], path: Path) -> None:
     """Draw a panel per backend with its own time axis: calls on the host above kernels on the device."""
     figure, axes = panels(len(traces), 1, width=9.0, height=1.45)
-    families = [*FAMILIES, OTHER.family]
-    colours = dict(zip(families, FAMILY_COLOURS, strict=True))
-    seen: set[str] = set()
+    seen = {span.family for one in traces for span in (*one.host, *one.device)}
+    families = [family for family in (*FAMILIES, OTHER.family) if family in seen]
+    colours = dict(zip(families, cycle(FAMILY_COLOURS), strict=False))
     for ax, one in zip(axes, traces, strict=True):
         lanes = [("host", one.host), *([("device", one.device)] if one.device else [])]
         for place, (_, spans) in enumerate(reversed(lanes)):
             _lane(ax, place, spans, colours)
-            seen |= {span.family for span in spans}
         ax.set_yticks(range(len(lanes)), [lane for lane, _ in reversed(lanes)], fontsize=8)
         ax.set(xlim=(0, one.length), ylim=(-0.55, len(lanes) - 0.45))
         ax.tick_params(labelsize=8)
         ax.set_title(f"{one.backend}: one step, {number(one.length)} us", loc="left", fontsize=9)
         ax.grid(axis="y", visible=False)
     axes[-1].set_xlabel("us; every panel has its own scale")
-    handles = [axes[0].barh(0, 0, color=colours[family], label=family) for family in families if family in seen]
+    handles = [axes[0].barh(0, 0, color=colours[family], label=family) for family in families]
     figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     save(figure, path)
 

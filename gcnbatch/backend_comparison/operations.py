@@ -49,6 +49,7 @@ ROWS = {
             ("batch_norm", "BatchNorm"),
             ("layer_norm", "LayerNorm"),
             ("relu", "ReLU"),
+            ("maximum", "Maximum"),
             ("concatenate", "Concatenate"),
             ("dropout", "Dropout"),
             ("readout", "Readout"),

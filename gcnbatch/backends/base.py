@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gcnbatch.data.batches import BatchSource
 
 __all__ = [
+    "ORIGIN",
     "START",
     "Adjacency",
     "Array",
@@ -45,7 +46,9 @@ __all__ = [
     "Launched",
     "MemberEpoch",
     "Meter",
+    "Offset",
     "Ops",
+    "PartialOps",
     "Readout",
     "Runner",
 ]
@@ -54,12 +57,27 @@ Readout = Literal["sum", "mean", "max"]
 
 
 class DropoutKey(NamedTuple):
-    """Key of a dropout mask: the key and an element's number determine its random bits. See `gcnbatch.philox`."""
+    """Key of a dropout mask: the key and an element's number determine its random bits. See `gcnbatch.philox`.
+
+    `first` is the number of the array's first element: above 0 on a rank that holds later rows of a global batch.
+    """
 
     seed: int
     purpose: str
     epoch: int
     step: int
+    first: int = 0
+
+
+class Offset(NamedTuple):
+    """Where a rank's part of a global batch begins: its first node, graph, and stored value of sparse features."""
+
+    nodes: int = 0
+    graphs: int = 0
+    entries: int = 0
+
+
+ORIGIN = Offset()
 
 
 class Ops(Protocol):
@@ -166,6 +184,12 @@ class Ops(Protocol):
     def add(self, a: Array, b: Array) -> Array:
         """A + B, two arrays of one shape. The gradient by both is dY."""
 
+    def maximum(self, a: Array, b: Array) -> Array:
+        """Return the larger of A and B by element, two arrays of one shape; NaN where one of them is."""
+
+    def maximum_backward(self, dy: Array, a: Array, b: Array) -> tuple[Array, Array]:
+        """Gradients of `maximum` by A and B: dY where A (B) is the larger one, A where they are equal; else 0."""
+
     def concatenate(self, parts: Sequence[Array]) -> Array:
         """Matrices (N, P_i) side by side: (N, sum of the P_i)."""
 
@@ -175,7 +199,8 @@ class Ops(Protocol):
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero each element with probability `rate`, scale the others by 1 / (1 - rate); return (y, mask), any shape.
 
-        Element e (row-major) is kept when its 32 random bits are at least floor(rate * 2^32).
+        Element e (row-major, from `key.first`) is kept when its 32 random bits are at least floor(rate * 2^32). CUDA
+        kernels count from 0.
         """
 
     def dropout_backward(self, dy: Array, mask: Array, rate: float) -> Array:
@@ -257,6 +282,21 @@ class Ops(Protocol):
 
         g = gradient + l2 p; velocity = momentum velocity + g; p -= learning_rate (velocity + weight_decay p).
         """
+
+
+class PartialOps(Ops, Protocol):
+    """Operations whose batch norm can be computed over rows that several ranks hold."""
+
+    def batch_norm_moments(self, x: Array) -> tuple[Array, Array]:
+        """Mean and biased variance of the columns of x (N, P), each (P,); zeros for N = 0."""
+
+    def batch_norm_sums(
+        self, dy: Array, saved: Any, out: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Return dgamma, dbeta (P,), written to `out`, and the dY that `batch_norm_dx` takes."""
+
+    def batch_norm_dx(self, dy: Array, saved: Any, gamma: Array, dgamma: Array, dbeta: Array, rows: int) -> Array:
+        """Gradient of `batch_norm` by x, for the sums of all `rows` rows of the batch."""
 
 
 class Batch(Protocol):

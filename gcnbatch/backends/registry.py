@@ -82,6 +82,8 @@ class BackendEntry:
         Whether ``--device`` and the section [cuda] apply to it.
     steps_are_operations : bool
         Whether its training steps call `Ops`, so that ``compare-backends`` can time them one by one.
+    data_parallel : bool
+        Whether ranks can share its training steps; see `gcnbatch.runners.distributed.DistributedBackend`.
     """
 
     name: str
@@ -91,6 +93,7 @@ class BackendEntry:
     measured: Measured | None = None
     on_gpu: bool = False
     steps_are_operations: bool = True
+    data_parallel: bool = False
 
     def probe(self, device: int = 0) -> BackendStatus:
         """Return whether the backend can start on this device."""
@@ -171,6 +174,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         summary="NumPy, with Numba's loops where it is installed",
         backend="gcnbatch.backends.cpu",
         measured=Measured(940, "two cores"),
+        data_parallel=True,
     ),
 )
 

@@ -82,7 +82,7 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            named = _parts(config, splits.SplitRows.of(dataset))
+            named = _parts(config, splits.SplitRows.of(dataset, config.split.kind))
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 

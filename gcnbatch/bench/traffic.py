@@ -180,6 +180,17 @@ def add(a: Array) -> Traffic:
     return Traffic(12 * n, n)
 
 
+def maximum(a: Array) -> Traffic:
+    """As `add`."""
+    return add(a)
+
+
+def maximum_backward(dy: Array) -> Traffic:
+    """20 n bytes, n flops."""
+    n = prod(dy.shape)
+    return Traffic(20 * n, n)
+
+
 def concatenate(parts: Sequence[Array]) -> Traffic:
     """8 bytes per element of all parts, no flops."""
     return Traffic(8 * sum(prod(part.shape) for part in parts), 0)
@@ -295,6 +306,8 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         relu,
         relu_backward,
         add,
+        maximum,
+        maximum_backward,
         concatenate,
         concatenate_backward,
         dropout,

@@ -61,16 +61,24 @@ class Result:
         return stdev(self.test) if len(self.test) > 1 else None
 
 
-def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: bool) -> Result:
-    """Return the result of a finished run on this data set."""
-    fits = read_fits(folder)
+def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: bool, first: int = 0) -> Result:
+    """Return the result of a finished run on this data set.
+
+    Parameters
+    ----------
+    ensemble : bool
+        Whether the score of a split is that of the mean output of its models.
+    first : int
+        Read only so many models of each split; 0: all.
+    """
+    blocks: dict[tuple[int, int], list[Fit]] = {}
+    for fit in read_fits(folder):
+        blocks.setdefault(fit.block, []).append(fit)
+    fits = [fit for block in blocks.values() for fit in block[: first or None]]
     with Dataset(data, check=False) as dataset:
         header, y = dataset.header, dataset.y
     metric = metrics.default_monitor(header.target, len(header.task_names))
     if ensemble:
-        blocks: dict[tuple[int, int], list[Fit]] = {}
-        for fit in fits:
-            blocks.setdefault(fit.block, []).append(fit)
         pools = [pooled(header, block) for block in blocks.values()]
         test = [evaluate(header, y[rows], outputs)[metric] for rows, outputs in pools]
     else:

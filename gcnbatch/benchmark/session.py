@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +22,7 @@ from gcnbatch.benchmark.suite import SPLITS, Suite, check_names, find_sets, load
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data.importers.smiles import import_smiles
-from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.resources import shipped_config
 from gcnbatch.training import run, run_files
 from gcnbatch.training.report import METRICS
 
@@ -105,10 +103,10 @@ def start(
         target = _enter(stack, out, settings)
         for name, path in tables.items():
             for case in _cases(suite, target, name, path, settings, choice, machine, say):
-                if not (case.folder(target) / METRICS).is_file():
+                if _source(suite, target, settings, case) is None:
                     say(f"{suite.sets[name].title}, {case.split} split: {suite.models[case.model].title}")
                     _run(case, target, say, quiet)
-        found = list(_finished(suite, target))
+        found = list(_finished(suite, target, settings))
         results.write(target, suite, found)
         return target, found
 
@@ -143,13 +141,11 @@ def _cases(
 ) -> Iterator[_Case]:
     """Yield the runs of a set; its table is imported for the first one."""
     for split in choice.splits or SPLITS:
-        for key in choice.models or suite.models:
+        chosen = choice.models or suite.models
+        for key in sorted(chosen, key=lambda key: -suite.models[key].ensemble):  # others may be part of an ensemble
             model = suite.models[key]
             path = _imported(suite, target, name, table, model.features, say)
-            tree: dict[str, Any] = {}
-            if model.config:
-                with Dataset(path, check=False) as dataset:
-                    tree = read_toml(shipped_config(model.config[dataset.header.target]))
+            tree: dict[str, Any] = read_toml(model.shipped(name)) if model.config else {}
             # There is one scaffold split; models on it differ in their weights, and a forest or ensemble in nothing.
             alone = model.ensemble > 1 or not model.config
             repeats, models = (settings.seeds, 1) if split == "random" else (1, 1 if alone else settings.seeds)
@@ -203,12 +199,24 @@ def remove_unfinished(folder: Path) -> None:
                 path.unlink()
 
 
-def _finished(suite: Suite, target: Path) -> Iterator[Result]:
+def _source(suite: Suite, target: Path, settings: Settings, case: _Case) -> tuple[Path, int] | None:
+    """Return the finished run that has a case's models, and how many of each split they are (0: all); None: no run."""
+    if (case.folder(target) / METRICS).is_file():
+        return case.folder(target), 0
+    other = suite.models[case.model].part_of
+    folder = replace(case, model=other).folder(target)
+    count = 1 if case.split == "random" else settings.seeds
+    if other and count <= suite.models[other].ensemble and (folder / METRICS).is_file():
+        return folder, count
+    return None
+
+
+def _finished(suite: Suite, target: Path, settings: Settings) -> Iterator[Result]:
     """Yield the result of every finished run in the folder, in the order of the suite."""
     for name in suite.sets:
         for split in SPLITS:
             for key, model in suite.models.items():
-                folder = _Case(name, split, key).folder(target)
-                if (folder / METRICS).is_file():
+                if (source := _source(suite, target, settings, _Case(name, split, key))) is not None:
+                    folder, first = source
                     data = target / DATA / f"{name}-{model.features}.h5"
-                    yield results.read(folder, data, name, split, key, model.ensemble > 1)
+                    yield results.read(folder, data, name, split, key, model.ensemble > 1, first)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.resources import shipped_config
 from gcnbatch.text import listed
 
 MOLECULENET = Path(__file__).with_name("moleculenet.toml")
@@ -31,12 +32,20 @@ class DataSet(_Entry):
 
 
 class Model(_Entry):
-    """A model: the features of its import, a shipped configuration by kind of targets; none: the baseline."""
+    """A model: the features of its import, a shipped configuration (``{set}``: name of the set); none: the baseline.
+
+    `part_of` names an ensemble of models that are equal to this one, so that a run of the ensemble has its scores.
+    """
 
     title: str
     features: str
-    config: dict[str, str] = {}
+    config: str = ""
     ensemble: int = 1
+    part_of: str = ""
+
+    def shipped(self, name: str) -> Path:
+        """Return the configuration for this set."""
+        return shipped_config(self.config.format(set=name))
 
 
 class Source(_Entry):

@@ -181,9 +181,9 @@ def smiles(
     texts become classes. Numbers that all differ, as ids do, are targets only where --target-columns names them.
 
     Atoms get DeepChem's 75 features, and more where asked for. Features of molecules (--descriptors, --fingerprint,
-    --feature-columns) are joined to the model's readout; predictions from SMILES compute them again. Murcko scaffolds
-    are stored for scaffold splits. Blanks around a SMILES are ignored; a blank inside it is an error in the row. Put a
-    column name with a comma in double quotes.
+    --feature-columns) are joined to the model's readout; predictions from SMILES compute them again. A split by
+    scaffold computes Murcko scaffolds from the stored SMILES. Blanks around a SMILES are ignored; a blank inside it is
+    an error in the row. Put a column name with a comma in double quotes.
     """
     from gcnbatch.api.datasets import import_smiles
     from gcnbatch.data.importers.csv_tables import split_names

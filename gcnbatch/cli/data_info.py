@@ -26,6 +26,7 @@ def _facts(description: Description) -> list[str]:
     outputs = f"{len(header.class_names)} classes" if header.class_names else f"{len(header.task_names)} tasks"
     density = "" if features.density is None else f", {100 * features.density:.3g} % nonzero"
     groups = "" if description.groups is None else f"{description.groups:,} of kind {header.group_kind or 'unnamed'}"
+    groups = groups or (header.group_kind and f"{header.group_kind}, computed when a split asks for it")
     featurizer = ", ".join(f"{key} {value}" for key, value in (header.featurizer or {}).items())
     labels = "; ".join(f"{task}: {no} = 0, {yes} = 1" for task, (no, yes) in header.label_names.items())
     return facts(
@@ -46,13 +47,17 @@ def _facts(description: Description) -> list[str]:
             ("edge weights", description.edge_weights),
             ("features", f"{features.columns:,}, {features.storage}{density}"),
             ("graph features", _graph_features(description)),
-            ("unlabelled", f"{description.unlabelled:,} rows without any label" if description.unlabelled else ""),
+            ("unlabelled", _unlabelled(description.unlabelled)),
             ("labels", labels),
             ("groups", groups),
             ("featurizer", featurizer),
             *((f"source: {key}", value) for key, value in header.source.items()),
         ]
     )
+
+
+def _unlabelled(rows: int) -> str:
+    return f"{rows:,} {'row' if rows == 1 else 'rows'} without any label" if rows else ""
 
 
 def _graph_features(description: Description) -> str:

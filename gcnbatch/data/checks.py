@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.config_tree import deeper
 from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import listed, quoted
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _CONVERT_HINT = "Make one with 'gcnbatch data import' or 'gcnbatch data synth'."
 
@@ -184,7 +187,7 @@ def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: in
     `node0`, `edge0`, `graph0` and `entry0` are the numbers of their first node, edge, graph and sparse entry.
     """
     _check_edges(path, part, edge0, graph0)
-    if sp.issparse(part.x):
+    if is_sparse(part.x):
         _check_sparse(path, part.x, node0, entry0)
     else:
         _check_finite(path, "nodes/x", part.x, node0)

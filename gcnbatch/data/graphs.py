@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.data.sparse import is_sparse
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 Int64 = NDArray[np.int64]
 
@@ -179,7 +182,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
     return {
         "rows per": graphs.header.level,
         "target": f"{graphs.header.target} of {graphs.y.shape[1]} columns",
-        "features": f"{'sparse' if sp.issparse(x) else 'dense'} {x.dtype} of {x.shape[1]} columns",
+        "features": f"{'sparse' if is_sparse(x) else 'dense'} {x.dtype} of {x.shape[1]} columns",
         "edge weights": "absent" if graphs.weight is None else "present",
         "groups": "absent" if graphs.groups is None else "present",
         "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
@@ -215,10 +218,19 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         dst=joined("dst"),
         channel=joined("channel"),
         weight=joined("weight"),
-        x=sp.vstack(features, format="csr") if sp.issparse(first.x) else np.concatenate(features),
+        x=_stacked(features),
         y=joined("y"),
         ids=joined("ids"),
         groups=joined("groups"),
         splits={},
         graph_features=joined("graph_features"),
     )
+
+
+def _stacked(features: list[Any]) -> Any:
+    """Return the rows of all matrices, which are all sparse or all dense."""
+    if not is_sparse(features[0]):
+        return np.concatenate(features)
+    import scipy.sparse as sp  # takes longer than the import of a small table of molecules
+
+    return sp.vstack(features, format="csr")

@@ -6,14 +6,25 @@ times as long to create.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+    from typing_extensions import TypeIs
 
 Array = Any
 ScipyCsr = Any  # scipy.sparse.csr_array of float32
 MAX_ENTRIES = 2**31 - 4096  # indices are int32, and a loop may step up to 4096 beyond the end
+
+
+def is_sparse(x: Any) -> TypeIs[sp.csr_array]:
+    """Return whether `x` is a sparse matrix of SciPy, without the import of SciPy where no other module needs it."""
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    return scipy_sparse is not None and bool(scipy_sparse.issparse(x))
 
 
 def check_reach(count: int, what: str) -> None:

@@ -52,10 +52,14 @@ class SplitRows:
     splits: dict[str, Split]
 
     @classmethod
-    def of(cls, data: Dataset) -> SplitRows:
-        """Return the rows of an opened data set."""
-        header = data.header
-        return cls(str(data.path), header.level, header.target, data.y, data.groups, data.splits)
+    def of(cls, data: Dataset, kind: str) -> SplitRows:
+        """Return the rows of an opened data set for splits of this kind: only those by scaffold need groups."""
+        header, groups = data.header, data.groups
+        if kind == "scaffold":
+            from gcnbatch.data.scaffold_groups import groups_of  # the featuriser, which no other split needs
+
+            groups = groups_of(data)
+        return cls(str(data.path), header.level, header.target, data.y, groups, data.splits)
 
 
 class PartSizes(NamedTuple):

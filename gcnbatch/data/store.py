@@ -10,18 +10,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data import audit, checks, schema
 from gcnbatch.data.chunks import StoredArray, reading
 from gcnbatch.data.graphs import GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
 _SLICED = (
@@ -186,7 +189,7 @@ class Dataset:
         entries = 0
         for start, part in self.blocks():
             checks.check_part(self.path, part, int(self.node_ptr[start]), int(self.edge_ptr[start]), start, entries)
-            entries += part.x.nnz if sp.issparse(part.x) else 0
+            entries += part.x.nnz if is_sparse(part.x) else 0
 
     # -------------------------------------------------------------------------------------------- internals
 
@@ -269,6 +272,8 @@ class Dataset:
         self._check_fits((stop - start) * 8)
         indices, data = (self._rows(f"nodes/x_csr/{part}", start, stop) for part in ("indices", "data"))
         indptr = (indptr - start).astype(np.int32 if stop - start < 2**31 else np.int64)
+        import scipy.sparse as sp  # takes longer than a small dense set
+
         return sp.csr_array((data, indices, indptr), shape=(node1 - node0, self.header.n_features))
 
     def _check_fits(self, size: int) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import h5py
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data import checks, schema
 from gcnbatch.data.graphs import GraphSet, Split, layout
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
@@ -264,13 +264,13 @@ def _check(
 
 def _counts(part: GraphSet) -> dict[str, int]:
     """Return the number of rows of the part's arrays, where its pointers must end."""
-    entries = part.x.nnz if sp.issparse(part.x) else 0
+    entries = part.x.nnz if is_sparse(part.x) else 0
     return {"graphs": part.n_graphs, "nodes": part.x.shape[0], "edges": len(part.src), "entries": entries}
 
 
 def _canonical(part: GraphSet) -> GraphSet:
     """Return the part with sorted columns in sparse rows and repeated entries added up."""
-    if not sp.issparse(part.x) or part.x.has_canonical_format:
+    if not is_sparse(part.x) or part.x.has_canonical_format:
         return part
     x = part.x.copy()
     x.sum_duplicates()
@@ -292,7 +292,7 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         f"{row}/y": part.y,
         f"{row}/id": encode_ids(part.ids, f"{path}:/{row}/id"),
     }
-    if sp.issparse(part.x):
+    if is_sparse(part.x):
         arrays["nodes/x_csr/indptr"] = part.x.indptr.astype(np.int64)
         arrays["nodes/x_csr/indices"] = part.x.indices.astype(np.int32)
         arrays["nodes/x_csr/data"] = part.x.data

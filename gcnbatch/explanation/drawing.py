@@ -5,7 +5,7 @@ An atom has a disc that fades out, a bond a line. A drawing holds numbers, colou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,14 +34,14 @@ class Panel(NamedTuple):
 
 
 def mark_values(
-    layout: Layout, atoms: NDArray[np.float64], bonds: dict[tuple[int, int], NDArray[np.float64]]
+    layout: Layout, atoms: NDArray[np.float64], bonds: Mapping[tuple[int, int], NDArray[np.float64]]
 ) -> NDArray[np.int64]:
     """Return the values of a molecule's marks for every output, (T, M): its bonds, then its atoms.
 
     Parameters
     ----------
     atoms : (N, T)
-    bonds : dict
+    bonds : mapping
         Values (T,) of the pairs of atoms that have one.
 
     Returns

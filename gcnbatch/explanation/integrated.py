@@ -1,120 +1,44 @@
 """Integrated gradients (Sundararajan, Taly, Yan: "Axiomatic attribution for deep networks", ICML 2017).
 
 The attribution of an input is its value times the mean gradient along the path from the baseline to the graph; the
-path is that of `gcnbatch.explanation.path`. Attributions of all atoms and bonds add up to f(graph) - f(baseline). With
-finitely many positions they miss that difference by the completeness error, which decides how many are enough.
+path is that of `gcnbatch.explanation.path`. All attributions of a graph add up to f(graph) - f(baseline). With finitely
+many positions they miss that difference by the completeness error, which decides how many are enough.
 
-Dimensions: G graphs with N nodes and E edges, S positions (steps), T explained outputs.
+Dimensions: G graphs with N nodes, E edges and D features of whole graphs, S positions (steps), T explained outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.graph_features import LIMIT, GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate, ragged_rows
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
 from gcnbatch.explanation.path import GraphPath, midpoints
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.in_memory import as_input
 from gcnbatch.inference.inputs import CsvOptions, open_input
 from gcnbatch.inference.members import Member, load_members
+from gcnbatch.model.gcn import FEATURES
 from gcnbatch.predictions import output_names
+from gcnbatch.reference.join import join
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.input_gradients import InputGradientRunner
 from gcnbatch.text import listed, quoted
 
+Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 ROUNDS = [16, 48, 144, 432]  # positions; a round reuses those of the one before, a third of its own
 TOLERANCE = 0.02  # largest completeness error at which a graph is done, times 1 + |f(graph) - f(baseline)|
 BATCH_NODES = {"host": 8192, "device": 32768}  # nodes of a batch, over all copies of its graphs, by a backend's clock
-
-
-class Bonds(NamedTuple):
-    """Edges of both directions between two nodes in a channel, as one.
-
-    Parameters
-    ----------
-    graph : int64, (M,)
-    begin, end : int64, (M,)
-        Node numbers within the graph; begin < end.
-    channel : int64, (M,)
-    values : float64, (M, T)
-        Sums of the edges' attributions.
-    """
-
-    graph: Int64
-    begin: Int64
-    end: Int64
-    channel: Int64
-    values: Float64
-
-
-@dataclass(frozen=True)
-class Attributions:
-    """What nodes and edges add to the outputs, for one model or as the mean of an ensemble.
-
-    Parameters
-    ----------
-    graphs : GraphSet
-        The explained graphs.
-    names : tuple of T str
-    outputs, baselines : float64, (G, T)
-        f(graph) and f(baseline): log-odds (binary), log-probabilities up to a constant whose mean over the classes is 0
-        (multiclass), or values in the target's unit.
-    nodes : float64, (N, T)
-    edges : float64, (E, T)
-        Of every stored edge; 0 for self-loops.
-    steps : int64, (G,)
-    """
-
-    graphs: GraphSet
-    names: tuple[str, ...]
-    outputs: Float64
-    baselines: Float64
-    nodes: Float64
-    edges: Float64
-    steps: Int64
-
-    @property
-    def sums(self) -> Float64:
-        """Sum of all attributions of each graph, (G, T)."""
-        graphs = self.graphs
-        return segment_sums(self.nodes, graphs.node_ptr) + segment_sums(self.edges, graphs.edge_ptr)
-
-    @property
-    def errors(self) -> Float64:
-        """Completeness errors (G, T): `sums` less the difference of `outputs` and `baselines`."""
-        return self.sums - (self.outputs - self.baselines)
-
-    def with_bonds(self) -> Float64:
-        """Return attributions of nodes with half of each of their edges, (N, T); they add up to `sums`."""
-        graphs, found = self.graphs, self.nodes.copy()
-        first = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
-        for ends in (graphs.src, graphs.dst):
-            np.add.at(found, first + ends, self.edges / 2)
-        return found
-
-    def bonds(self) -> Bonds:
-        """Return the bonds of all graphs, by graph, begin, end and channel."""
-        graphs = self.graphs
-        graph = np.repeat(np.arange(graphs.n_graphs), np.diff(graphs.edge_ptr))
-        ends = np.sort(np.stack([graphs.src, graphs.dst]), axis=0).astype(np.int64)
-        keys = np.stack([graph, *ends, graphs.channel.astype(np.int64)])
-        different = ends[0] != ends[1]
-        unique, place = np.unique(keys[:, different], axis=1, return_inverse=True)
-        values = np.zeros((unique.shape[1], len(self.names)))
-        np.add.at(values, place.reshape(-1), self.edges[different])
-        of_graph, begin, end, channel = unique
-        return Bonds(of_graph, begin, end, channel, values)
 
 
 class Explainer:
@@ -152,6 +76,7 @@ class Explainer:
         self.names = tuple(output_names(self.header)[at] for at in self.places)
         backend = choice.backend_with_operations("explanations")
         self.backend = backend.name
+        self.joins = any(member.joins_graph_features for member in members)  # features of whole graphs
         self._rounds = [steps] if steps else ROUNDS
         self._batch_nodes = batch_nodes or BATCH_NODES[backend.meter.clock]
         self._members = members
@@ -170,7 +95,13 @@ class Explainer:
         progress : callable
             Called with the number of graphs of each finished part, for every member.
         """
-        found = [self._of_member(*pair, graphs, progress) for pair in zip(self._members, self._runners, strict=True)]
+        scaled = [_scaled(member, graphs) for member in self._members]
+        own = _nonzero(scaled, graphs.n_graphs)
+        made = zip(self._members, self._runners, scaled, strict=True)
+        found = [
+            self._fill(_Sums(runner, member.adjacency, graphs, len(self.names), own, joined), progress)
+            for member, runner, joined in made
+        ]
         offset = np.mean([_offset(member)[self.places] for member in self._members], axis=0)
         return Attributions(
             graphs,
@@ -179,17 +110,16 @@ class Explainer:
             np.mean([one.baselines for one in found], axis=0) + offset,
             np.mean([one.mean_nodes() for one in found], axis=0),
             np.mean([one.mean_edges() for one in found], axis=0),
+            Joined(*own, np.mean([one.mean_joined() for one in found], axis=0)),
             np.max([one.steps for one in found], axis=0),
         )
 
-    def _of_member(
-        self, member: Member, runner: InputGradientRunner, graphs: GraphSet, progress: Callable[[int], object]
-    ) -> _Sums:
-        sums = _Sums(runner, member.adjacency, graphs, len(self.names))
-        pending, known = np.arange(graphs.n_graphs), 0
+    def _fill(self, sums: _Sums, progress: Callable[[int], object]) -> _Sums:
+        """Return the sums with positions added until every graph has enough."""
+        pending, known = np.arange(len(sums.steps)), 0
         for steps in self._rounds:
             left = [pending[:0]]
-            for picked, copies in self._batches(np.diff(graphs.node_ptr), pending):
+            for picked, copies in self._batches(sums.sizes, pending):
                 sums.add(picked, midpoints(steps, known), copies)
                 sums.steps[picked] = steps
                 left.append(picked[sums.inexact(picked)] if steps != self._rounds[-1] else pending[:0])
@@ -208,36 +138,64 @@ class Explainer:
 
 
 class _Sums:
-    """Sums over the path, of one model for all graphs of a set."""
+    """Sums over the path, of one model for all graphs of a set.
 
-    def __init__(self, runner: InputGradientRunner, adjacency: str, graphs: GraphSet, n_outputs: int) -> None:
+    Parameters
+    ----------
+    own : (int64 (M,), int64 (M,))
+        Graph and column of each feature of a whole graph that gets an attribution.
+    joined : float32, (G, D), or None
+        These features, scaled; None if the model joins none.
+    """
+
+    def __init__(
+        self,
+        runner: InputGradientRunner,
+        adjacency: str,
+        graphs: GraphSet,
+        n_outputs: int,
+        own: tuple[Int64, Int64],
+        joined: Float32 | None,
+    ) -> None:
         self._runner, self._adjacency, self._graphs = runner, adjacency, graphs
+        self._graph, self._feature, self._scaled = *own, joined
+        self._own_ptr = np.searchsorted(self._graph, np.arange(graphs.n_graphs + 1))
+        self.sizes = np.diff(graphs.node_ptr)
         self.outputs, self.baselines = np.zeros((2, graphs.n_graphs, n_outputs))
         self.steps = np.zeros(graphs.n_graphs, np.int64)
         self._nodes = np.zeros((graphs.n_nodes, n_outputs))
         self._edges = np.zeros((graphs.n_edges, n_outputs))
+        self._joined = np.zeros((len(self._graph), n_outputs))
 
     def add(self, picked: Int64, alpha: Float64, copies: int) -> None:
         """Add these graphs at these positions, at most so many at once; at first, also compute both ends."""
         graphs = self._graphs
-        path = GraphPath.of(graphs.take(picked), self._adjacency)
+        scaled = None if self._scaled is None else self._scaled[picked]
+        path = GraphPath.of(graphs.take(picked), self._adjacency, scaled)
         nodes, edges = (ragged_rows(ptr, picked)[0] for ptr in (graphs.node_ptr, graphs.edge_ptr))
+        own, own_ptr = ragged_rows(self._own_ptr, picked)
+        rows, columns = np.repeat(np.arange(len(picked)), np.diff(own_ptr)), self._feature[own]
         if not self.steps[picked].any():
             ends = self._runner.outputs(path.at(np.array([0.0, 1.0]))).reshape(2, len(picked), -1)
             self.baselines[picked], self.outputs[picked] = ends
         bonds, weight = edges[path.bonds], path.weight[path.bonds][:, None]
         for first in range(0, len(alpha), copies):
             part = alpha[first : first + copies]
-            found = self._runner.contributions(path.at(part), *path.pairs(len(part)))
-            of_nodes, of_edges = (one.reshape(len(part), -1, one.shape[1]) for one in found)
+            sampled = (rows + np.arange(len(part))[:, None] * len(picked)).ravel(), np.tile(columns, len(part))
+            found = self._runner.contributions(path.at(part), path.pairs(len(part)), sampled)
+            of_nodes, of_edges, of_own = (one.reshape(len(part), -1, one.shape[1]) for one in found)
             self._nodes[nodes] += np.einsum("s,snt->nt", 1 / part, of_nodes)  # a x is the input there, x is here
             self._edges[bonds] += weight * of_edges.sum(axis=0, dtype=np.float64)
+            if scaled is not None:
+                self._joined[own] += scaled[rows, columns, None] * of_own.sum(axis=0, dtype=np.float64)
 
     def inexact(self, picked: Int64) -> NDArray[np.bool_]:
         """Return which graphs have a completeness error beyond the tolerance in an output."""
         of_nodes, node_ptr = ragged_rows(self._graphs.node_ptr, picked)
         of_edges, edge_ptr = ragged_rows(self._graphs.edge_ptr, picked)
+        own, own_ptr = ragged_rows(self._own_ptr, picked)
         total = segment_sums(self._nodes[of_nodes], node_ptr) + segment_sums(self._edges[of_edges], edge_ptr)
+        total += segment_sums(self._joined[own], own_ptr)
         wanted = self.outputs[picked] - self.baselines[picked]
         error = np.abs(total / self.steps[picked, None] - wanted)
         return np.asarray((error > TOLERANCE * (1 + np.abs(wanted))).any(axis=1))
@@ -250,11 +208,30 @@ class _Sums:
         """Return the attributions of all edges (E, T)."""
         return self._edges / np.repeat(self.steps, np.diff(self._graphs.edge_ptr))[:, None]
 
+    def mean_joined(self) -> Float64:
+        """Return the attributions of the features of whole graphs (M, T)."""
+        return self._joined / self.steps[self._graph, None]
 
-def segment_sums(values: Float64, ptr: Int64) -> Float64:
-    """Return the sums of the rows of each segment of `ptr`; 0 for an empty one."""
-    ends = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
-    return ends[ptr[1:]] - ends[ptr[:-1]]
+
+def _scaled(member: Member, graphs: GraphSet) -> Float32 | None:
+    """Return the features of whole graphs as a model takes them, (G, D); None if it joins none."""
+    if not member.joins_graph_features:
+        return None
+    assert graphs.graph_features is not None
+    features = GraphFeatures(graphs.graph_features, np.arange(graphs.n_graphs))
+    mean, scale = (member.weights[f"{FEATURES}.{part}"] for part in ("mean", "scale"))
+    nothing = np.zeros((graphs.n_graphs, 0), np.float32)
+    return np.asarray(join(nothing, features, mean, scale, LIMIT), np.float32)
+
+
+def _nonzero(scaled: Sequence[Float32 | None], n_graphs: int) -> tuple[Int64, Int64]:
+    """Return graph and column of each feature that is not 0 for every model."""
+    some: NDArray[np.bool_] = np.zeros((n_graphs, 0), np.bool_)
+    for one in scaled:
+        if one is not None:
+            some = one != 0 if not some.size else some | (one != 0)
+    graph, feature = np.nonzero(some)
+    return graph.astype(np.int64), feature.astype(np.int64)
 
 
 def _places(header: Header, tasks: Sequence[str]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,16 +13,21 @@ from gcnbatch.data.molecule_drawings import HEIGHT, WIDTH, Layout
 from gcnbatch.explanation.drawing import GRADIENTS, MARGIN, blank
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, cards, choice, field, paragraph, toolbar
+from gcnbatch.text import html, printable
 
 INDEX = "index.html"
 MOST_CARDS = 1000  # a browser holds so many drawings with ease
 _LEAD = (
-    "Integrated gradients: what the features of each atom and each bond add to the output, from a molecule without "
-    "features and bonds (baseline 0) to this one. Orange raises the output, blue lowers it; the densest mark is the "
-    "strongest of the molecule. The completeness error is what the sum of all marks misses."
+    "Integrated gradients: what each atom adds to the output, from a molecule without features and bonds (baseline 0) "
+    "to this one. Orange raises the output, blue lowers it; the densest mark is the strongest of the molecule. An atom "
+    "has half of each of its bonds; choose “atoms and bonds apart” to see what each bond adds. The completeness error "
+    "is what the sum of all attributions misses."
 )
-
-
+_JOINED = (
+    "The model also reads features of whole molecules. Below each drawing are their share of the sum and the strongest "
+    "of them. They are measured against the mean of the training molecules, counts of fragments against 0."
+)
+STRONGEST = 3  # features of a molecule that a card names
 _BOX = f"{-MARGIN} {-MARGIN} {WIDTH + 2 * MARGIN} {HEIGHT + 2 * MARGIN}"
 
 
@@ -33,17 +39,21 @@ class Card(NamedTuple):
     name, smiles : str
     layout : Layout or None
         None, or without paths: no drawing.
-    marks : int64, (T, M)
-        See `gcnbatch.explanation.drawing.mark_values`.
-    figures : float64, (T, 3)
-        Prediction, sum of the attributions, completeness error.
+    atoms, apart : int64, (T, M)
+        Marks of atoms with half of their bonds, and of bonds and atoms; see `gcnbatch.explanation.drawing.mark_values`.
+    figures : float64, (T, 3), or (T, 4) if the model joins features of whole molecules
+        Prediction, sum of the attributions, completeness error; sum of those of the features.
+    strongest : list of T lists of (str, float)
+        Features of the whole molecule with the largest attributions.
     """
 
     name: str
     smiles: str
     layout: Layout | None
-    marks: NDArray[np.int64]
+    atoms: NDArray[np.int64]
+    apart: NDArray[np.int64]
     figures: NDArray[np.float64]
+    strongest: list[list[tuple[str, float]]]
 
 
 def render(title: str, about: Sequence[str], tasks: Sequence[str], unit: str, shown: Sequence[Card]) -> str:
@@ -64,24 +74,31 @@ def render(title: str, about: Sequence[str], tasks: Sequence[str], unit: str, sh
         ("error", "largest completeness error"),
         ("name", "name"),
     )
+    joined = any(any(card.strongest) for card in shown)
     body = [
         paragraph(_LEAD, "lead"),
+        paragraph(_JOINED, "note") if joined else Html(""),
         paragraph(f"Attributions are in {unit}.", "note"),
         *(paragraph(line, "note") for line in about),
         toolbar(
             choice("task", "task", ((str(at), task) for at, task in enumerate(tasks))),
+            choice("marks", "marks", (("atoms", "atoms with their bonds"), ("apart", "atoms and bonds apart"))),
             choice("order", "order", orders),
             field("search", "name or SMILES", "search"),
             field("least", "prediction at least", "number"),
         ),
         Html(f'<svg class="defs" width="0" height="0" aria-hidden="true"><defs>{GRADIENTS}</defs></svg>'),
-        cards((_drawing(card), (card.name, "", "", card.smiles)) for card in shown),
+        cards((_drawing(card), (card.name, "", "", card.smiles, *([""] if joined else []))) for card in shown),
     ]
     return document(title, body, more="explanations")
 
 
 def _drawing(card: Card) -> Html:
-    data = f'data-values="{_numbers(card.marks)}" data-figures="{_numbers(card.figures)}"'
+    values = {"atoms": _numbers(card.atoms), "apart": _numbers(card.apart), "figures": _numbers(card.figures)}
+    if any(card.strongest):
+        shown = [[(printable(name), float(f"{value:.3g}")) for name, value in of] for of in card.strongest]
+        values["strongest"] = html(json.dumps(shown, separators=(",", ":")))
+    data = " ".join(f'data-{name}="{text}"' for name, text in values.items())
     if card.layout is None or not card.layout.paths:
         return Html(f"<i hidden {data}></i>")
     return Html(f'<svg viewBox="{_BOX}" aria-hidden="true" {data}>{blank(card.layout)}</svg>')

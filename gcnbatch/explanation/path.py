@@ -1,9 +1,11 @@
 """The path of integrated gradients: graphs whose features and bonds grow from zero to what they are.
 
 At position a of the path, the features are a x, and the values of edges between different nodes are a times the
-model's (normalised) ones. Self-loops keep theirs. At a = 0 a graph is its nodes, without features and bonds.
+model's (normalised) ones. Self-loops keep theirs. Features of whole graphs are a z, where z is scaled as the model
+takes it: 0 is the mean of the training rows, or a count of 0. At a = 0 a graph is its nodes, without features and
+bonds.
 
-Dimensions: G graphs with N nodes and E edges, S positions.
+Dimensions: G graphs with N nodes, E edges and D features of whole graphs, S positions.
 """
 
 from __future__ import annotations
@@ -42,17 +44,20 @@ class GraphPath:
     graphs : GraphSet
     weight : float32, (E,)
         The edges' values in the model.
+    joined : float32, (G, D), or None
+        Features of whole graphs, scaled; None for a model without them.
     """
 
     graphs: GraphSet
     weight: NDArray[np.float32]
+    joined: NDArray[np.float32] | None = None
 
     @classmethod
-    def of(cls, graphs: GraphSet, adjacency: str) -> GraphPath:
+    def of(cls, graphs: GraphSet, adjacency: str, joined: NDArray[np.float32] | None = None) -> GraphPath:
         """Return the path for a model with this `adjacency`; see `BatchSource`."""
         if adjacency == "symmetric" and not graphs.header.normalized:
-            return cls(graphs, symmetric_weights(graphs))
-        return cls(graphs, np.ones(graphs.n_edges, np.float32) if graphs.weight is None else graphs.weight)
+            return cls(graphs, symmetric_weights(graphs), joined)
+        return cls(graphs, np.ones(graphs.n_edges, np.float32) if graphs.weight is None else graphs.weight, joined)
 
     @cached_property
     def bonds(self) -> Int64:
@@ -85,8 +90,9 @@ class GraphPath:
             ids=np.tile(graphs.ids, copies),
             groups=None,
             splits={},
+            graph_features=None if self.joined is None else _scaled(self.joined, alpha),
         )
-        return BatchSource(stepped, "stored")
+        return BatchSource(stepped, "stored", graph_features=self.joined is not None)
 
     def pairs(self, copies: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return `ends` in so many copies of the graphs."""
@@ -102,7 +108,7 @@ def _repeated(ptr: Int64, copies: int) -> Int64:
 
 
 def _scaled(x: Any, alpha: Float64) -> Any:
-    """Return alpha times the features (S*N, F), float32."""
+    """Return alpha times the rows (N, F), float32 (S*N, F)."""
     sparse: bool = sp.issparse(x)
     if sparse:
         copies: Any = sp.vstack([x] * len(alpha), format="csr", dtype=np.float32)

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,10 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
 from gcnbatch.explanation import drawing
+from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.explanation.drawing import Panel, mark_values
-from gcnbatch.explanation.integrated import TOLERANCE, Attributions, Explainer
-from gcnbatch.explanation.page import INDEX, MOST_CARDS, Card, render
+from gcnbatch.explanation.integrated import TOLERANCE, Explainer
+from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
 from gcnbatch.explanation.rows import Rows, rows_of
 from gcnbatch.explanation.tables import open_tables
 from gcnbatch.inference.inputs import CsvOptions, Part, open_input, refuse_bad_row
@@ -164,7 +166,7 @@ class _Writer:
     ) -> None:
         self._explainer, self._folder, self._output, self._say = explainer, folder, output, say
         ending = ".parquet" if output.parquet else ".csv"
-        about = (explainer.header, explainer.names, with_errors, ending, output.spreadsheet)
+        about = (explainer.header, explainer.names, with_errors, ending, output.spreadsheet, explainer.joins)
         self._opened = open_tables(folder, *about)
         self._cards: list[Card] = []
         self._rows = self._unreadable = self._drawn = self._inexact = 0
@@ -246,16 +248,18 @@ class _Writer:
         ]
 
     def _draw(self, rows: Rows, found: Attributions, shown: list[Layout | None]) -> None:
-        marks = _marks(found, shown)
-        figures = np.stack([rows.predictions, found.sums, found.errors], axis=2)
+        marks, strongest = _marks(found, shown), _strongest(found)
+        joined = [found.joined_sums] if self._explainer.joins else []
+        figures = np.stack([rows.predictions, found.sums, found.errors, *joined], axis=2)
         for at, layout in enumerate(shown):
             name = str(rows.graphs.ids[at])
             if len(self._cards) < MOST_CARDS:
-                self._cards.append(Card(name, rows.smiles[at], layout, marks[at], figures[at]))
+                card = Card(name, rows.smiles[at], layout, *marks[at], figures[at], strongest[at])
+                self._cards.append(card)
             if self._output.drawings and layout is not None and layout.paths:
                 panels = [
-                    Panel((task, f"{value:.3g}, sum {total:+.3g}"), values)
-                    for task, (value, total, _), values in zip(found.names, figures[at], marks[at], strict=True)
+                    Panel((task, _line(*own)), values)
+                    for task, own, values in zip(found.names, figures[at].tolist(), marks[at].atoms, strict=True)
                 ]
                 (self._folder / DRAWINGS).mkdir(exist_ok=True)
                 place = self._folder / DRAWINGS / f"{rows.numbers[at]}_{_UNSAFE.sub('_', name)[:60]}.svg"
@@ -263,23 +267,51 @@ class _Writer:
                 self._drawn += 1
 
 
-def _marks(found: Attributions, shown: Sequence[Layout | None]) -> list[NDArray[np.int64]]:
-    """Return the values of each molecule's marks (T, M); without a drawing, none."""
-    bonds = found.bonds()
+class _Marks(NamedTuple):
+    """Values of a molecule's marks (T, M): atoms with half of their bonds, and both apart; without a drawing, none."""
+
+    atoms: NDArray[np.int64]
+    apart: NDArray[np.int64]
+
+
+def _marks(found: Attributions, shown: Sequence[Layout | None]) -> list[_Marks]:
+    bonds, with_bonds = found.bonds(), found.atoms
     ends = np.searchsorted(bonds.graph, np.arange(len(shown) + 1))
     marks = []
+    none = np.zeros((len(found.names), 0), np.int64)
     for at, layout in enumerate(shown):
         if layout is None or not layout.paths:
-            marks.append(np.zeros((len(found.names), 0), np.int64))
+            marks.append(_Marks(none, none))
             continue
         own = slice(ends[at], ends[at + 1])
         of_pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
         pairs = zip(bonds.begin[own].tolist(), bonds.end[own].tolist(), strict=True)
         for pair, values in zip(pairs, bonds.values[own], strict=True):
             of_pairs[pair] = of_pairs.get(pair, 0.0) + values
-        nodes = found.nodes[found.graphs.node_ptr[at] : found.graphs.node_ptr[at + 1]]
-        marks.append(mark_values(layout, nodes, of_pairs))
+        nodes = slice(found.graphs.node_ptr[at], found.graphs.node_ptr[at + 1])
+        apart = mark_values(layout, found.nodes[nodes], of_pairs)
+        marks.append(_Marks(mark_values(layout, with_bonds[nodes], {}), apart))
     return marks
+
+
+def _strongest(found: Attributions) -> list[list[list[tuple[str, float]]]]:
+    """Return the names and attributions of the strongest features of each molecule, for every output."""
+    joined, names = found.joined, found.graphs.header.graph_feature_names
+    ptr = np.searchsorted(joined.graph, np.arange(found.graphs.n_graphs + 1)).tolist()
+    strongest = []
+    for begin, end in pairwise(ptr):
+        values, features = joined.values[begin:end], joined.feature[begin:end]
+        best = np.argsort(-np.abs(values), axis=0, kind="stable")[:STRONGEST].T
+        every = [[(names[features[row]], float(values[row, at])) for row in rows] for at, rows in enumerate(best)]
+        strongest.append(every)
+    return strongest
+
+
+def _line(prediction: float, total: float, error: float, joined: float | None = None) -> str:
+    """Return the figures of an output in a drawing."""
+    if joined is None:
+        return f"{prediction:.3g}, sum {total:+.3g}"
+    return f"{prediction:.3g}, atoms {total - joined:+.3g}, features {joined:+.3g}"
 
 
 def _title(runs: Sequence[Path], data: Path) -> str:

@@ -1,10 +1,15 @@
-"""Tables of explanations: ``atoms``, ``bonds`` and ``molecules``, as CSV or Parquet.
+"""Tables of explanations: ``atoms``, ``bonds``, ``features`` and ``molecules``, as CSV or Parquet.
 
-- ``atoms``: id, atom (its number from 0), symbol, an attribution per output, and ``<output>_with_bonds``, which adds
-  half of each of the atom's bonds; the latter add up to the molecule's sum.
+- ``atoms``: id, atom (its number from 0), symbol, an attribution per output, which has half of each of the atom's
+  bonds, and ``<output>_alone``, which has none of them.
 - ``bonds``: id, begin and end (atoms), channel, and an attribution per output.
+- ``features``, if the model joins features of whole molecules: id, feature, value, and an attribution per output. A
+  feature without a row adds nothing.
 - ``molecules``: id, task, steps, prediction as `infer` gives it, output and baseline (f(molecule) and f(baseline)),
-  sum of all attributions, completeness_error, and error: why a row could not be read.
+  sum of all attributions, of which ``features`` is that of the features, completeness_error, and error: why a row could
+  not be read.
+
+Atoms (or atoms alone and bonds) and features of a molecule add up to its sum.
 
 Numbers are float32, written as `gcnbatch.predictions` writes them.
 """
@@ -14,20 +19,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
-from gcnbatch.explanation.integrated import Attributions
+from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.predictions import Predictions, Sink, open_sink
 
 NAMES = ("atoms", "bonds", "molecules")
+FEATURES = "features"
 _FIGURES = ("prediction", "output", "baseline", "sum", "completeness_error")
 
 
 class Tables:
-    """The three tables, written part by part.
+    """The tables, written part by part.
 
     Parameters
     ----------
@@ -43,11 +50,13 @@ class Tables:
 
     def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
         self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
-        with_bonds = tuple(f"{name}_with_bonds" for name in self._names)
+        alone = tuple(f"{name}_alone" for name in self._names)
+        self._figures = (*_FIGURES, FEATURES) if FEATURES in sinks else _FIGURES
         self._headers = {
-            "atoms": _of_numbers(header, (*self._names, *with_bonds)),
+            "atoms": _of_numbers(header, (*self._names, *alone)),
             "bonds": _of_numbers(header, self._names),
-            "molecules": _of_numbers(header, _FIGURES),
+            FEATURES: _of_numbers(header, ("value", *self._names)),
+            "molecules": _of_numbers(header, self._figures),
         }
 
     def append(self, found: Attributions, predictions: NDArray[np.float32], symbols: Sequence[Sequence[str]]) -> None:
@@ -67,14 +76,17 @@ class Tables:
         self._write(
             "atoms",
             np.repeat(graphs.ids, sizes),
-            np.concatenate([found.nodes, found.with_bonds()], axis=1),
+            np.concatenate([found.atoms, found.nodes], axis=1),
             {"atom": number, "symbol": np.array([one for of in named for one in of], dtype=np.str_)},
         )
         bonds = found.bonds()
         channels = np.array(graphs.header.channel_names)[bonds.channel]
         ends = {"begin": bonds.begin, "end": bonds.end, "channel": channels}
         self._write("bonds", graphs.ids[bonds.graph], bonds.values, ends)
-        values = (predictions, found.outputs, found.baselines, found.sums, found.errors)
+        values: list[NDArray[Any]] = [predictions, found.outputs, found.baselines, found.sums, found.errors]
+        if FEATURES in self._sinks:
+            self._append_features(found)
+            values.append(found.joined_sums)
         self._molecules(
             np.repeat(graphs.ids, len(self._names)),
             np.tile(self._names, graphs.n_graphs),
@@ -82,10 +94,18 @@ class Tables:
             np.stack([one.ravel() for one in values], axis=1),
         )
 
+    def _append_features(self, found: Attributions) -> None:
+        graphs, joined = found.graphs, found.joined
+        assert graphs.graph_features is not None
+        given = graphs.graph_features[joined.graph, joined.feature]
+        values = np.concatenate([given[:, None], joined.values], axis=1)
+        names = np.array(graphs.header.graph_feature_names, dtype=np.str_)
+        self._write(FEATURES, graphs.ids[joined.graph], values, {"feature": names[joined.feature]})
+
     def append_unreadable(self, ids: NDArray[np.str_], reasons: NDArray[np.str_]) -> None:
         """Append rows that could not be read to ``molecules``."""
         none = np.full(len(ids), "")
-        self._molecules(ids, none, none, np.full((len(ids), len(_FIGURES)), np.nan), reasons)
+        self._molecules(ids, none, none, np.full((len(ids), len(self._figures)), np.nan), reasons)
 
     def _molecules(
         self,
@@ -109,11 +129,18 @@ class Tables:
 
 @contextmanager
 def open_tables(
-    folder: Path, header: Header, names: Sequence[str], with_errors: bool, ending: str, spreadsheet: bool
+    folder: Path,
+    header: Header,
+    names: Sequence[str],
+    with_errors: bool,
+    ending: str,
+    spreadsheet: bool,
+    with_features: bool = False,
 ) -> Iterator[Tables]:
     """Open the tables in a folder; they appear under their names when the block ends without an error."""
+    every = (*NAMES, FEATURES) if with_features else NAMES
     with ExitStack() as stack:
-        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in NAMES}
+        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in every}
         yield Tables(header, names, sinks, with_errors)
 
 

@@ -4,7 +4,8 @@ In inference, batch norm is affine: z = (y - mean) scale + beta with scale = gam
 multiplied into the weight and bias of the convolution before it, the rest is a bias behind its SpMM. Behind another
 layer, batch norm becomes a product with a diagonal matrix. Dropout is the identity. Other layers are as in training.
 
-Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features, P columns, K outputs, E sampled edges.
+Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features, P columns, K outputs, E sampled edges,
+D features of whole graphs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Array, Backend, Batch, Csr
 from gcnbatch.model.gcn import Gcn
-from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Junction, Layer, Relu
+from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Join, Junction, Layer, Relu
 
 Float64 = NDArray[np.float64]
 
@@ -106,10 +107,13 @@ class InputGradients(NamedTuple):
         Gradient times input, summed over the features of each node.
     edges : list of (E,) Arrays
         By the values of the sampled edges, from each convolution; the gradient is their sum.
+    graphs : (B, D) Array or None
+        By the features of whole graphs, scaled, if the model joins some.
     """
 
     nodes: Array
     edges: list[Array]
+    graphs: Array = None
 
 
 class Kept(NamedTuple):
@@ -187,6 +191,7 @@ class FrozenModel:
         """
         ctx, d = Context(self._ops, self._parameters, batch, training=False), dlogits
         found: list[Array] = []
+        of_graphs: Array = None
         through: dict[str, Array] = {}  # gradients by outputs of steps, from the junctions that read them
         for at in range(len(self._steps) - 1, -1, -1):
             step, own = self._steps[at], kept[at]
@@ -200,9 +205,11 @@ class FrozenModel:
                 d, *others = step.backward(ctx, d, own.saved)
                 for name, one in zip((self._parts[name] for name in step.others), others, strict=True):
                     through[name] = self._ops.add(through[name], one) if name in through else one
+            elif isinstance(step, Join):
+                d, of_graphs = self._ops.concatenate_backward(d, [step.n_in, step.n_features])
             else:
                 d, _ = step.backward(ctx, d, own.saved, need_dh=True)
-        return InputGradients(self._ops.sddmm(kept[0].bare, d, *nodes), found)
+        return InputGradients(self._ops.sddmm(kept[0].bare, d, *nodes), found, of_graphs)
 
     def _stage(self, stage: _Placed, batch: Batch, h: Array, first: bool) -> Kept:
         ops, bare = self._ops, None

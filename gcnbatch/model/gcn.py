@@ -27,6 +27,7 @@ from gcnbatch.model.layers import (
     Junction,
     Layer,
     LayerNormRelu,
+    Maximum,
     Propagate,
     ReadoutLayer,
     Relu,
@@ -164,9 +165,10 @@ def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: b
 def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
     layers, ends = _convolutions(config, header)
     width = config.widths[-1]
-    if config.jumping_knowledge == "cat" and len(ends) > 1:
-        layers.append(Concatenate("jumping", tuple(ends[:-1])))
-        width = sum(config.widths)
+    if config.jumping_knowledge != "none" and len(ends) > 1:
+        cat = config.jumping_knowledge == "cat"
+        layers.append((Concatenate if cat else Maximum)("jumping", tuple(ends[:-1])))
+        width = sum(config.widths) if cat else width
     for i, out in enumerate(config.dense, 1):
         layers += [Dense(f"dense{i}", width, out), Relu(f"dense{i}.relu"), *_dropout(f"dense{i}", config.dropout)]
         width = out
@@ -177,7 +179,8 @@ def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
         layers.append(Join(FEATURES, width, len(header.graph_feature_names)))
         width += len(header.graph_feature_names)
     for i, out in enumerate(config.head, 1):
-        layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu"), *_dropout(f"head{i}", config.dropout)]
+        layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu")]
+        layers += _dropout(f"head{i}", config.dropout, header.level == "graph")
         width = out
     layers.append(Dense("output", width, header.n_outputs))
     return layers
@@ -243,8 +246,8 @@ def joins_graph_features(config: ChemGCNConfig | KipfConfig, header: Header) -> 
     return bool(header.graph_feature_names)
 
 
-def _dropout(name: str, rate: float) -> list[Layer]:
-    return [Dropout(f"{name}.dropout", rate)] if rate else []
+def _dropout(name: str, rate: float, of_graphs: bool = False) -> list[Layer]:
+    return [Dropout(f"{name}.dropout", rate, of_graphs)] if rate else []
 
 
 def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Layer]:

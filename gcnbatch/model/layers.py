@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from gcnbatch.backends.base import START, Array, Batch, Clock, Csr, DropoutKey, Ops, Readout
+from gcnbatch.backends.base import ORIGIN, START, Array, Batch, Clock, Csr, DropoutKey, Offset, Ops, Readout
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 
@@ -25,6 +25,7 @@ class Context:
     """Context of a forward or backward pass: operations, parameters by name, the batch, the position in training.
 
     `gradients` has the arrays that receive the gradients of parameters, by name; without it, new arrays are made.
+    `offset` says where the batch begins, if it is a rank's part of a global batch.
     """
 
     ops: Ops
@@ -34,6 +35,7 @@ class Context:
     seed: int = 0
     clock: Clock = START
     gradients: Parameters = field(default_factory=dict)
+    offset: Offset = ORIGIN
 
 
 class Layer(Protocol):
@@ -217,10 +219,14 @@ class Relu:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout in training, the identity in inference. On sparse features it drops stored values."""
+    """Dropout in training, the identity in inference. On sparse features it drops stored values.
+
+    `of_graphs`: its rows are graphs, not nodes.
+    """
 
     name: str
     rate: float
+    of_graphs: bool = False
 
     def specs(self) -> list[ParameterSpec]:
         return []
@@ -228,11 +234,14 @@ class Dropout:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         if not ctx.training:
             return h, None
-        key = DropoutKey(ctx.seed, self.name, *ctx.clock)
         if isinstance(h, Csr):
-            data, _ = ctx.ops.dropout(h.data, self.rate, key)
+            data, _ = ctx.ops.dropout(h.data, self.rate, self._key(ctx, ctx.offset.entries))
             return replace(h, data=data), None
-        return ctx.ops.dropout(h, self.rate, key)
+        row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
+        return ctx.ops.dropout(h, self.rate, self._key(ctx, row * h.shape[1]))
+
+    def _key(self, ctx: Context, first: int) -> DropoutKey:
+        return DropoutKey(ctx.seed, self.name, *ctx.clock, first)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.dropout_backward(dout, saved, self.rate) if need_dh else None), {}
@@ -367,7 +376,38 @@ class Concatenate:
         return own, *others
 
 
-Junction = Add | Concatenate  # layers that read outputs of earlier layers, too
+@dataclass(frozen=True)
+class Maximum:
+    """The largest of the outputs of earlier layers and of the layer before, by element (jumping knowledge).
+
+    Source: as `Concatenate`. All have one width. Of equal values the earliest has the gradient.
+    """
+
+    name: str
+    others: tuple[str, ...]
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
+        largest, *parts = *others, h
+        saved = []
+        for part in parts:
+            saved.append((largest, part))
+            largest = ctx.ops.maximum(largest, part)
+        return largest, saved
+
+    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
+        """Return the gradients by the output of the layer before and by those of `others`."""
+        found: list[Array] = []
+        for largest, part in reversed(saved):
+            dout, d = ctx.ops.maximum_backward(dout, largest, part)
+            found.append(d)
+        own, *others = found
+        return own, dout, *reversed(others)
+
+
+Junction = Add | Concatenate | Maximum  # layers that read outputs of earlier layers, too
 
 
 def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:

@@ -1,32 +1,42 @@
 "use strict";
 // Cards of explained molecules: a task colours the drawings; the list is sorted and filtered. Each drawing has the marks'
-// values per task (per cent of the strongest), and its figures: prediction, sum, completeness error.
+// values per task (per cent of the strongest), with half of each bond in its atoms or apart; its figures: prediction, sum,
+// completeness error, and the sum of the features of the whole molecule if the model joins some, with the strongest ones.
 const cards = [...document.querySelectorAll(".cards li")].map((item) => {
   const drawing = item.querySelector("svg, i");
   const numbers = (text) => text.split(";").map((of) => (of ? of.split(",").map(Number) : []));
   return {
     item,
     marks: [...drawing.querySelectorAll(".marks > *")],
-    values: numbers(drawing.dataset.values),
+    values: { atoms: numbers(drawing.dataset.atoms), apart: numbers(drawing.dataset.apart) },
+    strongest: JSON.parse(drawing.dataset.strongest ?? "[]"),
     figures: numbers(drawing.dataset.figures),
     lines: [...item.querySelectorAll("span")],
     name: item.querySelector("strong").textContent,
     text: [...item.querySelectorAll("strong, span:nth-of-type(3)")].map((one) => one.textContent).join(" ").toLowerCase(),
   };
 });
-const [task, order, search, least] = ["task", "order", "search", "least"].map((id) => document.getElementById(id));
+const controls = ["task", "marks", "order", "search", "least"].map((id) => document.getElementById(id));
+const [task, marks, order, search, least] = controls;
 const shown = document.getElementById("shown");
 const figure = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(3))) : "–");
 
+const signed = (value) => (value > 0 ? "+" : "") + figure(value);
+
 function colour(card, at) {
+  const values = card.values[marks.value][at];
   card.marks.forEach((mark, number) => {
-    const value = card.values[at][number];
+    const value = values[number];
     mark.setAttribute("class", value > 0 ? "raises" : "lowers");
     mark.setAttribute("opacity", Math.abs(value) / 100);
   });
-  const [prediction, sum, error] = card.figures[at];
+  const [prediction, sum, error, joined] = card.figures[at];
   card.lines[0].textContent = `${task.options[at].text}: ${figure(prediction)}`;
   card.lines[1].textContent = `sum ${figure(sum)}, completeness error ${figure(error)}`;
+  if (card.lines.length > 3 && joined !== undefined) {
+    const named = (card.strongest[at] ?? []).map(([name, value]) => `${name} ${signed(value)}`);
+    card.lines[3].textContent = `atoms ${signed(sum - joined)}, features ${signed(joined)}: ${named.join(", ")}, …`;
+  }
 }
 
 function arrange() {
@@ -49,5 +59,5 @@ function arrange() {
 }
 
 const list = cards[0]?.item.parentElement;
-for (const control of [task, order, search, least]) control.addEventListener("input", arrange);
+for (const control of controls) control.addEventListener("input", arrange);
 arrange();

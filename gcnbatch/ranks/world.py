@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from gcnbatch import __version__, environment, worker
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
+from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import Launched
 from gcnbatch.ranks.watch import Listener, Watch, connect
 from gcnbatch.text import printable
@@ -86,6 +87,10 @@ class World:
     def local_size(self) -> int:
         """Number of ranks on this host."""
         return sum(about.host == self._abouts[self.rank].host for about in self._abouts)
+
+    def communicator(self) -> HostCommunicator:
+        """Return the door for host arrays between all ranks, which all must use alike."""
+        return HostCommunicator(self.data, self._ended.is_set)
 
     def device(self, first: int) -> int:
         """Return the GPU of this rank among those that it sees: the local rank from `first` on.
@@ -185,6 +190,8 @@ class World:
     def _run_with_all(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
+        except CommandEndedError:
+            return
         except Exception as error:
             if self._ended.wait(_GRACE_SECONDS):  # rank 0 has failed, too, and has said why
                 return

@@ -1,4 +1,4 @@
-"""Concatenation by columns, and sums of arrays: how layers with several inputs join them."""
+"""Concatenation by columns, sums and maxima of arrays: how layers with several inputs join them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from gcnbatch.reference.arrays import Float
 def add(a: Float, b: Float) -> Float:
     """Y = A + B, any shape. The gradient by A and by B is dY."""
     return a + b
+
+
+def maximum(a: Float, b: Float) -> Float:
+    """Y = the larger of A and B by element, any shape; NaN where one of them is."""
+    return np.maximum(a, b)
+
+
+def maximum_backward(dy: Float, a: Float, b: Float) -> tuple[Float, Float]:
+    """Gradients of `maximum` by A and B: dY goes to the larger one, to A where they are equal."""
+    first = a >= b
+    return np.where(first, dy, 0).astype(dy.dtype), np.where(first, 0, dy).astype(dy.dtype)
 
 
 def concatenate(parts: Sequence[Float]) -> Float:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def dropout(x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
     """Zero each element with probability `rate` (0 <= rate < 1) and scale the others by 1 / (1 - rate).
 
-    Element e of x, counted row by row, is kept when value e of ``philox.bits(*key)`` is at least floor(rate * 2^32).
-    So the mask depends on `key` and e only, not on the values, the dtype or the number of elements.
+    Element e of x, counted row by row from `key.first`, is kept when value e of ``philox.bits`` is at least
+    floor(rate * 2^32). So the mask depends on `key` and e only, not on the values, the dtype or the number of elements.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def dropout(x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.b
     mask : bool, as x
         True where kept.
     """
-    values = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size)
+    values = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size, key.first)
     mask = (values >= int(rate * 2**32)).reshape(x.shape)
     return _scale_kept(x, mask, rate), mask
 

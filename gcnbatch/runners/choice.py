@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, CohortRunner, Runner
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
+from gcnbatch.ranks.communicator import Communicator
+from gcnbatch.runners.distributed import DistributedBackend, DistributedRunner
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -27,6 +30,23 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
     if reason := refusal(backend, task):
         raise _refused(backend, reason)
     return registry.entry(backend.name).make_runner(backend, task)
+
+
+def distributed_refusal(backend: Backend, task: RunnerTask, ranks: int) -> InputError | None:
+    """Return why `backend` cannot train the task on so many ranks together, or None."""
+    if not registry.entry(backend.name).data_parallel:
+        able = " or ".join(f"--backend {found.name}" for found in registry.BACKENDS if found.data_parallel)
+        got = f"cannot share one run among {ranks} ranks"
+        hint = f"Use {able}, start it without a launcher, or train folds, repeats or an ensemble on the ranks."
+        return InputError(f"backend {backend.name}", got, hint=hint)
+    if task.source.n_graphs == 1:
+        return InputError("data set", f"one graph on {ranks} ranks", "several graphs", "Start it without a launcher.")
+    return None
+
+
+def make_distributed(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
+    """Return this rank's runner of a task that `distributed_refusal` accepts."""
+    return DistributedRunner(cast(DistributedBackend, backend), task, ranks)
 
 
 def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:

@@ -25,6 +25,7 @@ from gcnbatch.model.layers import (
     Junction,
     Layer,
     LayerNormRelu,
+    Maximum,
     ReadoutLayer,
     Relu,
     VirtualNode,
@@ -60,7 +61,7 @@ def _unsupported(layer: Layer | Junction) -> str | None:
         return "feed-forward networks (model.ffn)"
     if isinstance(layer, Add):
         return "residual connections (model.residual)"
-    if isinstance(layer, Concatenate):
+    if isinstance(layer, Concatenate | Maximum):
         return "jumping knowledge (model.jumping_knowledge)"
     return None
 

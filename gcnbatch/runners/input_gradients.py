@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Array, Backend, Batch
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.molecule_graphs import missing_targets
-from gcnbatch.model.frozen import FrozenModel, Pairs, freeze
+from gcnbatch.model.frozen import FrozenModel, InputGradients, Pairs, freeze
 from gcnbatch.model.gcn import Gcn
+from gcnbatch.model.layers import Join
 
 Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 
 
 class Contributions(NamedTuple):
-    """What the inputs of N nodes and E sampled edges add to T outputs.
+    """What the inputs of N nodes, E sampled edges and M sampled features of whole graphs add to T outputs.
 
     Parameters
     ----------
@@ -28,14 +30,19 @@ class Contributions(NamedTuple):
         Gradient times input, summed over the features of each node.
     edges : float32, (E, T)
         Gradients by the values of the edges.
+    graphs : float32, (M, T)
+        Gradients by the scaled features of whole graphs.
     """
 
     nodes: Float32
     edges: Float32
+    graphs: Float32
 
 
 class InputGradientRunner:
     """A graph-level model in inference mode: running statistics, no dropout.
+
+    Features of whole graphs come as the model takes them: scaled.
 
     Parameters
     ----------
@@ -51,7 +58,9 @@ class InputGradientRunner:
     def __init__(self, backend: Backend, model: Gcn, weights: Mapping[str, NDArray[Any]], heads: Float32) -> None:
         self.backend = backend.name
         self._at, self._heads = backend, heads
-        self._model = FrozenModel(backend, freeze(model, weights), weights)
+        joined = {spec.name: spec for layer in model.layers if isinstance(layer, Join) for spec in layer.specs()}
+        unscaled = {name: np.full(spec.shape, float(spec.init == "ones")) for name, spec in joined.items()}
+        self._model = FrozenModel(backend, freeze(model, weights), {**weights, **unscaled})
 
     def outputs(self, source: BatchSource) -> Float32:
         """Return the outputs (B, T) of all graphs of `source`, as one batch."""
@@ -59,22 +68,35 @@ class InputGradientRunner:
             logits: Float32 = self._at.read(self._model.forward(batch)[0])
         return logits @ self._heads.T
 
-    def contributions(self, source: BatchSource, rows: Int32, columns: Int32) -> Contributions:
+    def contributions(
+        self, source: BatchSource, edges: tuple[Int32, Int32], features: tuple[Int64, Int64]
+    ) -> Contributions:
         """Return what the inputs of all graphs of `source` add to their outputs, as one batch.
 
         Parameters
         ----------
-        rows, columns : int32, (E,)
-            The sampled edges: channel c's edge from node j to node i, counted over the batch, is (i, j*C + c).
+        edges : (int32 (E,), int32 (E,))
+            Rows and columns of the sampled edges: channel c's edge from node j to node i, counted over the batch, is
+            (i, j*C + c).
+        features : (int64 (M,), int64 (M,))
+            Graphs and columns of the sampled features of whole graphs; none for a model that joins none.
         """
-        edges, each = self._pairs(rows, columns), np.arange(int(source.node_ptr[-1]), dtype=np.int32)
-        nodes = self._pairs(each, each)
+        each = np.arange(int(source.node_ptr[-1]), dtype=np.int32)
+        pairs, nodes = self._pairs(*edges), self._pairs(each, each)
         with self._batch(source) as batch:
             _, kept = self._model.forward(batch)
             heads = [self._upload(np.tile(head, (source.n_graphs, 1))) for head in self._heads]
-            found = [self._model.gradients(batch, kept, head, edges, nodes) for head in heads]
+            found: list[InputGradients] = []
+            of_graphs = np.zeros((len(features[0]), len(heads)), np.float32)
+            for at, head in enumerate(heads):
+                one = self._model.gradients(batch, kept, head, pairs, nodes)
+                if one.graphs is not None:  # (B, D): kept for one output at a time
+                    of_graphs[:, at] = self._at.read(one.graphs)[features]
+                found.append(one._replace(graphs=None))
             of_edges = [sum(map(self._at.read, one.edges)) for one in found]
-            return Contributions(np.stack([self._at.read(one.nodes) for one in found], 1), np.stack(of_edges, 1))
+            return Contributions(
+                np.stack([self._at.read(one.nodes) for one in found], 1), np.stack(of_edges, 1), of_graphs
+            )
 
     @contextmanager
     def _batch(self, source: BatchSource) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import START, Array, Backend, Batch, Clock, CohortRunner, Runner
+from gcnbatch.backends.base import ORIGIN, START, Array, Backend, Batch, Clock, CohortRunner, Offset, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Flow
 from gcnbatch.model.layers import Context
@@ -43,6 +43,7 @@ class OpsRunner(ModelState):
 
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
         super().__init__(backend, task)
+        self._ops = backend.ops
         self._feed = backend.feed(task.source, task.targets)
         self._prepared: Flow | None = None  # one-graph data set: state behind the model's constant layers
 
@@ -54,11 +55,11 @@ class OpsRunner(ModelState):
         self.gradients_of(self._feed.batch(index), Clock(self._epoch, index), self._totals)
         self._update()
 
-    def gradients_of(self, batch: Batch, clock: Clock, totals: Array) -> dict[str, Array]:
+    def gradients_of(self, batch: Batch, clock: Clock, totals: Array, offset: Offset = ORIGIN) -> dict[str, Array]:
         """Return the gradient of every parameter on one batch; add its loss and weight to `totals`, (2,) float64."""
-        ctx = self._context(batch, training=True, clock=clock)
+        ctx = self._context(batch, training=True, clock=clock, offset=offset)
         logits, saved = self._forward(ctx, batch)
-        _, _, dlogits = self._task.loss(self._at.ops, logits, batch.targets, self._loss_weights, totals)
+        _, _, dlogits = self._task.loss(self._ops, logits, batch.targets, self._loss_weights, totals)
         return self._task.model.backward(ctx, dlogits, saved)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
@@ -84,11 +85,12 @@ class OpsRunner(ModelState):
             self._prepared = model.prepare(ctx, batch.x)
         return model.forward(ctx, self._prepared)
 
-    def _context(self, batch: Batch, training: bool, clock: Clock = START) -> Context:
-        return Context(self._at.ops, self._parameters, batch, training, self._task.seed, clock, self._gradient_views)
+    def _context(self, batch: Batch, training: bool, clock: Clock = START, offset: Offset = ORIGIN) -> Context:
+        about = batch, training, self._task.seed, clock, self._gradient_views, offset
+        return Context(self._ops, self._parameters, *about)
 
     def _update(self) -> None:
-        train, ops = self._task.train, self._at.ops
+        train, ops = self._task.train, self._ops
         self._updates += 1
         if train.clip_norm:
             ops.clip_norm(self._gradients, train.clip_norm)

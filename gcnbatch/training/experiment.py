@@ -62,12 +62,18 @@ class _Sources:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._made: dict[tuple[str, bool], BatchSource] = {}
+        self._rows: dict[str, SplitRows] = {}
 
     def of(self, *options: Any) -> BatchSource:
         if options not in self._made:
             data = self._dataset.load() if self._dataset.fits_in_memory else self._dataset
             self._made[options] = BatchSource(data, *options)
         return self._made[options]
+
+    def split_rows(self, kind: str) -> SplitRows:
+        if kind not in self._rows:
+            self._rows[kind] = SplitRows.of(self._dataset, kind)
+        return self._rows[kind]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -115,7 +121,7 @@ class Experiment:
     @property
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
-        return SplitRows.of(self.dataset)
+        return self._sources.split_rows(self.config.split.kind)
 
     def one_class_tasks(self, split: Split) -> list[str]:
         """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.

@@ -16,6 +16,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
 from gcnbatch.model.predict import predict_members
 from gcnbatch.runners.choice import cohort_size, make_cohort
+from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.member import Member
@@ -46,6 +47,8 @@ class Fits:
         Writes a member's report and returns its metrics.
     writers : concurrent.futures.Executor
         Runs `write`.
+    make : callable
+        Makes a cohort of tasks on the backend.
     """
 
     def __init__(
@@ -57,8 +60,9 @@ class Fits:
         say: Say,
         write: Write,
         writers: Executor = INLINE,
+        make: Callable[[Backend, Sequence[RunnerTask]], CohortRunner] = make_cohort,
     ) -> None:
-        self._writers = writers
+        self._writers, self._make = writers, make
         self._folder, self._backend, self._jobs = folder, backend, jobs
         self._quiet, self._say, self._write = quiet, say, write
         self._planned: dict[Member, Planned] = {}
@@ -84,7 +88,7 @@ class Fits:
             self._say(first if size == 1 else f"{first} to {last}: {size} models train together")
         for member in waiting[:size]:
             self._open(member)
-        return make_cohort(self._backend, tasks[:size])
+        return self._make(self._backend, tasks[:size])
 
     def _open(self, member: Member) -> None:
         """Make the member's folder and write its split."""

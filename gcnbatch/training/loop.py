@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from gcnbatch.training.member import Member
 from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
 
+SAVERS = 8  # threads that write checkpoints
 Form = Callable[[Sequence[Member]], CohortRunner]  # makes a cohort of the first of these members
 Done = Callable[[CohortRunner, dict[int, Member]], object]  # takes the finished members of a cohort by number
 
@@ -185,9 +187,11 @@ class CohortLoop:
         """Write the checkpoints that are due, of members that have ended, and of all before an interrupt."""
         self._count_time(running)
         everyone = self._stop.made or self._due()
-        for i, member in running.items():
-            if everyone or member.position.finished:
-                member.save(self._state_of(i))
+        saved = {i: member for i, member in running.items() if member.files and (everyone or member.position.finished)}
+        if saved:
+            states = [self.cohort.state(i) for i in saved]
+            with ThreadPoolExecutor(SAVERS) as savers:  # each waits for the disk several times
+                list(savers.map(Member.save, saved.values(), states))
         if everyone:
             self._saved_at = time.monotonic()
         if self._stop.made:
@@ -209,7 +213,7 @@ class CohortLoop:
         return lambda: self.cohort.state(number)
 
     def _enter(self, number: int, member: Member) -> None:
-        if state := member.enter(self._state_of(number)):
+        if state := member.enter(self._state_of(number), self.cohort.about().get("ranks", 1)):
             self.cohort.load_state(number, state)
 
 

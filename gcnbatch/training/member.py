@@ -24,6 +24,7 @@ from gcnbatch.training.member_files import MemberFiles, is_weight
 from gcnbatch.training.position import Position
 from gcnbatch.training.schedule import learning_rate, rates_differ
 
+OTHER_RANKS = "other roundings than on the same number to the end"
 OTHER_RATES = "had other learning rates than this version gives for its schedule"
 State = Callable[[], Arrays]  # returns a copy of the member's training state
 
@@ -108,8 +109,8 @@ class Member:
         """Return the best weights so far with their description, as they are stored."""
         return Checkpoint(self.best, {**self.about(), "epoch": self.position.best_epoch + 1})
 
-    def enter(self, state: State) -> Arrays | None:
-        """Take a place in a cohort; return the state to load: that of the cohort before, or of the last checkpoint.
+    def enter(self, state: State, ranks: int = 1) -> Arrays | None:
+        """Take a place in a cohort of so many ranks; return the state to load: of the cohort before, or the checkpoint.
 
         Raises
         ------
@@ -120,21 +121,26 @@ class Member:
         if carried is not None or self.files is None:
             return carried
         if (found := self.files.restore(state(), self.train.epochs, self.steps)) is None:
+            self.position.ranks = ranks
             return None
         if found.position.epoch < self.train.epochs and rates_differ(self.train, found.history):
             self._say(f"{self.files.folder} {OTHER_RATES}; it goes on with those of now")
         self.best, self.position = found.best, found.position
         self.position.finished = self._has_ended()  # a finished run may have been extended
+        if self.running and found.position.ranks != ranks:
+            before, now = _ranks(found.position.ranks), _ranks(ranks)
+            self._say(f"{self.files.folder} trained on {before}, now on {now}: {OTHER_RANKS}")
+        self.position.ranks = ranks
         return found.state
 
     def leave(self, state: Arrays) -> None:
         """Keep the state for the next cohort."""
         self._carried = state
 
-    def save(self, state: State) -> None:
+    def save(self, state: Arrays) -> None:
         """Write a checkpoint, if the member has a folder."""
         if self.files:
-            self.files.save(state(), self.best, self.position)
+            self.files.save(state, self.best, self.position)
 
     # -------------------------------------------------------------------------------------------- an epoch
 
@@ -234,6 +240,10 @@ class Member:
         if self.monitor == "loss":
             return mean, mean
         return mean, metrics.score(self.monitor, self.header.target, y, self.outputs(logits))
+
+
+def _ranks(count: int) -> str:
+    return f"{count} ranks" if count > 1 else "one process"
 
 
 def shuffled_batches(graphs: Int64, size: int, seed: int, epoch: int) -> list[Int64]:

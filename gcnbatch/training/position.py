@@ -27,6 +27,8 @@ class Position:
         Epochs since then.
     seconds : float
         The fit's share of the time that its cohort has trained.
+    ranks : int
+        Number of ranks that trained the last step together.
     """
 
     epoch: Annotated[int, Field(ge=0)] = 0
@@ -37,6 +39,7 @@ class Position:
     plateau: Plateau = field(default_factory=Plateau)
     seconds: float = 0.0
     finished: bool = False
+    ranks: Annotated[int, Field(ge=1)] = 1
 
     def end_epoch(self, value: float | None, higher_is_better: bool, train: TrainConfig) -> bool:
         """Count the epoch and its monitored value; return whether it is the best so far."""

@@ -37,23 +37,25 @@ class Writer:
     Parameters
     ----------
     workers : list of Workers
-        Pools for fits and for plots; empty: this process does everything.
+        Pools for fits and for plots, or one pool that writes whole reports. Empty: this process does everything.
     """
 
-    def __init__(self, workers: list[Workers]) -> None:
-        self._workers = workers
+    def __init__(self, workers: list[Workers] | None = None) -> None:
+        self._workers = workers or []
 
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
         if self._workers:
             try:
-                return report.write(*self._workers)
+                if len(self._workers) > 1:
+                    return report.write(*self._workers)
+                return self._workers[0].submit(type(report).write, report).result()
             except Exception:  # a worker failed; if the report itself is at fault, the call below raises again
                 self._workers.clear()
         return report.write()
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return what a function returns that writes the page of a run; the worker that fits has nothing else to do."""
+        """Return what a function returns that writes files of a run; the first pool has nothing else to do."""
         if self._workers:
             try:
                 return self._workers[0].submit(function, *arguments).result()
@@ -66,25 +68,35 @@ class Writer:
 def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
     """Yield what writes reports, in worker processes if `enabled`. They end with the context.
 
-    If there are no workers, or one fails, this process writes the report. Several members' reports are written at the
-    same time, so there are more workers for them, up to one per core.
+    If there are no workers, or one fails, this process writes the report. A worker takes a part of a report. With at
+    least as many members as cores, a worker takes a whole report: the training process then only sends it.
     """
     with ExitStack() as stack:
         yield Writer(_start(stack, members) if enabled and sys.executable else [])
 
 
 def _start(stack: ExitStack, members: int) -> list[Workers]:
-    """Return the pools for fits and for plots, or an empty list if a process or thread cannot be started."""
+    """Return the pools, or an empty list if a process or thread cannot be started."""
+    cores = len(os.sched_getaffinity(0))
     started: list[Workers] = []
-    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * members, len(os.sched_getaffinity(0))))
+    pools: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [(cores, prepare_reports, (*FITS, *PAGE))]
+    if members < max(cores, 2):
+        plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * members, cores))
+        pools = [(min(members, FIT_WORKERS), preload, (*FITS, *PAGE)), (plotters, prepare_plots, ())]
     try:
-        started.append(stack.enter_context(Workers(min(members, FIT_WORKERS), preload, (*FITS, *PAGE), quiet=True)))
-        started.append(stack.enter_context(Workers(plotters, prepare_plots, quiet=True)))
+        for count, prepare, modules in pools:
+            started.append(stack.enter_context(Workers(count, prepare, modules, quiet=True)))
     except (OSError, RuntimeError):
         return []
-    for pool in started:
-        stack.callback(pool.shutdown, wait=False)  # runs before any waiting shutdown: all pools end at the same time
+    for workers in started:
+        stack.callback(workers.shutdown, wait=False)  # runs before any waiting shutdown: all pools end at the same time
     return started
+
+
+def prepare_reports(*modules: str) -> None:
+    """Import these modules and what plots need."""
+    preload(*modules)
+    prepare_plots()
 
 
 def prepare_plots() -> None:

@@ -24,10 +24,11 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
-from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.choice import BackendChoice, distributed_refusal
 from gcnbatch.training import digest, event_file, report, run_files, warm_start
+from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fits import Fits, Say, Write
+from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.member import OTHER_RATES
 from gcnbatch.training.member_files import HISTORY
 from gcnbatch.training.plan import (
@@ -40,13 +41,15 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
-from gcnbatch.training.report import INLINE, Report
+from gcnbatch.training.report import INLINE
+from gcnbatch.training.report_workers import Writer
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
 CONFIG, ENVIRONMENT = "config.toml", "env.json"
 CHANGED = "changed since the run began"
+HERE = Writer()  # writes reports in this process
 
 
 def start(
@@ -54,7 +57,7 @@ def start(
     folder: Path | None,
     quiet: bool = False,
     say: Say = lambda line: None,
-    write: Write = Report.write,
+    write: Writer = HERE,
     writers: Executor = INLINE,
     graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
@@ -184,7 +187,12 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
     with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder)))
-        yield planned, choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
+        tasks = [one.experiment.task(one.split)[0] for one in planned]
+        backend = choice.backend_for(tasks)
+        ranks = None if has_members(config) else world.current()
+        if ranks and (refused := distributed_refusal(backend, tasks[0], ranks.size)):
+            raise refused
+        yield planned, backend
 
 
 def check_data(config: Config, graphs: GraphSet | None) -> None:
@@ -236,7 +244,7 @@ def _fit(
     backend: Backend,
     quiet: bool,
     say: Say,
-    write: Write = Report.write,
+    write: Writer = HERE,
     writers: Executor = INLINE,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
@@ -251,12 +259,16 @@ def _fit(
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
         known |= fit_in_processes(folder, config, missing, backend, count, say, lock)
+    elif missing and (ranks := world.current()) and not has_members(config):
+        say(f"{ranks.size} ranks train one model together")
+        with on_all_ranks(ranks, folder, config, backend) as make:
+            known |= Fits(folder, backend, config.jobs, quiet, say, write, writers, make).fit(missing)
     elif missing:
         if world.current():
-            say("one model trains on rank 0; the other ranks are idle")
+            say("the last model trains on rank 0; the other ranks are idle")
         known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
     results = [known[one.name] for one in planned]
-    return summarise(folder, planned, results) if planned[0].name else results[0]
+    return summarise(folder, planned, results, write) if planned[0].name else results[0]
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:

@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, read_outputs, write_table
 from gcnbatch.training import report
 from gcnbatch.training.plan import Planned
+from gcnbatch.training.report_workers import Writer
 
 
-def summarise(folder: Path, planned: Sequence[Planned], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summarise(
+    folder: Path, planned: Sequence[Planned], results: Sequence[dict[str, Any]], write: Writer
+) -> dict[str, Any]:
     """Write and return the run's metrics; write the predictions of its test rows in the data set's order.
 
     Parameters
@@ -25,6 +29,8 @@ def summarise(folder: Path, planned: Sequence[Planned], results: Sequence[dict[s
         The run's folder, with a folder for every member.
     planned, results
         The members and their metrics, in order.
+    write : Writer
+        Draws the plot of all test rows.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
@@ -46,9 +52,14 @@ def summarise(folder: Path, planned: Sequence[Planned], results: Sequence[dict[s
         predicted = Predictions(header, experiment.ids[rows], mean, std)
         write_table(folder / report.PREDICTIONS, predicted, config.parquet)
         part = "test rows of all folds" if config.split.folds else "test rows"
-        report.draw(folder, header, y, mean, summary["out_of_fold"], part=part).result()
+        write.call(_draw, folder, header, y, mean, summary["out_of_fold"], part)
     fileio.write_json(folder / report.METRICS, summary)
     return summary
+
+
+def _draw(folder: Path, header: Header, *about: Any) -> None:
+    y, outputs, figures, part = about
+    report.draw(folder, header, y, outputs, figures, part=part).result()
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study,
     known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
     record = Record(folder, direction(experiment), space.names)
     rounds = Rounds(known.at_once, known.alike)
-    return Study(space, record, rounds, config.seed, direction(experiment)), space
+    return Study(space, record, rounds, config, direction(experiment)), space
 
 
 def _search(

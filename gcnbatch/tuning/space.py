@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
 DEFAULT = Path(__file__).with_name("space.toml")
+_ON_STEP = 1e-6  # of a step: rounding of a value that lies on it
 _RANGE, _CHOICES = {"low", "high", "log", "step", "repeat"}, {"choices", "repeat"}
 # Keys that keep a model's shapes and kernels, so that trials that differ in them alone train together.
 _FREE = {
@@ -91,6 +92,26 @@ class Dimension:
         """Names of its parameters in a trial."""
         return [self.key, *(self.repeat.names if self.repeat else [])]
 
+    def parameters(self, value: Any) -> dict[str, Any]:
+        """Return the parameters of a trial in which the key has this value; none if the dimension does not hold it."""
+        value = list(value) if isinstance(value, tuple) else value
+        if self.repeat is not None:
+            return self._repeated(value)
+        if self.choices:
+            known = [choice for choice in self.choices if value in (choice, [choice])]
+            return {self.key: _label(known[0])} if known else {}
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return {}
+        steps = (value - self.low) / self.step if self.step else 0.0
+        return {self.key: value} if abs(steps - round(steps)) < _ON_STEP else {}
+
+    def _repeated(self, value: Any) -> dict[str, Any]:
+        assert self.repeat is not None
+        if not isinstance(value, list) or len(set(value)) != 1:
+            return {}
+        one, length = replace(self, repeat=None).parameters(value[0]), self.repeat.parameters(len(value))
+        return one | length if one and length else {}
+
 
 @dataclass(frozen=True)
 class Space:
@@ -106,6 +127,15 @@ class Space:
     def suggest(self, trial: BaseTrial) -> dict[str, Any]:
         """Return the values of a trial by key."""
         return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}
+
+    def start(self, base: Config) -> dict[str, Any]:
+        """Return the parameters of the first trial: the values of `base`, as far as the space holds them."""
+        tree = base.model_dump()
+        found: dict[str, Any] = {}
+        for one in self.dimensions:
+            section, _, name = one.key.partition(".")
+            found |= one.parameters(tree[section].get(name) if name else tree[section])
+        return found
 
     def architecture(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return those parameters of a trial that trials of one cohort have in common."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gcnbatch.config import Config
 from gcnbatch.tuning import library
 from gcnbatch.tuning.record import Record, value_of
 from gcnbatch.tuning.space import Space
@@ -49,12 +50,13 @@ class Study:
     space : Space
     record : Record
     rounds : Rounds
-    seed : int
+    base : Config
+        Its seed is that of the search; the first trial has its values, as far as the space holds them.
     direction : {"maximize", "minimize"}
     """
 
-    def __init__(self, space: Space, record: Record, rounds: Rounds, seed: int, direction: str) -> None:
-        self._space, self._record, self.rounds, self._seed = space, record, rounds, seed
+    def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: str) -> None:
+        self._space, self._record, self.rounds, self._base = space, record, rounds, base
         self.direction = direction
         self._study = library.optuna().create_study(
             direction=direction
@@ -113,13 +115,15 @@ class Study:
         They are asked of a copy of the study, so that the study holds finished trials only.
         """
         optuna = library.optuna()
-        sampler = optuna.samplers.TPESampler(seed=(self._seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
+        sampler = optuna.samplers.TPESampler(seed=(self._base.seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             copy = optuna.create_study(direction=self.direction, sampler=sampler)
         copy.add_trials(self._study.get_trials(deepcopy=False))
         asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
         common: dict[str, Any] = {}
+        if not first:
+            copy.enqueue_trial(self._space.start(self._base))
         for number in range(first, first + self.rounds.trials):
             if common:
                 copy.enqueue_trial(common)

@@ -62,6 +62,8 @@ VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
         ("layer_norm", (N_P, P, P, 1e-5), None, 4 * (40 + 4), 140),
         ("layer_norm_backward", (N_P, None, P), None, 4 * (80 + 6), 300),
         ("add", (N_P, N_P), None, 240, 20),
+        ("maximum", (N_P, N_P), None, 240, 20),
+        ("maximum_backward", (N_P, N_P, N_P), None, 400, 20),
         ("concatenate", ([N_P, N_P],), None, 320, 0),
         ("concatenate_backward", (N_P, [1, 1]), None, 160, 0),
         ("clip_norm", (VECTOR, 1.0), None, 800, 300),

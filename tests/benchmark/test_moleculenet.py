@@ -18,7 +18,6 @@ from gcnbatch.benchmark.results import rows
 from gcnbatch.benchmark.session import Choice, Machine, Settings
 from gcnbatch.benchmark.suite import SPLITS, find_sets, load
 from gcnbatch.errors import InputError
-from gcnbatch.resources import shipped_config
 from gcnbatch.training import run
 from gcnbatch.training.fitted import read_fits
 from tests.cli.conftest import call
@@ -72,7 +71,7 @@ def test_the_sets_that_are_there_are_run_and_stand_beside_published_figures(tabl
 
 def test_scores_of_the_scaffold_split_are_of_models_and_an_ensemble_has_one(tables: Path, tmp_path: Path) -> None:
     choice = Choice(("freesolv",), ("scaffold",), ("tuned", "ensemble"))
-    tuned, ensemble = start(tables, tmp_path / "out", choice)
+    tuned, _, ensemble = start(tables, tmp_path / "out", choice)
     assert (len(tuned.test), len(ensemble.test), ensemble.deviation) == (2, 1, None)
     fits = read_fits(tmp_path / "out/freesolv/scaffold/ensemble")
     assert len(fits) == 5
@@ -81,6 +80,15 @@ def test_scores_of_the_scaffold_split_are_of_models_and_an_ensemble_has_one(tabl
     assert ensemble.test == [pooled["rmse"]]
     valid = [fit.metrics["valid"]["rmse"] for fit in fits]
     assert ensemble.valid == pytest.approx(fmean(valid))
+
+
+def test_an_ensemble_has_the_scores_of_its_single_models_too(tables: Path, tmp_path: Path) -> None:
+    alone = start(tables, tmp_path / "alone", Choice(("freesolv",), SPLITS, ("descriptors",)))
+    both = start(tables, tmp_path / "both", Choice(("freesolv",), SPLITS, ("descriptors", "ensemble")))
+    assert not (tmp_path / "both/freesolv/random/descriptors").exists()
+    shared = [one for one in both if one.model == "descriptors"]
+    assert [(one.split, one.test, one.valid) for one in shared] == [(one.split, one.test, one.valid) for one in alone]
+    assert [len(one.test) for one in both] == [2, 2, 2, 1]
 
 
 def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
@@ -150,8 +158,8 @@ def test_the_suite_is_whole() -> None:
     suite = load()
     for model in suite.models.values():
         assert model.features in suite.features
-        for name in model.config.values():
-            assert shipped_config(name).is_file()
+        for name in suite.sets if model.config else ():
+            assert model.shipped(name).is_file()
     assert suite.published.keys() == suite.sources.keys()
     for splits in suite.published.values():
         assert splits.keys() <= set(SPLITS)

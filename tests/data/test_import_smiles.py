@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gcnbatch
 from gcnbatch import worker
 from gcnbatch.data import featurizer, guard
 from gcnbatch.data import molecule_graphs as molecules
@@ -19,6 +20,7 @@ from gcnbatch.data.featurizer_options import BOND_CHANNELS
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from tests.builders import build_graphset
@@ -133,8 +135,15 @@ def test_symmetric_weights_are_zero_where_a_sum_is_not_positive() -> None:
 
 
 def test_groups_are_murcko_scaffolds(tmp_path: Path) -> None:
-    graphs = converted(tmp_path, "smiles,y\nCc1ccccc1,1\nCCO,0\nOCc1ccccc1,1\nC1CCCCC1,0\nCCC,1\n")
-    assert graphs.header.group_kind == "murcko scaffold"
+    text = "smiles,y\nCc1ccccc1,1\nCCO,0\nOCc1ccccc1,1\nC1CCCCC1,0\nCCC,1\n"
+    assert converted(tmp_path, text).groups is None
+    with Dataset(tmp_path / "out.h5") as dataset:
+        assert dataset.header.group_kind == "murcko scaffold"
+        assert SplitRows.of(dataset, "random").groups is None
+        groups = SplitRows.of(dataset, "scaffold").groups
+    assert groups is not None
+    assert groups.tolist() == [0, 1, 0, 2, 1]
+    graphs = gcnbatch.read(tmp_path / "out.h5", scaffolds=True)
     assert graphs.groups is not None
     assert graphs.groups.tolist() == [0, 1, 0, 2, 1]
 

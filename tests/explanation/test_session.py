@@ -43,7 +43,7 @@ def test_atoms_and_bonds_are_those_of_the_molecules(why: tuple[Path, Path, Expla
     folder, _, summary = why
     assert (summary.molecules, summary.unreadable, summary.steps, summary.backend) == (4, 1, {8: 4}, "cpu")
     atoms, bonds = table(folder / "atoms.csv"), table(folder / "bonds.csv")
-    assert list(atoms[0]) == ["id", "atom", "symbol", "even", "third", "even_with_bonds", "third_with_bonds"]
+    assert list(atoms[0]) == ["id", "atom", "symbol", "even", "third", "even_alone", "third_alone"]
     of_first = [(row["atom"], row["symbol"]) for row in atoms if row["id"] == "A"]
     assert of_first == [("0", "C"), ("1", "C"), ("2", "O")]
     assert [(row["begin"], row["end"], row["channel"]) for row in bonds if row["id"] == "A"] == [
@@ -64,7 +64,7 @@ def test_sums_agree_with_the_rows_and_predictions_with_infer(
     readable = [row for row in molecules if not row["error"]]
     assert len(readable) == 4 * 2
     for row in readable:
-        total = sum(float(atom[f"{row['task']}_with_bonds"]) for atom in atoms if atom["id"] == row["id"])
+        total = sum(float(atom[row["task"]]) for atom in atoms if atom["id"] == row["id"])
         assert total == pytest.approx(float(row["sum"]), abs=1e-5)
         missed = float(row["sum"]) - (float(row["output"]) - float(row["baseline"]))
         assert missed == pytest.approx(float(row["completeness_error"]), abs=1e-5)
@@ -92,6 +92,28 @@ def test_the_page_shows_hostile_names_as_text(why: tuple[Path, Path, Explanation
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e" in page
     assert page.count("<script>") == 1
     assert page.count("<circle") == 3 + 6 + 6 + 2
+
+
+def test_features_of_whole_molecules_have_a_table_and_a_share_of_the_sum(
+    described: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    run, data, _ = described
+    summary = explain([run], data, tmp_path / "why", tasks=["third"], backend="cpu", quiet=True)
+    atoms, features, molecules = map(table, sorted((tmp_path / "why").glob("[afm]*.csv")))
+    assert list(features[0]) == ["id", "feature", "value", "third"]
+    assert 0 < sum(row["feature"] == "assay" for row in features) <= 40
+    assert float(next(row["value"] for row in features if row["feature"] == "MolWt")) == pytest.approx(46.069)
+    for row in molecules:
+        of_features, of_atoms = (
+            sum(float(one["third"]) for one in rows if one["id"] == row["id"]) for rows in (features, atoms)
+        )
+        assert of_features == pytest.approx(float(row["features"]), abs=1e-4)
+        assert of_features + of_atoms == pytest.approx(float(row["sum"]), abs=1e-4)
+    assert summary.inexact == 0
+    page = (tmp_path / "why" / "index.html").read_text(encoding="utf-8")
+    assert "The model also reads features of whole molecules." in page
+    assert page.count("data-strongest") == len(molecules)
+    assert ", features " in (tmp_path / "why" / "molecules" / "1_M0.svg").read_text(encoding="utf-8")
 
 
 def test_top_and_task_select(chemistry: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
 from tests.builders import build_graphset
+from tests.inference.described import converted, with_assay
 from tests.inference.runs import import_table, molecule_table, stored, train_on
 
 
@@ -32,4 +33,13 @@ def chemistry(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Pat
     folder = tmp_path_factory.mktemp("chemistry")
     table = molecule_table(folder / "molecules.csv")
     data = import_table(table, folder / "molecules.h5", FeaturizerOptions(bond_channels=True, max_nodes=14))
+    return train_on(data, folder / "run"), table, data
+
+
+@pytest.fixture(scope="session")
+def described(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A run on molecules with descriptors, counts of fragments and a column; the table; the data set."""
+    folder = tmp_path_factory.mktemp("described")
+    table = with_assay(molecule_table(folder / "molecules.csv"))
+    data = converted(table, folder / "molecules.h5")
     return train_on(data, folder / "run"), table, data

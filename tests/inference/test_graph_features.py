@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from gcnbatch.data import molecule_features
-from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
@@ -23,43 +20,10 @@ from gcnbatch.inference.members import load_members
 from gcnbatch.run_report.record import read
 from gcnbatch.run_report.trained import trained
 from gcnbatch.training.fitted import read_split
+from tests.inference.described import OPTIONS, converted
 from tests.inference.runs import molecule_table, numbers, read_rows, train_on
 
-TASKS, OWN = ["even", "third"], ("assay",)
-OPTIONS = FeaturizerOptions(
-    atom_features="extended86",
-    walk=4,
-    bond_properties=("ring", "stereo"),
-    descriptors=RDKIT2D,
-    fingerprint=MORGAN,
-    radius=1,
-    size=32,
-)
-
-
-def with_assay(table: Path) -> Path:
-    """Add a column of measured values, some missing."""
-    lines = table.read_text().splitlines()
-    cells = ["assay", *("" if row % 5 == 0 else f"{row / 7:.3f}" for row in range(len(lines) - 1))]
-    table.write_text("".join(f"{line},{cell}\n" for line, cell in zip(lines, cells, strict=True)))
-    return table
-
-
-def converted(
-    table: Path, out: Path, options: FeaturizerOptions = OPTIONS, features: tuple[str, ...] = ("assay",)
-) -> Path:
-    columns: Any = {"smiles_column": "structure", "target_columns": ["even", "third"], "feature_columns": features}
-    import_smiles(table, out, options, processes=1, **columns)
-    return out
-
-
-@pytest.fixture(scope="module")
-def described(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A run on molecules with descriptors, counts of fragments and a column; the table; the data set."""
-    folder = tmp_path_factory.mktemp("described")
-    table = with_assay(molecule_table(folder / "molecules.csv"))
-    data = converted(table, folder / "molecules.h5")
-    return train_on(data, folder / "run"), table, data
+TASKS = ["even", "third"]
 
 
 def test_predictions_from_smiles_read_the_arrays_of_the_data_set_to_the_bit(described) -> None:

@@ -91,6 +91,17 @@ def test_residual_jumping_knowledge_and_concatenated_readouts_equal_their_formul
     np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
 
 
+def test_jumping_knowledge_by_maximum_equals_its_formula() -> None:
+    graphs = build_graphset(4, n_channels=1)
+    config = ChemGCNConfig(widths=(5, 5, 5), norm="none", jumping_knowledge="max")
+    case = Case.of(config, graphs, [0]).astype(np.float64)
+    first = hidden(case, 1, case.batch.x)
+    second = hidden(case, 2, first)
+    readout = np.maximum(np.maximum(first, second), hidden(case, 3, second)).sum(axis=0, keepdims=True)
+    expected = readout @ case.parameters["output.weight"] + case.parameters["output.bias"]
+    np.testing.assert_allclose(case.outputs(ReferenceOps()), expected, rtol=1e-12)
+
+
 def test_a_feed_forward_network_and_a_virtual_node_equal_their_formulas() -> None:
     graphs = build_graphset(4, n_channels=1)
     config = ChemGCNConfig(widths=(5, 4), norm="none", ffn=True, virtual_node=True, readout=("mean",))

@@ -60,6 +60,7 @@ CASES = {
     ),
     "residual": chemgcn({"widths": (3, 3, 3), "residual": True, "norm": "none"}),
     "jumping knowledge": chemgcn({"widths": (3, 2, 4), "jumping_knowledge": "cat", "dense": (3,)}),
+    "jumping knowledge by maximum": chemgcn({"widths": (3, 3, 3), "jumping_knowledge": "max", "residual": True}),
     "residual, jumping knowledge, three readouts": chemgcn(
         {"widths": (3, 3, 3), "residual": True, "jumping_knowledge": "cat", "readout": ("sum", "mean", "max")}
     ),

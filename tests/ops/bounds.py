@@ -282,6 +282,12 @@ class RoundedOps:
     def add(self, a: Rounded, b: Rounded) -> Rounded:
         return a + b
 
+    def maximum(self, a: Rounded, b: Rounded) -> Rounded:
+        return Rounded(np.maximum(a.value, b.value), np.maximum(a.error, b.error))
+
+    def maximum_backward(self, dy: Rounded, a: Rounded, b: Rounded) -> tuple[Rounded, Rounded]:
+        return dy.where(a.value >= b.value), dy.where(a.value < b.value)
+
     def concatenate(self, parts) -> Rounded:
         return Rounded(*(np.concatenate([getattr(part, what) for part in parts], 1) for what in ("value", "error")))
 

@@ -1,4 +1,4 @@
-"""Sums and concatenations of arrays compared with the reference."""
+"""Sums, maxima and concatenations of arrays compared with the reference."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ def joined(case: Case) -> Problem:
         widths = [case.P, case.P, 1]
         parts = ops.concatenate_backward(dy, widths)
         named = {f"part{i}": part for i, part in enumerate(parts)}
-        return {"sum": ops.add(a, b), "joined": ops.concatenate([a, b, c]), **named}
+        da, db = ops.maximum_backward(a, a, b)
+        return {
+            **{"sum": ops.add(a, b), "joined": ops.concatenate([a, b, c]), **named},
+            **{"largest": ops.maximum(a, b), "da": da, "db": db},
+        }
 
     rng = case.rng()
     a, b, c = (normal(rng, case.N, columns) for columns in (case.P, case.P, 1))
+    b[::3] = a[::3]
     return Problem(run, {"a": a, "b": b, "c": c, "dy": normal(rng, case.N, 2 * case.P + 1)})
 
 
@@ -36,6 +41,8 @@ MUTANTS = {
     "parts in another order": mutant(concatenate=lambda right, parts: right(parts[::-1])),
     "a column off": mutant(concatenate_backward=lambda right, dy, widths: right(np.roll(dy, 1, axis=1), widths)),
     "float16 sum": mutant(add=lambda right, a, b: half(right(a, b))),
+    "smaller": mutant(maximum=lambda right, a, b: np.minimum(a, b)),
+    "gradient to both of equals": mutant(maximum_backward=lambda right, dy, a, b: (dy * (a >= b), dy * (b >= a))),
     "only one summand": mutant(add=lambda right, a, b: a.copy()),
 }
 

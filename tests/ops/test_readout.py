@@ -36,7 +36,7 @@ def test_readout(backend: Adapter, case: Case, kind: str):
 
 
 def last_winner(right, dr, node_ptr, kind, saved):
-    h, r = saved
+    h, r = saved.h, saved.r
     dh = np.zeros_like(h)
     for b, (first, end) in enumerate(pairwise(node_ptr)):
         if first < end:

@@ -80,6 +80,7 @@ def test_frozen_layers_are_refused(tmp_path: Path) -> None:
     [
         (("model.residual=true", "model.widths=[8,8]"), "residual connections (model.residual)"),
         (("model.jumping_knowledge=cat", "model.widths=[8,8]"), "jumping knowledge (model.jumping_knowledge)"),
+        (("model.jumping_knowledge=max", "model.widths=[8,8]"), "jumping knowledge (model.jumping_knowledge)"),
         (("model.virtual_node=true", "model.widths=[8,8]"), "virtual nodes (model.virtual_node)"),
         (("model.ffn=true",), "feed-forward networks (model.ffn)"),
         (("model.norm=layer",), "layer norm (model.norm)"),

@@ -40,6 +40,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "no edges": ({}, {"edges_per_node": 0}),
+    "features of graphs": ({"head": (5,)}, {"graph_features": 3}),
 }
 UNITS, RUNS = 8.0, 8  # of the reference in float32, with moved roundings
 
@@ -56,10 +57,12 @@ def results(backend: Any, name: str) -> Results:
         for key, value in model.layout().initial(0).items()
     }
     runner = InputGradientRunner(backend, model, weights, np.eye(2, dtype=np.float32))
-    path = GraphPath.of(graphs, "symmetric")
+    path = GraphPath.of(graphs, "symmetric", graphs.graph_features)
     source = path.at(midpoints(3))
-    found = runner.contributions(source, *path.pairs(3))
-    return {"outputs": runner.outputs(source), "nodes": found.nodes, "edges": found.edges}
+    columns = len(graphs.header.graph_feature_names)
+    found = runner.contributions(source, path.pairs(3), np.nonzero(np.ones((36, columns))))
+    of_features = {"features": found.graphs} if columns else {}
+    return {"outputs": runner.outputs(source), "nodes": found.nodes, "edges": found.edges, **of_features}
 
 
 @cache

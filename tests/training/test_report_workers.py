@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -104,6 +105,16 @@ def test_workers_write_the_same_bytes_as_this_process(
         assert {path.name for path in (tmp_path / place).iterdir()} == names
         for name in names:
             assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
+
+
+def test_a_worker_writes_a_whole_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    request.getfixturevalue("only_in_workers")
+    with report_workers(enabled=True, members=2) as write:
+        metrics = write(report(tmp_path, rows=60))
+    assert metrics == json.loads((tmp_path / "metrics.json").read_text())
 
 
 # ------------------------------------------------------------------------------------------------ without workers
@@ -237,12 +248,13 @@ def test_training_starts_workers_on_a_gpu_only(
 
 
 @pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize(("members", "expected"), [(2, [2, 5]), (5, [5])])
 def test_several_members_have_more_workers_up_to_one_per_core(
-    pools: list[Workers], monkeypatch: pytest.MonkeyPatch
+    members: int, expected: list[int], pools: list[Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(5)))
-    with report_workers(enabled=True, members=2):
-        assert [len(pool._workers) for pool in pools] == [2, 5]
+    with report_workers(enabled=True, members=members):
+        assert [len(pool._workers) for pool in pools] == expected
 
 
 def test_workers_start_before_anything_large_is_imported() -> None:

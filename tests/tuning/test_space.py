@@ -82,6 +82,25 @@ def test_choices_may_be_lists_and_lists_of_equal_values_have_a_length() -> None:
     assert (model.head, model.widths, model.readout) == ((32, 16), (64, 64, 64), ("max",))  # type: ignore[union-attr]
 
 
+def test_a_search_starts_at_the_values_of_the_base_that_the_space_holds() -> None:
+    space = read(
+        """
+        seed = { low = 0, high = 9 }
+        [model]
+        widths = { choices = [16, 64], repeat = { low = 1, high = 3 } }
+        head = { choices = [[], [16]] }
+        readout = { choices = [["sum", "max"], "sum"] }
+        dropout = { low = 0.0, high = 0.3, step = 0.1 }
+        [train]
+        learning_rate = { low = 1e-2, high = 1e-1, log = true }
+        """
+    )
+    values: dict[str, Any] = {"seed": 0, "model.widths": 64, "model.widths.repeat": 2, "model.head": "[]"}
+    assert space.start(BASE) == {**values, "model.readout": "sum", "model.dropout": 0.0}  # not the rate, 1e-3
+    text = {"model": {"widths": [16, 64], "head": [8], "readout": ["sum", "max"], "dropout": 0.25}}
+    assert space.start(resolve({**text, "seed": 10})) == {"model.readout": '["sum", "max"]'}
+
+
 def test_what_keeps_shapes_is_not_part_of_the_architecture() -> None:
     trial: Any = Recorded()
     space = read_space(read_toml(DEFAULT), BASE, "default space")

@@ -134,6 +134,13 @@ def results_of(folder: Path) -> dict[str, str]:
     return max(complete, key=lambda row: float(row["value"]))
 
 
+def test_the_first_trial_has_the_values_of_the_base(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "one", "model.widths=[8]", "model.dropout=0.1", "train.learning_rate=0.05", trials=1)
+    (first,) = table(tmp_path / "one")
+    assert [first[f"model.{key}"] for key in ("widths", "widths.repeat", "dropout")] == ["8", "1", "0.1"]
+    assert first["train.learning_rate"] == "0.05"
+
+
 def test_the_same_seed_and_space_repeat_the_study(place: Path, study: Path, tmp_path: Path) -> None:
     search(place, tmp_path / "same")
     assert table(tmp_path / "same") == table(study)
@@ -155,7 +162,7 @@ def test_the_search_never_reads_test_rows(place: Path, study: Path, tmp_path: Pa
     """NaN in the features and other labels of the test rows change nothing."""
     config = base(place)
     with Dataset(place / "set.h5") as dataset:
-        graphs, rows = dataset.load(), SplitRows.of(dataset)
+        graphs, rows = dataset.load(), SplitRows.of(dataset, config.split.kind)
     test = splits.make_split(config.split, config.seed, rows).test
     x, y = graphs.x.copy(), graphs.y.copy()
     for row in test:

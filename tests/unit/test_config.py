@@ -82,6 +82,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.input_dropout": ("false", False),
     "cuda.fast_math": ("true", True),
     "train.level": ("0.8", 0.8),
+    "train.sync_batch_norm": ("false", False),
     "train.checkpoint_seconds": ("0", 0.0),
     "train.tensorboard": ("true", True),
 }
@@ -255,6 +256,11 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         read_toml(tmp_path / "set.h5")
     with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
         read_toml(tmp_path)
+
+
+def test_the_largest_of_layers_of_different_widths_is_refused() -> None:
+    with pytest.raises(InputError, match=r"jumping_knowledge = 'max' needs equal widths, not \[8, 16\]"):
+        resolve({"model": {"jumping_knowledge": "max", "widths": [8, 16]}})
 
 
 def test_a_name_of_a_split_that_is_not_predefined_is_refused() -> None:

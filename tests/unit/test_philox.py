@@ -66,6 +66,11 @@ def test_elements_do_not_depend_on_the_count(count: int):
     assert_array_equal(philox.bits(1, "a", 0, 0, count), philox.bits(1, "a", 0, 0, 100)[:count])
 
 
+@pytest.mark.parametrize("first", [1, 7, 8, 13, 90])
+def test_elements_do_not_depend_on_the_first(first: int):
+    assert_array_equal(philox.bits(1, "a", 2, 3, 10, first), philox.bits(1, "a", 2, 3, 100)[first : first + 10])
+
+
 def test_every_part_of_the_key_changes_the_bits():
     drawn = [
         tuple(philox.bits(seed, purpose, epoch, step, 4))

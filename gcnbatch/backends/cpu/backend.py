@@ -7,14 +7,16 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Feed, GraphFeatures, Launched, Ops
+from gcnbatch.backends.base import Adjacency, Feed, GraphFeatures, Launched, Ops, PartialOps
+from gcnbatch.backends.cpu.distributed import distributed_ops
 from gcnbatch.backends.cpu.ops import CpuOps, Float
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.ranks.communicator import Communicator
 
 
 class HostMeter:
@@ -117,3 +119,7 @@ class CpuBackend:
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         return HostFeed(source, targets)
+
+    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+        """Return the operations on this rank's part of global batches."""
+        return distributed_ops(cast(PartialOps, self.ops), ranks, sync_batch_norm)

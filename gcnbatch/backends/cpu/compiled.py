@@ -307,16 +307,24 @@ class CompiledOps(CpuOps):
         _normalise(x, mean, gamma * inverse, beta, relu, y)
         return y, (x, mean, inverse, y, relu)
 
-    def batch_norm_backward(
-        self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
+    def batch_norm_moments(self, x: Float) -> tuple[Float, Float]:
+        mean, var = _moments(x) if len(x) else np.zeros((2, x.shape[1]), np.float32)
+        return mean, var
+
+    def batch_norm_sums(
+        self, dy: Float, saved: Any, out: tuple[Float, Float] | None = None
     ) -> tuple[Float, Float, Float]:
         x, mean, inverse, y, relu = saved
-        dgamma, dbeta = out or (np.empty_like(gamma), np.empty_like(gamma))
-        dx, scale, n = np.empty_like(dy), gamma * inverse, np.float32(max(len(dy), 1))
+        dgamma, dbeta = out or (np.empty_like(mean), np.empty_like(mean))
         _normalise_sums(dy, x, mean, y, relu, dgamma, dbeta)
         dgamma *= inverse
+        return dgamma, dbeta, dy
+
+    def batch_norm_dx(self, dy: Float, saved: Any, gamma: Float, dgamma: Float, dbeta: Float, rows: int) -> Float:
+        x, mean, inverse, y, relu = saved
+        dx, scale, n = np.empty_like(dy), gamma * inverse, np.float32(max(rows, 1))
         _normalise_dx(dy, x, mean, y, relu, scale, scale * inverse * dgamma / n, scale * dbeta / n, dx)
-        return dx, dgamma, dbeta
+        return dx
 
     def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
         if kind == "max":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -103,9 +105,7 @@ class CpuOps:
     ) -> tuple[Float, Any]:
         n = len(x)
         if training and n:
-            mean = _column_sums(x) / np.float32(n)
-            centred = x - mean
-            var = np.einsum("np,np->p", centred, centred) / np.float32(n)
+            mean, var, centred = _moments(x)
             running_mean += np.float32(momentum) * (mean - running_mean)
             running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
         else:
@@ -118,22 +118,32 @@ class CpuOps:
             np.maximum(y, np.float32(0), out=y)
         return y, (centred, inverse, y if relu else None)
 
+    def batch_norm_moments(self, x: Float) -> tuple[Float, Float]:
+        return _moments(x)[:2]
+
     def batch_norm_backward(
         self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
+    ) -> tuple[Float, Float, Float]:
+        dgamma, dbeta, dy = self.batch_norm_sums(dy, saved, out)
+        return self.batch_norm_dx(dy, saved, gamma, dgamma, dbeta, len(dy)), dgamma, dbeta
+
+    def batch_norm_sums(
+        self, dy: Float, saved: Any, out: tuple[Float, Float] | None = None
     ) -> tuple[Float, Float, Float]:
         centred, inverse, y = saved
         if y is not None:
             dy = dy * (y > 0)
-        dbeta = _column_sums(dy)
-        dgamma = np.einsum("np,np->p", dy, centred) * inverse
-        n = np.float32(max(len(dy), 1))
-        dx = centred * (inverse * dgamma / -n)
+        dgamma, dbeta = out or (None, None)
+        return into(dgamma, np.einsum("np,np->p", dy, centred) * inverse), into(dbeta, _column_sums(dy)), dy
+
+    def batch_norm_dx(self, dy: Float, saved: Any, gamma: Float, dgamma: Float, dbeta: Float, rows: int) -> Float:
+        centred, inverse, _ = saved
+        n = np.float32(max(rows, 1))
+        dx: Float = centred * (inverse * dgamma / -n)
         dx += dy
         dx -= dbeta / n
         dx *= gamma * inverse
-        if out is None:
-            return dx, dgamma, dbeta
-        return dx, into(out[0], dgamma), into(out[1], dbeta)
+        return dx
 
     def layer_norm(self, x: Float, gamma: Float, beta: Float, epsilon: float, relu: bool = False) -> tuple[Float, Any]:
         width = np.float32(x.shape[1])
@@ -172,6 +182,13 @@ class CpuOps:
     def add(self, a: Float, b: Float) -> Float:
         return a + b
 
+    def maximum(self, a: Float, b: Float) -> Float:
+        return np.maximum(a, b)
+
+    def maximum_backward(self, dy: Float, a: Float, b: Float) -> tuple[Float, Float]:
+        da = dy * (a >= b)
+        return da, dy - da
+
     def concatenate(self, parts: Sequence[Float]) -> Float:
         return np.concatenate(list(parts), axis=1)
 
@@ -179,7 +196,7 @@ class CpuOps:
         return tuple(part.copy() for part in np.split(dy, np.cumsum(widths)[:-1], axis=1))
 
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
-        drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size).reshape(x.shape)
+        drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size, key.first).reshape(x.shape)
         mask = drawn >= np.uint32(int(rate * 2**32))
         return self.dropout_backward(x, mask, rate), mask
 
@@ -189,12 +206,12 @@ class CpuOps:
     def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
         if kind == "max":
             r = _segment_max(h, node_ptr)
-            return r, (h, r)
+            return r, _Maxima(node_ptr, h, r)
         return _product(_membership(node_ptr, kind), h), None
 
     def readout_backward(self, dr: Float, node_ptr: NDArray[np.int64], kind: Readout, saved: Any) -> Float:
         if kind == "max":
-            return _segment_max_backward(dr, node_ptr, *saved)
+            return _segment_max_backward(dr, saved)
         return np.repeat(dr if kind == "sum" else dr * _inverse_sizes(node_ptr)[:, None], np.diff(node_ptr), axis=0)
 
     def join(self, r: Float, features: GraphFeatures, mean: Float, scale: Float, limit: float) -> Float:
@@ -319,6 +336,14 @@ def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> fl
     return float(loss)
 
 
+def _moments(x: Float) -> tuple[Float, Float, Float]:
+    """Return mean and biased variance of the columns, and x minus the mean; zeros without rows."""
+    n = np.float32(max(len(x), 1))
+    mean = _column_sums(x) / n
+    centred = x - mean
+    return mean, np.einsum("np,np->p", centred, centred) / n, centred
+
+
 def _column_sums(x: Float) -> Float:
     """Return the sum over rows as a product with ones: BLAS is several times faster than `sum(axis=0)`."""
     return np.ones(len(x), dtype=x.dtype) @ x
@@ -363,18 +388,33 @@ def _segment_max(h: Float, node_ptr: NDArray[np.int64]) -> Float:
     return r
 
 
-def _segment_max_backward(dr: Float, node_ptr: NDArray[np.int64], h: Float, r: Float) -> Float:
-    """Return dH (N, P): dR at the first row that holds the maximum R of its graph.
-
-    NaN equals nothing: the graph's first row then counts.
-    """
-    graphs = np.flatnonzero(np.diff(node_ptr))
-    winner = np.empty((len(graphs), h.shape[1]), dtype=np.int64)
-    for row, (graph, first, end) in zip(winner, _filled(node_ptr), strict=True):
-        (h[first:end] == r[graph]).argmax(axis=0, out=row)
-    dh = np.zeros(h.shape, dtype=dr.dtype)
-    dh[winner + node_ptr[graphs, None], np.arange(h.shape[1])] = dr[graphs]
+def _segment_max_backward(dr: Float, maxima: _Maxima) -> Float:
+    """Return dH (N, P): dR at the first row that holds the maximum R of its graph."""
+    graphs, rows = maxima.places
+    dh = np.zeros(maxima.h.shape, dtype=dr.dtype)
+    dh[rows, np.arange(maxima.h.shape[1])] = dr[graphs]
     return dh
+
+
+@dataclass(frozen=True, eq=False)
+class _Maxima:
+    """Maxima R (B, P) of each graph's rows of H (N, P)."""
+
+    node_ptr: NDArray[np.int64]
+    h: Float
+    r: Float
+
+    @cached_property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The G graphs with nodes, and the first row that holds each of their maxima, (G, P).
+
+        NaN equals nothing: the graph's first row then counts. An explanation asks once per output, so this is kept.
+        """
+        graphs = np.flatnonzero(np.diff(self.node_ptr))
+        winner = np.empty((len(graphs), self.h.shape[1]), dtype=np.int64)
+        for row, (graph, first, end) in zip(winner, _filled(self.node_ptr), strict=True):
+            (self.h[first:end] == self.r[graph]).argmax(axis=0, out=row)
+        return graphs, winner + self.node_ptr[graphs, None]
 
 
 def _filled(node_ptr: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:

@@ -26,6 +26,7 @@ from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
 from gcnbatch.data.outputs import keep_inputs, output_path
+from gcnbatch.data.scaffold_groups import MURCKO
 from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
@@ -53,7 +54,9 @@ def import_smiles(
     name: str = "",
     progress: bool = False,
 ) -> ImportSummary:
-    """Convert a file of molecules into the data set `out`, with Murcko scaffolds as groups.
+    """Convert a file of molecules into the data set `out`.
+
+    Murcko scaffolds are computed from the stored SMILES when a split asks for them.
 
     Parameters
     ----------
@@ -89,16 +92,12 @@ def import_smiles(
         notes, missing = MoleculeNotes(table.smiles, options), MissingFeatures(header.graph_feature_names)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
-        scaffold_number: dict[str, int] = {}
         with DatasetWriter(path) as writer:
-            for arrays in featurize(
-                table.smiles, options, processes=processes, progress=progress, scaffolds=True, workers=workers
-            ):
+            for arrays in featurize(table.smiles, options, processes=processes, progress=progress, workers=workers):
                 bad.extend(arrays.bad)
-                groups = [scaffold_number.setdefault(scaffold, len(scaffold_number)) for scaffold in arrays.scaffolds]
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]
-                part = graph_part(arrays, header, targets.y[arrays.rows], ids, np.array(groups, dtype=np.int32), own)
+                part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays)
@@ -165,7 +164,7 @@ def _header(
         graph_feature_counts=count_columns(options),
         channel_names=options.channel_names,
         normalized=options.normalize,
-        group_kind="murcko scaffold",
+        group_kind=MURCKO,
         featurizer=options.to_header() | recorded,
         source={"file": table.path.name, "sha256": sha256(table.path)},
     )

@@ -24,7 +24,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         *("model.readout=sum,mean,max", "model.dense=[31]"),
     ),
     "layer norm, virtual node, feed-forward network": (
-        *("model.widths=[64,31]", "model.norm=layer", "model.virtual_node=true", "model.ffn=true"),
+        *("model.widths=[31,31,31]", "model.jumping_knowledge=max"),
+        *("model.norm=layer", "model.virtual_node=true", "model.ffn=true"),
         *("model.dropout=0.25", "train.clip_norm=0.5"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Concatenation by columns and sums of arrays: how layers with several inputs join them."""
+"""Concatenation by columns, sums and maxima of arrays: how layers with several inputs join them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class ConcatenateOps(KernelOps):
-    """`add` and `concatenate` of `gcnbatch.backends.base.Ops` (dense/add.cu, dense/concatenate.cu)."""
+    """`add`, `maximum` and `concatenate` of `gcnbatch.backends.base.Ops` (dense/NAME.cu)."""
 
     def add(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
         y = self.device.empty(a.shape)
         self.device.launch("add_forward", elementwise(y.size, per_thread=4), y=y, a=a, b=b, n=y.size)
         return y
+
+    def maximum(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
+        y = self.device.empty(a.shape)
+        self.device.launch("maximum_forward", elementwise(y.size, per_thread=4), y=y, a=a, b=b, n=y.size)
+        return y
+
+    def maximum_backward(self, dy: DeviceArray, a: DeviceArray, b: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        da, db = self.device.empty(dy.shape), self.device.empty(dy.shape)
+        launch = elementwise(dy.size, per_thread=4)
+        self.device.launch("maximum_backward", launch, da=da, db=db, dy=dy, a=a, b=b, n=dy.size)
+        return da, db
 
     def concatenate(self, parts: Sequence[DeviceArray]) -> DeviceArray:
         N, widths = parts[0].shape[0], [part.shape[1] for part in parts]

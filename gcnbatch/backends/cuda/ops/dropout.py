@@ -15,6 +15,7 @@ class DropoutOps(KernelOps):
     """`dropout` of `gcnbatch.backends.base.Ops` and its gradient."""
 
     def dropout(self, x: DeviceArray, rate: float, key: DropoutKey) -> tuple[DeviceArray, DeviceArray]:
+        assert not key.first, "the kernel counts elements from 0"
         y, mask = self.device.empty(x.shape), self.device.empty(x.shape, np.uint8)
         self.device.launch(
             "dropout_forward",

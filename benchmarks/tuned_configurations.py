@@ -1,0 +1,117 @@
+"""Search a configuration for each of MoleculeNet's sets and write it as configs/<set>_tuned.toml.
+
+    python benchmarks/tuned_configurations.py TABLES FOLDER --sets freesolv,esol --trials 48 --jobs 4
+
+The sets are searched at the same time, each with `--jobs` processes. FOLDER keeps the imported sets and the studies:
+the same command goes on where it was stopped, and more trials extend the studies. A search uses no test row of the
+configuration's split. The configuration's head has the commands that found it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from gcnbatch import environment, fileio
+from gcnbatch.benchmark.suite import find_sets, load
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import read_toml
+from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.resources import configs
+
+SPACE = Path(__file__).with_name("moleculenet_space.toml")
+FEATURES = "descriptors"  # of the suite
+# Splits of the search, epochs, batch size: small sets have noisy validation scores, and classifiers overfit early.
+SETTINGS = {
+    "freesolv": (5, 100, 32),
+    "esol": (5, 60, 32),
+    "lipo": (2, 60, 64),
+    "bbbp": (5, 20, 64),
+    "bace": (5, 25, 64),
+    "clintox": (5, 20, 64),
+    "tox21": (2, 30, 64),
+}
+WRAP = " \\\n#       "
+
+
+def main() -> None:
+    """Search all sets at once, then write their configurations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sets", default=",".join(SETTINGS))
+    parser.add_argument("--trials", type=int, default=48)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--backend", default="auto")
+    given = parser.parse_args()
+    tables = find_sets(load(), given.tables, given.sets.split(","))
+    for name, table in tables.items():
+        _import(name, table, given.folder / f"{name}.h5")
+    with ThreadPoolExecutor(len(tables)) as threads:
+        list(threads.map(lambda name: _search(name, given), tables))
+    for name, table in tables.items():
+        _write(name, table.name, given.folder / name, given.trials)
+
+
+def _import(name: str, table: Path, path: Path) -> None:
+    one, suite = load().sets[name], load()
+    columns: dict[str, Any] = {"smiles_column": one.smiles, "target_columns": list(one.targets)}
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        import_smiles(table, path, suite.features[FEATURES], **columns, skip_bad_rows=True, name=name)
+
+
+def _arguments(name: str) -> list[str]:
+    repeats, epochs, batch_size = SETTINGS[name]
+    return [
+        *("molecules", "--data", f"{name}.h5", "--space", f"benchmarks/{SPACE.name}", "--repeats", str(repeats)),
+        *("--epochs", str(epochs), "--set", f"train.batch_size={batch_size}"),
+    ]
+
+
+def _search(name: str, given: argparse.Namespace) -> None:
+    study = given.folder / name
+    arguments = [argument.replace(f"benchmarks/{SPACE.name}", str(SPACE)) for argument in _arguments(name)]
+    arguments[2] = str(given.folder / f"{name}.h5")
+    begin = [*arguments, "--backend", given.backend, "-o", str(study)]
+    command = ["--resume", str(study)] if (study / "study.json").exists() else begin
+    limits = ["--trials", str(given.trials), *(["--minutes", str(given.minutes)] if given.minutes else [])]
+    whole = [sys.executable, "-m", "gcnbatch", "tune", *command, *limits, "--jobs", str(given.jobs), "-q"]
+    subprocess.run(whole, check=True)
+
+
+def _write(name: str, table: str, study: Path, trials: int) -> None:
+    """Write the best trial's keys that differ from the defaults, under a comment with the commands."""
+    best = resolve(read_toml(study / "best.toml")).model_dump(mode="json")
+    usual = Config().model_dump(mode="json")
+    usual["model"].pop("kind")
+    found = {
+        part: {key: value for key, value in best[part].items() if value != usual[part].get(key)}
+        for part in ("model", "train")
+    }
+    one = load().sets[name]
+    columns = "".join(f' --target-columns "{target}"' for target in one.targets) if len(one.targets) == 1 else ""
+    smiles = f" --smiles-column {one.smiles}" if one.smiles else ""
+    head = [
+        f"# ChemGCN on {one.title}, found on validation rows; commit {environment.commit()[:7]}.",
+        f"#   gcnbatch data import smiles {table} -o {name}.h5 --bond-channels --atom-features extended86{WRAP}"
+        f"--bond-properties ring,conjugated,stereo --descriptors rdkit2d --on-bad-row skip"
+        + (f"{WRAP}{(smiles + columns).strip()}" if smiles + columns else ""),
+        f"#   gcnbatch tune {' '.join(_arguments(name)).replace(' --repeats', f'{WRAP}--repeats')} --trials {trials}",
+        f"#   gcnbatch train configs/{name}_tuned.toml --data {name}.h5",
+    ]
+    tree = tomli_w.dumps({"name": f"{name}_tuned", **found})
+    lists = re.sub(r"\[\n([^\]]*),\n\]", lambda match: f"[{' '.join(match[1].split())}]", tree)
+    fileio.write_text(configs() / f"{name}_tuned.toml", "\n".join([*head, lists]))
+
+
+if __name__ == "__main__":
+    main()

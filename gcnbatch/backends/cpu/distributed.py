@@ -1,0 +1,114 @@
+"""Operations of backend ``cpu`` on a rank's part of a global batch.
+
+A rank holds some rows of the batch. Operations within a row, a node or a graph stay local. Sums over all rows, of
+batch norm and of the loss, are global: ranks exchange a few numbers per column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import Ops, PartialOps
+from gcnbatch.backends.cpu.ops import Float, add_to
+from gcnbatch.ranks.communicator import Communicator
+
+Totals = NDArray[np.float64] | None
+
+
+def distributed_ops(local: PartialOps, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+    """Return operations on parts of global batches; see `DistributedOps`."""
+    return cast(Ops, DistributedOps(local, ranks, sync_batch_norm))
+
+
+class DistributedOps:
+    """`gcnbatch.backends.base.Ops` on this rank's rows; all others are those of `local`.
+
+    Gradients by parameters are this rank's addends: their sum over the ranks is the gradient on the global batch.
+
+    Parameters
+    ----------
+    local : PartialOps
+    ranks : Communicator
+    sync_batch_norm : bool
+        Whether batch-norm statistics are those of the global batch, else those of this rank's rows.
+    """
+
+    def __init__(self, local: PartialOps, ranks: Communicator, sync_batch_norm: bool) -> None:
+        self._local, self._ranks, self._sync = local, ranks, sync_batch_norm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def batch_norm(
+        self,
+        x: Float,
+        gamma: Float,
+        beta: Float,
+        running_mean: Float,
+        running_var: Float,
+        epsilon: float,
+        momentum: float,
+        training: bool,
+        relu: bool = False,
+    ) -> tuple[Float, Any]:
+        """Normalise by the statistics of the global batch."""
+        about = epsilon, momentum
+        if not (training and self._sync):
+            return self._local.batch_norm(x, gamma, beta, running_mean, running_var, *about, training, relu)
+        n, mean, var = self._moments(x)
+        if n:
+            running_mean += np.float32(momentum) * (mean - running_mean)
+            running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
+        y, saved = self._local.batch_norm(x, gamma, beta, mean, var, *about, False, relu)
+        return y, (saved, n)
+
+    def _moments(self, x: Float) -> tuple[int, Float, Float]:
+        """Return number, mean and biased variance of all ranks' rows, by the update of Chan, Golub and LeVeque (1979).
+
+        One exchange suffices, and no variance is a difference of large sums.
+        """
+        own = np.array([np.full(x.shape[1], len(x)), *self._local.batch_norm_moments(x)], np.float64)
+        counts, means, variances = self._ranks.all_gather(own).swapaxes(0, 1)
+        n = counts.sum(axis=0)
+        mean = (counts * means).sum(axis=0) / np.maximum(n, 1)
+        var = (counts * (variances + (means - mean) ** 2)).sum(axis=0) / np.maximum(n, 1)
+        return int(n[0]) if len(n) else 0, mean.astype(np.float32), var.astype(np.float32)
+
+    def batch_norm_backward(
+        self, dy: Float, saved: Any, gamma: Float, out: tuple[Float, Float] | None = None
+    ) -> tuple[Float, Float, Float]:
+        """Gradients of `batch_norm`; dgamma and dbeta are this rank's addends."""
+        if not self._sync:
+            return self._local.batch_norm_backward(dy, saved, gamma, out)
+        local_saved, n = saved
+        dgamma, dbeta, dy = self._local.batch_norm_sums(dy, local_saved, out)
+        sums = np.stack([dgamma, dbeta])
+        self._ranks.all_reduce(sums)
+        return self._local.batch_norm_dx(dy, local_saved, gamma, sums[0], sums[1], n), dgamma, dbeta
+
+    def sigmoid_cross_entropy(
+        self, logits: Float, y: Float, pos_weight: Float, totals: Totals = None
+    ) -> tuple[float, float, Float]:
+        """Sum of loss and weight of the global batch, and the gradient of their quotient by this rank's logits."""
+        return self._of_all(self._local.sigmoid_cross_entropy, logits, y, pos_weight, totals=totals)
+
+    def softmax_cross_entropy(
+        self, logits: Float, y: NDArray[np.int32], class_weight: Float, totals: Totals = None
+    ) -> tuple[float, float, Float]:
+        """As `sigmoid_cross_entropy`."""
+        return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+
+    def mean_squared_error(self, logits: Float, y: Float, totals: Totals = None) -> tuple[float, float, Float]:
+        """As `sigmoid_cross_entropy`."""
+        return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
+
+    def _of_all(self, loss: Callable[..., Any], *about: Any, totals: Totals) -> tuple[float, float, Float]:
+        own, weight, gradient = loss(*about)
+        both = np.array([own, weight], np.float64)
+        self._ranks.all_reduce(both)
+        total, weights = (float(value) for value in both)
+        return add_to(totals, total, weights), weights, gradient * np.float32(weight / weights if weights else 0.0)

@@ -1,0 +1,167 @@
+"""One run on several ranks: every step computes a global batch, of which each rank holds a part.
+
+All ranks have the same parameters. Each computes its part's gradients; their sums update all alike. N ranks train
+what one rank trains on the same global batches, up to rounding. `DistributedRunner` is the runner of each rank: all
+ranks call the same methods with the same arguments. `Leader` is the runner that the training loop sees on rank 0: it
+repeats each call on the other ranks, which `follow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.backends.base import ORIGIN, START, Array, Backend, Batch, Clock, Csr, Offset, Ops, Runner
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.partition import partition
+from gcnbatch.ranks.communicator import Communicator, HostCommunicator
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.runners.task import RunnerTask
+
+
+class DistributedBackend(Backend, Protocol):
+    """A backend whose operations can compute parts of global batches."""
+
+    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+        """Return the operations on this rank's part."""
+
+
+class _Part(NamedTuple):
+    """A rank's part of a global batch: its graphs, where it begins, and the rows of targets of each rank."""
+
+    graphs: Int64
+    offset: Offset
+    rows: Int64
+
+
+class DistributedRunner(OpsRunner):
+    """`gcnbatch.backends.base.Runner` of one rank. A global batch is dealt out by nodes, in its order."""
+
+    def __init__(self, backend: DistributedBackend, task: RunnerTask, ranks: Communicator) -> None:
+        super().__init__(backend, task)
+        self._ranks = ranks
+        self._sync = task.train.sync_batch_norm
+        self._ops = backend.distributed_ops(ranks, self._sync)
+        self._parts: list[_Part] = []
+
+    @property
+    def eval_batch_size(self) -> int:
+        return super().eval_batch_size * self._ranks.size
+
+    def about(self) -> dict[str, Any]:
+        return super().about() | {"ranks": self._ranks.size}
+
+    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
+        self._parts = [self._part(batch) for batch in batches]
+        super().begin_epoch(epoch, [part.graphs for part in self._parts], learning_rate)
+
+    def step(self, index: int) -> None:
+        clock, offset = Clock(self._epoch, index), self._parts[index].offset
+        self.gradients_of(self._feed.batch(index), clock, self._totals, offset)
+        self._update()
+
+    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+        part = self._part(graphs)
+        own = super().predict(part.graphs)
+        padded = np.zeros((int(part.rows.max()), *own.shape[1:]), own.dtype)
+        padded[: len(own)] = own
+        found = self._ranks.all_gather(padded)
+        return np.concatenate([logits[:count] for logits, count in zip(found, part.rows, strict=True)])
+
+    def gradients_of(self, batch: Batch, clock: Clock, totals: Array, offset: Offset = ORIGIN) -> dict[str, Array]:
+        if isinstance(batch.x, Csr):
+            stored = self._ranks.all_gather(np.array([len(batch.x.data)]))
+            offset = offset._replace(entries=int(stored[: self._ranks.rank].sum()))
+        before = None if self._sync else self._at.read(self._buffers)
+        found = super().gradients_of(batch, clock, totals, offset)
+        self._ranks.all_reduce(self._gradients)
+        if before is not None:
+            self._average_statistics(before, int(batch.node_ptr[-1]))
+        return found
+
+    def _average_statistics(self, before: NDArray[np.float32], nodes: int) -> None:
+        """Give all ranks the same running statistics: the mean of their changes, weighted by nodes."""
+        all_nodes = int(self._ranks.all_gather(np.array([nodes])).sum())
+        change = (self._at.read(self._buffers) - before) * np.float32(nodes / max(all_nodes, 1))
+        self._ranks.all_reduce(change)
+        self._at.write(self._buffers, before + change)
+
+    def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
+        part = self._part(graphs)
+        return self.gradients_of(self._feed.gather(part.graphs), START, totals, part.offset)
+
+    def _part(self, graphs: Int64) -> _Part:
+        source, rank = self._task.source, self._ranks.rank
+        nodes = (source.node_ptr[1:] - source.node_ptr[:-1])[graphs]
+        bounds = partition(nodes, self._ranks.size)
+        first_nodes = np.concatenate([[0], np.cumsum(nodes)])[bounds]
+        rows = np.diff(bounds if source.header.level == "graph" else first_nodes)
+        offset = Offset(nodes=int(first_nodes[rank]), graphs=int(bounds[rank]))
+        return _Part(graphs[bounds[rank] : bounds[rank + 1]], offset, rows)
+
+
+class Leader:
+    """`gcnbatch.backends.base.Runner` of rank 0; the other ranks `follow` its calls."""
+
+    def __init__(self, runner: Runner, ranks: HostCommunicator) -> None:
+        self.backend = runner.backend
+        self._runner, self._ranks = runner, ranks
+        self._in_step = True  # with the followers
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self._runner.eval_batch_size
+
+    def about(self) -> dict[str, Any]:
+        return self._runner.about()
+
+    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
+        self._on_all("begin_epoch", epoch, batches, learning_rate)
+
+    def expect(self, batches: Sequence[Int64]) -> None:
+        pass
+
+    def step(self, index: int) -> None:
+        self._on_all("step", index)
+
+    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
+        found: tuple[float, dict[str, NDArray[Any]]] = self._on_all("gradients", graphs)
+        return found
+
+    def take_loss(self) -> tuple[float, float]:
+        return self._runner.take_loss()
+
+    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+        logits: NDArray[np.float32] = self._on_all("predict", graphs)
+        return logits
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return self._runner.state()
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        self._on_all("load_state", state)
+
+    def close(self) -> None:
+        if self._in_step:
+            self._ranks.announce(("close", ()))
+        self._runner.close()
+
+    def _on_all(self, method: str, *arguments: Any) -> Any:
+        self._in_step = False  # after an error, the followers wait for an exchange, not for a call
+        self._ranks.announce((method, arguments))
+        result = getattr(self._runner, method)(*arguments)
+        self._in_step = True
+        return result
+
+
+def follow(runner: Runner, ranks: HostCommunicator) -> None:
+    """Repeat the calls of the leader until it closes."""
+    while True:
+        method, arguments = ranks.hear()
+        if method == "close":
+            runner.close()
+            return
+        getattr(runner, method)(*arguments)

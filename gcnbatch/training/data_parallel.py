@@ -1,0 +1,67 @@
+"""One run on all ranks of a command: rank 0 trains and writes, the other ranks compute their parts of each batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.backends.blas import shared_processors
+from gcnbatch.config import Config
+from gcnbatch.errors import GcnbatchError
+from gcnbatch.ranks import world
+from gcnbatch.ranks.world import World
+from gcnbatch.runners.choice import make_distributed
+from gcnbatch.runners.cohort import SingleCohort
+from gcnbatch.runners.distributed import Leader, follow
+from gcnbatch.runners.task import RunnerTask
+from gcnbatch.training.plan import plan
+from gcnbatch.training.processes import open_again
+
+MakeCohort = Callable[[Backend, Sequence[RunnerTask]], CohortRunner]
+
+
+@contextmanager
+def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -> Iterator[MakeCohort]:
+    """Open the run of this folder on the other ranks; yield what makes its cohort.
+
+    Raises
+    ------
+    GcnbatchError
+        That of the first rank that cannot open data or backend, or sees other data.
+    """
+    text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
+    ranks.start_all(_follow_run, str(folder.resolve()), text)
+    refused = [error for rank in range(1, ranks.size) if (error := ranks.receive(rank)) is not None]
+    door = ranks.communicator()
+    door.announce(not refused)
+    if refused:
+        raise refused[0]
+
+    def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+        (task,) = tasks
+        return SingleCohort(Leader(make_distributed(backend, task, door), door))
+
+    with shared_processors(ranks.local_size):
+        yield make_cohort
+
+
+def _follow_run(folder: str, config: str) -> None:
+    """Open the only member of a run on this rank, and compute its parts until rank 0 ends."""
+    ranks = world.current()
+    assert ranks is not None
+    door = ranks.communicator()
+    try:
+        experiment, backend = open_again(Path(folder), config)
+        (planned,) = plan(experiment)
+        task, _ = planned.experiment.task(planned.split)
+        with shared_processors(ranks.local_size):
+            runner = make_distributed(backend, task, door)
+            ranks.send(None)
+            if door.hear():
+                follow(runner, door)
+    except GcnbatchError as error:
+        ranks.send(error)
+        door.hear()
