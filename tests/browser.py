@@ -35,7 +35,7 @@ for number, place in [(fcntl(int(sys.argv[k]), F_DUPFD, 10), k + 2) for k in (1,
     os.dup2(number, place)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-SECONDS = 60.0
+SECONDS = 240.0
 # Elements that reach beyond the window, but for those in a box that scrolls.
 OVERFLOWING = """
 [...document.querySelectorAll("body *")].filter((one) => {

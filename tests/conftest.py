@@ -8,12 +8,16 @@ import signal
 # Before NumPy is imported: concurrent test processes must not each start a thread per core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
+from gcnbatch import confined
 from gcnbatch.backends import registry
+from gcnbatch.data import audit
 from tests.training.runs import lighten
 
 
@@ -28,8 +32,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _answer_signals() -> Iterator[None]:
+@contextmanager
+def answered_signals() -> Iterator[None]:
     """Handle SIGINT and SIGHUP even in the background of a script or under nohup, where processes inherit ignored ones.
 
     Processes that the tests start then have the default action.
@@ -42,6 +46,33 @@ def _answer_signals() -> Iterator[None]:
     yield
     for number, handler in previous.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _answer_signals() -> Iterator[None]:
+    with answered_signals():
+        yield
+
+
+def _here(function: Callable[[], bytes], *limits: object) -> bytes:
+    return function()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _write_without_sync() -> Iterator[None]:
+    """Tests cannot see whether the disk has the data; waiting for it takes most of the time of a write."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _open_data_sets_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Open data sets in this process, except in modules marked ``hostile``: the fork of a test process takes 20 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.node.get_closest_marker("hostile"):
+            patch.setattr(audit, "confined", SimpleNamespace(call=_here, Failed=confined.Failed))
+        yield
 
 
 @pytest.fixture

@@ -154,5 +154,6 @@ def test_an_installed_program_with_worker_processes(tmp_path: Path) -> None:
     path.write_text("smiles,y\n" + "".join(f"{'C' * (row % 9 + 1)},{row % 2}\n" for row in range(600)))
     command = [sys.executable, "-m", "gcnbatch", "data", "import", "smiles", str(path), "-o", str(tmp_path / "out.h5")]
     done = subprocess.run([*command, "--processes", "2"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr[:18]) == (0, "copies: 9 molecule")
+    assert done.returncode == 0
+    assert "copies: 9 molecule" in done.stderr  # behind lines of progress on a slow machine
     assert "graphs        600" in done.stdout.splitlines()

@@ -189,7 +189,7 @@ def test_too_little_memory_is_one_line_before_libraries_hang(
         text=True,
         env=environment(),
         check=False,
-        timeout=120,
+        timeout=240,
         preexec_fn=lambda: resource.setrlimit(getattr(resource, which), (kib << 10,) * 2),
     )
     assert done.returncode == code, done.stderr
@@ -209,7 +209,7 @@ def test_too_few_processes_are_one_line() -> None:
         text=True,
         env=environment(),
         check=False,
-        timeout=120,
+        timeout=240,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (2, 2)),
     )
     assert done.returncode == 3

@@ -84,10 +84,10 @@ def scaffold(smiles: str) -> str:
 
 
 def test_scaffolds_of_huge_molecules_take_little_time() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert scaffold("C" * 3000) == ""
     assert scaffold("c1ccccc1" + "C" * 3000) == "c1ccccc1"
-    assert time.perf_counter() - begin < 5  # RDKit's decomposition takes a minute for each
+    assert time.process_time() - begin < 20  # RDKit's decomposition takes a minute for each
 
 
 @pytest.mark.parametrize(

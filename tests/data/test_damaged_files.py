@@ -11,6 +11,8 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import assert_graphsets_equal, build_graphset
 
+pytestmark = pytest.mark.hostile
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

@@ -30,6 +30,8 @@ from tests.data.file_changes import (
     refusal,
 )
 
+pytestmark = pytest.mark.hostile
+
 
 def blank_padded(file: h5py.File) -> None:
     kind = h5py.h5t.C_S1.copy()

@@ -125,6 +125,14 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "graph twice": ({"graphs": "graph,y\ng1,1\ng1,0\n"}, "row 2: graph 'g1' again; expected each graph once"),
     "no target column": ({"graphs": "graph\ng1\ng2\n"}, "graphs.csv: no target column"),
     "wrong target": ({"target_columns": ["toxi"]}, "no column 'toxi'. Did you mean 'toxic'?"),
+    "target with a mark of direction": (
+        {"graphs": "graph,t\u202e\ng1,1\n"},
+        r"graphs.csv, column 't\u202e': invisible characters in its name",
+    ),
+    "feature with a line end": (
+        {"nodes": 'graph,node,"a\nb"\ng1,a,1\n'},
+        r"nodes.csv, column 'a\nb': invisible characters in its name",
+    ),
     "wrong node target": ({"graphs": None, "node_targets": ["rin"]}, "no column 'rin'. Did you mean 'ring'?"),
     "node target node": ({"graphs": None, "node_targets": ["node"]}, "--node-targets: node; expected target columns"),
     "feature text": (

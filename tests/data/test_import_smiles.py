@@ -304,6 +304,16 @@ TABLES = {
     ),
     "short row": (b"smiles,y\nC,1\nC\n", {}, "row 2: 1 fields; expected 2"),
     "column twice": (b"smiles,y,y\nC,1,1\n", {}, "two columns are named 'y'"),
+    "target with a mark of direction": (
+        "smiles,y\u202e\nC,1\n".encode(),
+        {},
+        r"s.csv, column 'y\u202e': invisible characters in its name; expected printable ones. Rename the column.",
+    ),
+    "feature with a mark of direction": (
+        "smiles,y,\u202en\nC,1,1\n".encode(),
+        {"target_columns": ["y"], "feature_columns": ["\u202en"]},
+        r"molecules.csv, column '\u202en': invisible characters in its name",
+    ),
     "nameless column": (b"smiles,\nC,1\n", {}, "column 2 has no name"),
     "bad quoting": (b'smiles,y\n"C"C,1\n', {}, "line 2"),
 }

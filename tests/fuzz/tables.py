@@ -101,11 +101,11 @@ def read_parquet(raw: bytes) -> str:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "x.parquet"
         path.write_bytes(raw)
-        begun = time.monotonic()
+        begun = time.process_time()
         line = _outcome(read_molecules, path)
         assert line.isprintable()
         assert len(line) < 400, f"{len(line)} characters"
-        assert time.monotonic() - begun < 60
+        assert time.process_time() - begun < 60
         return line
 
 

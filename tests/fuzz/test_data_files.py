@@ -10,6 +10,8 @@ from tests.fuzz.data_files import bases, changed_files, verdict
 from tests.fuzz.headers import hostile_headers
 from tests.fuzz.metadata import SIGNATURES, altered, lookup3
 
+pytestmark = pytest.mark.hostile
+
 
 @settings(DRAWN, max_examples=50)
 @given(changed_files())

@@ -9,6 +9,8 @@ import pytest
 
 from tests.fuzz.findings import FOLDER, keep, keep_run, replay
 
+pytestmark = pytest.mark.hostile
+
 FOUND = {
     # crashed libhdf5 2.0 or kept it busy for ever; a later version may refuse them itself
     "division_by_zero.h5.gz": "x.h5: damaged",

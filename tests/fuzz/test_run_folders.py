@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.fuzz import DRAWN
 from tests.fuzz.run_folders import KINDS, damages, verdict
 
+pytestmark = pytest.mark.hostile
+
 DAMAGE = {"kind": st.sampled_from(KINDS), "damage": st.lists(damages(), min_size=1, max_size=2)}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.training.runs import command, environment
 
-SECONDS = 120.0  # of a command, on a loaded machine
+SECONDS = 240.0  # of a command, on a loaded machine
 # The launcher's child runs the rank as its own child and lives on when that is killed.
 OUTLIVE = f"""
 import subprocess, sys, time
@@ -32,7 +32,7 @@ def launcher() -> tuple[str, ...]:
     found = shutil.which("mpirun", path=places)
     if found is None or find_spec("mpi4py") is None:
         pytest.skip("no mpirun or no mpi4py; pip install 'gcnbatch[mpi]' mpich")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=SECONDS, check=False).stdout
     return (found, "--oversubscribe", "--bind-to", "none") if "Open MPI" in said else (found,)
 
 

@@ -32,7 +32,7 @@ def write_set(path: Path, n_graphs: int = 40, **options: Any) -> GraphSet:
 
 
 def lighten(patch: pytest.MonkeyPatch) -> None:
-    """Skip plots, which have their own tests, and syncing: together most of a small run's time."""
+    """Skip plots, which have their own tests and take most of a small run's time; and syncing, in a fresh process."""
     for name in ("learning_curves", "roc_pr", "confusion", "parity"):
         patch.setattr(plots, name, lambda *about: None)
     patch.setattr(uncertainty_plot, "draw", lambda *about: None)
@@ -66,7 +66,7 @@ def environment() -> dict[str, str]:
 def gcnbatch(*arguments: object, cwd: Path | None = None, check: int | None = 0) -> subprocess.CompletedProcess[str]:
     """Run the command line; `check` is the expected exit code."""
     done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=120, check=False
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environment(), timeout=240, check=False
     )
     if check is not None:
         assert done.returncode == check, done.stderr

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gcnbatch.data.importers.csv_tables import ROW_INDEX
+from gcnbatch.data.importers.csv_tables import ROW_INDEX, check_stored_names
 from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
@@ -73,7 +73,8 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
     Raises
     ------
     InputError
-        When targets are missing or not clear, numbers are mixed with text, or a named column is not there.
+        When targets are missing or not clear, numbers are mixed with text, a named column is not there, or the name
+        of a target or feature cannot be stored.
     """
     _check_names(table, options)
     roles = {table.smiles_column: ColumnRole(table.smiles_column, "smiles")}
@@ -90,6 +91,8 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
         roles |= _unused(rest, "--no-targets")
     else:
         roles |= _detected(table, rest, options.task)
+    stored = [name for name, role in roles.items() if role.role in ("target", "feature")]
+    check_stored_names(table.path, stored)
     return [roles[name] for name in table.names]
 
 

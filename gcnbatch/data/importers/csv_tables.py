@@ -209,6 +209,20 @@ def checked_names(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     return stripped
 
 
+def check_stored_names(path: Path, names: Iterable[str]) -> None:
+    """Refuse columns whose names a data set cannot have: they hold control characters, marks of direction or the like.
+
+    Raises
+    ------
+    InputError
+        Names the first such column.
+    """
+    for name in names:
+        if not name.isprintable():
+            place = f"{path}, column {quoted(name)}"
+            raise InputError(place, "invisible characters in its name", "printable ones", "Rename the column.")
+
+
 def split_names(option: str) -> list[str]:
     """Split a comma-separated list of column names; a name with a comma is in double quotes."""
     fields = next(csv.reader([option], skipinitialspace=True), []) if option else []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.common import MAX_CHANNELS
-from gcnbatch.data.importers.csv_tables import finite_numbers, sorted_labels
+from gcnbatch.data.importers.csv_tables import check_stored_names, finite_numbers, sorted_labels
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
@@ -118,6 +118,7 @@ def read_nodes(
         _require(table, name)
     targets = None if node_targets is None else _node_targets(table, node_targets, task)
     feature_names = tuple(name for name in table.names if name not in {"graph", "node", *(node_targets or ())})
+    check_stored_names(table.path, feature_names)
     features = FeatureFile(scratch, table.path, feature_names) if feature_names else None
     graphs = {} if known is None else known
     names, graph_of = NameList(), list[NDArray[np.int32]]()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, MISSING, numbers, sorted_labels
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, MISSING, check_stored_names, numbers, sorted_labels
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
@@ -42,14 +42,15 @@ class TargetColumns:
     Raises
     ------
     InputError
-        For a column without any value, text that is not a number, a binary value other than 0 and 1, or classes in more
-        than one column.
+        For a name that cannot be stored, a column without any value, text that is not a number, a binary value other
+        than 0 and 1, or classes in more than one column.
     """
 
     def __init__(self, path: Path, names: Sequence[str], kind: Target | None) -> None:
         if kind == "multiclass" and len(names) != 1:
             got = f"{len(names)} target columns for --task multiclass"
             raise InputError(str(path), got, "one column of classes", "Name it with --target-columns.")
+        check_stored_names(path, names)
         self._path, self.names, self._kind = path, tuple(names), kind
         self._classes: dict[str, int] = {}  # in the order of their appearance
         self._blocks: list[NDArray[Any]] = []
