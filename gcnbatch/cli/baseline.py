@@ -25,7 +25,8 @@ def baseline(
         typer.Argument(help="TOML configuration; only its data, split and seed.", metavar="CONFIG.toml"),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="HDF5 data set or table of molecules.", show_default=False)
+        Path | None,
+        typer.Option("--data", help="HDF5 file, folder of shards, or table of molecules.", show_default=False),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of the forest and of the split, as for train.")

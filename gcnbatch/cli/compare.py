@@ -25,7 +25,9 @@ def compare_backends(
     config: Annotated[
         Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)
+    ] = None,
     backends: Annotated[
         str, typer.Option("--backends", metavar="A,B,…", help="Backends to compare.", show_default="all")
     ] = "",

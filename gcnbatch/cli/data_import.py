@@ -271,9 +271,9 @@ def ogb(
         bool, typer.Option("--edge-channels", help="A channel per value of the first edge feature.")
     ] = False,
 ) -> None:
-    """A set of the Open Graph Benchmark: of graphs (ogbg-…), or of nodes (ogbn-products, ogbn-arxiv).
+    """A set of the Open Graph Benchmark.
 
-    The folder has raw/ and split/.
+    It is one of graphs (ogbg-…) or of nodes (ogbn-products, ogbn-arxiv). The folder has raw/ and split/.
 
     Whole-numbered node features of graphs become one-hot columns. Blank and nan labels are missing. The splits are
     kept. A node set is read in blocks; its ids come from mapping/. What is not read, such as node_year, is reported.

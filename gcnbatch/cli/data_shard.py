@@ -32,10 +32,10 @@ def shard(
         int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")
     ] = 4096,
 ) -> None:
-    """Write a data set as a folder of shards: HDF5 files of consecutive graphs, and an index.
+    """Write a data set as a folder of shards.
 
-    The folder is a data set wherever a file is, with the same results to the bit. A shard is a data set, too. --size
-    counts bytes in memory; files are smaller. After an error nothing is left, and after a kill the same command starts
+    Shards are HDF5 files of consecutive graphs, with an index. The folder is a data set wherever a file is, with the
+    same results to the bit. A shard is a data set, too. --size counts bytes in memory; files are smaller. After an error nothing is left, and after a kill the same command starts
     anew. Splits are kept; 'gcnbatch data split DIR' adds more.
     """
     from gcnbatch.data import sharding

@@ -32,7 +32,9 @@ def train(
     config: Annotated[
         Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)
+    ] = None,
     backend: Annotated[str | None, typer.Option("--backend", help=BACKENDS, show_default=False)] = None,
     device: DeviceOption = None,
     resident: ResidentOption = None,

@@ -32,7 +32,9 @@ def tune(
     config: Annotated[
         Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="HDF5 data set.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)
+    ] = None,
     trials: Annotated[
         int | None, typer.Option("--trials", min=1, help="Trials of the study.", show_default="50 without --minutes")
     ] = None,
