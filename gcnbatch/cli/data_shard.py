@@ -35,8 +35,9 @@ def shard(
     """Write a data set as a folder of shards.
 
     Shards are HDF5 files of consecutive graphs, with an index. The folder is a data set wherever a file is, with the
-    same results to the bit. A shard is a data set, too. --size counts bytes in memory; files are smaller. After an error nothing is left, and after a kill the same command starts
-    anew. Splits are kept; 'gcnbatch data split DIR' adds more.
+    same results to the bit. A shard is a data set, too. --size counts bytes in memory; files are smaller. After an
+    error nothing is left, and after a kill the same command starts anew. Splits are kept; 'gcnbatch data split DIR'
+    adds more.
     """
     from gcnbatch.data import sharding
     from gcnbatch.data.store import Dataset
