@@ -12,7 +12,7 @@ Examples:
   gcnbatch report runs/tox21            after you changed or moved something
   gcnbatch report runs/tox21/baseline   the page of a run's baseline
   gcnbatch report study                 the page and the tables of a study
-  gcnbatch report runs/compare-mine     the page of compare-runs or compare-backends
+  gcnbatch report runs/compare-mine     the page of a comparison
 """
 
 
