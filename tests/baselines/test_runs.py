@@ -119,7 +119,7 @@ def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatc
         ("binary", 0.7, 0.8, "baseline", "The baseline wins: a random forest has test ROC-AUC 0.8000 against 0.7000"),
         ("regression", 0.7, 0.8, "run", "The model beats the baseline: a random forest has test RMSE 0.8000"),
         ("binary", 0.8, 0.8, "none", "The baseline is as good: a random forest has test ROC-AUC 0.8000"),
-        ("binary", None, 0.8, None, "The baseline (random forest) has no roc_auc on the test rows."),
+        ("binary", None, 0.8, None, "The baseline (random forest) has no ROC-AUC on the test rows."),
     ],
 )
 def test_the_verdict_says_plainly_which_is_better(target, own, its, winner, sentence) -> None:
