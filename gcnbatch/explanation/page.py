@@ -88,7 +88,7 @@ def render(title: str, about: Sequence[str], tasks: Sequence[str], unit: str, sh
             field("least", "prediction at least", "number"),
         ),
         Html(f'<svg class="defs" width="0" height="0" aria-hidden="true"><defs>{GRADIENTS}</defs></svg>'),
-        cards((_drawing(card), (card.name, "", "", card.smiles, *([""] if joined else []))) for card in shown),
+        cards((_drawing(card), (card.name, "", "", *([""] if joined else []), card.smiles)) for card in shown),
     ]
     return document(title, body, more="explanations")
 

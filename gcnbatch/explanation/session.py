@@ -75,7 +75,8 @@ class ExplanationSummary:
         steps = ", ".join(f"{count:,} with {steps} steps" for steps, count in self.steps.items())
         beyond = f"; {self.inexact:,} beyond the tolerance, see molecules" if self.inexact else ""
         return (
-            f"{self.molecules:,} rows explained for {len(self.tasks)} output(s) by {self.members} model(s) on backend "
+            f"{self.molecules:,} rows explained for {_count(len(self.tasks), 'output')} by "
+            f"{_count(self.members, 'model')} on backend "
             f"{self.backend}: {steps or 'none'}; largest completeness error {self.largest_error:.3g}{beyond}."
         )
 
@@ -156,6 +157,10 @@ def explain(
                 writer.write(best, bar.update)
             writer.write_page(_title(runs, data), len(members))
         return writer.summary(len(members))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class _Writer:

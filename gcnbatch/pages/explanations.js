@@ -13,7 +13,7 @@ const cards = [...document.querySelectorAll(".cards li")].map((item) => {
     figures: numbers(drawing.dataset.figures),
     lines: [...item.querySelectorAll("span")],
     name: item.querySelector("strong").textContent,
-    text: [...item.querySelectorAll("strong, span:nth-of-type(3)")].map((one) => one.textContent).join(" ").toLowerCase(),
+    text: [...item.querySelectorAll("strong, span:last-child")].map((one) => one.textContent).join(" ").toLowerCase(),
   };
 });
 const controls = ["task", "marks", "order", "search", "least"].map((id) => document.getElementById(id));
@@ -35,7 +35,7 @@ function colour(card, at) {
   card.lines[1].textContent = `sum ${figure(sum)}, completeness error ${figure(error)}`;
   if (card.lines.length > 3 && joined !== undefined) {
     const named = (card.strongest[at] ?? []).map(([name, value]) => `${name} ${signed(value)}`);
-    card.lines[3].textContent = `atoms ${signed(sum - joined)}, features ${signed(joined)}: ${named.join(", ")}, …`;
+    card.lines[2].textContent = `atoms ${signed(sum - joined)}, features ${signed(joined)}: ${named.join(", ")}, …`;
   }
 }
 

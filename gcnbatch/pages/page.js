@@ -26,3 +26,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// Print shows what a click would: the plots of every fold.
+const closed = [...document.querySelectorAll("details:not([open])")].filter((one) => one.querySelector("figure"));
+addEventListener("beforeprint", () => closed.forEach((one) => (one.open = true)));
+addEventListener("afterprint", () => closed.forEach((one) => (one.open = false)));

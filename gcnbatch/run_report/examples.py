@@ -104,7 +104,7 @@ def _example(tested: HeldOut, row: int, task: int) -> Example:
         names, found = header.class_names, int(outputs.argmax())
         text = f"is {names[int(y[0])]}, predicted {names[found]} ({outputs[found]:.2f})"
     elif header.target == "binary":
-        text = f"{name}is {y[task]:.0f}, probability {outputs[task]:.3f}"
+        text = f"{name}measured {y[task]:.0f}, probability of 1: {outputs[task]:.3f}"
     else:
         text = f"{name}measured {y[task]:.4g}, predicted {outputs[task]:.4g}"
     return Example(row, task, text)

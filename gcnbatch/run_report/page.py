@@ -32,6 +32,7 @@ from gcnbatch.training.run import CONFIG
 
 LISTED = 500  # tasks or classes in a table
 PLOTTED = 5  # members whose reliability is shown
+_CALIBRATIONS = {"identity": "none is better", "temperature": "temperature", "isotonic": "isotonic"}
 PLOTS = {
     "roc_pr.png": "ROC and precision-recall curves",
     "confusion.png": "Confusion matrix",
@@ -44,14 +45,17 @@ def render(figures: Figures) -> str:
     record, pictures = figures.record, Pictures()
     verdict = figures.headline() or "The run has no figures of test rows."
     baseline = record.metrics.get("baseline")
+    against = Html("")
     if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
-        verdict += f" {baseline['verdict']}"
+        wins = baseline.get("winner") == "baseline"
+        against = paragraph(baseline["verdict"], "verdict against" if wins else "verdict")
     plots = [
         section(title, pictures.show(record.folder / name, title)) for name, title in PLOTS.items()
     ]  # before those of the folds: they matter more
     body = [
         paragraph(_about(record), "lead"),
         paragraph(verdict, "verdict"),
+        against,
         section("What was trained", facts(trained(record))),
         _metrics(figures),
         _by_task(figures),
@@ -134,11 +138,21 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
     own = found if isinstance(found, dict) else {}
     tasks = own.get("tasks")
     every = f"mean of {len(record.fits)}" if len(record.fits) > 1 else "all"
-    lines: dict[str, Any] = {every: own, **(tasks if isinstance(tasks, dict) else {})}
+    of_tasks = tasks if isinstance(tasks, dict) else {}
+    lines: dict[str, Any] = {**({} if len(of_tasks) == 1 else {every: own}), **of_tasks}
     lines = {name: of for name, of in lines.items() if isinstance(of, dict)}
     names = list(dict.fromkeys(key for of in lines.values() for key, value in of.items() if type(value) is float))
     names = [name for name in names if name != "level"]
-    rows = [[task, *(_three_digits(of.get(name)) for name in names)] for task, of in list(lines.items())[: LISTED + 1]]
+    chosen = any("calibration" in of for of in lines.values())
+    rows = [
+        [
+            task,
+            *([_CALIBRATIONS.get(str(of.get("calibration")), MISSING)] if chosen else []),
+            *(_three_digits(of.get(name)) for name in names),
+        ]
+        for task, of in list(lines.items())[: LISTED + 1]
+    ]
+    header = ["", *(["calibration"] if chosen else []), *map(_uncertainty_name, names)]
     notes = own.get("notes")
     said = [str(note) for note in notes[:20]] if isinstance(notes, list) else []
     level = own.get("level")
@@ -153,7 +167,7 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
         "Reliability",
         pictures.show(record.folder / "uncertainty.png", "Reliability on the test rows"),
         *plots,
-        table(["", *map(_uncertainty_name, names)], rows) if names else Html(""),
+        table(header, rows, (0, 1) if chosen else (0,)) if names else Html(""),
         *(paragraph(text, "note") for text in said),
     )
 

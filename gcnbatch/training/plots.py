@@ -188,6 +188,7 @@ def parity(
     for k, (ax, (name, figures)) in enumerate(zip(axes, tasks.items(), strict=False)):
         drawn = np.isfinite(y[:, k]) & np.isfinite(outputs[:, k])
         _parity_panel(ax, y[drawn, k], outputs[drawn, k])
+        ax.locator_params(nbins=5)  # more tick labels than these touch each other
         ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
     for ax in axes[shown:]:
         ax.set_axis_off()

@@ -34,10 +34,13 @@ def draw(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32]
 
 def _reliability(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], path: StrPath) -> None:
     figure, (ax, shares) = panels(1, 2, width=4.2, height=4.0)
-    states = (("before calibration", outputs, ORANGE), ("calibrated", uncertainty.calibrated(outputs), BLUE))
+    calibrated = uncertainty.calibrated(outputs)
+    states = [("before calibration", outputs, ORANGE)]
+    if calibrated is not None and np.array_equal(calibrated, outputs, equal_nan=True):
+        states = [("as predicted: no calibration is better", outputs, BLUE)]
+    elif calibrated is not None:
+        states.append(("calibrated", calibrated, BLUE))
     for label, probabilities, colour in states:
-        if probabilities is None:
-            continue
         columns = reliability_columns(uncertainty.header, y, probabilities)
         came, p = (np.concatenate(side) for side in zip(*columns, strict=True))
         if not len(p):

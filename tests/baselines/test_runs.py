@@ -114,12 +114,12 @@ def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatc
             0.9,
             0.8,
             "run",
-            "The model beats the baseline: a random forest has test roc_auc 0.8000 against 0.9",
+            "The model beats the baseline: a random forest has test ROC-AUC 0.8000 against 0.9",
         ),
-        ("binary", 0.7, 0.8, "baseline", "The baseline wins: a random forest has test roc_auc 0.8000 against 0.7000"),
-        ("regression", 0.7, 0.8, "run", "The model beats the baseline: a random forest has test rmse 0.8000"),
-        ("binary", 0.8, 0.8, "none", "The baseline is as good: a random forest has test roc_auc 0.8000"),
-        ("binary", None, 0.8, None, "The baseline (random forest) has no roc_auc on the test rows."),
+        ("binary", 0.7, 0.8, "baseline", "The baseline wins: a random forest has test ROC-AUC 0.8000 against 0.7000"),
+        ("regression", 0.7, 0.8, "run", "The model beats the baseline: a random forest has test RMSE 0.8000"),
+        ("binary", 0.8, 0.8, "none", "The baseline is as good: a random forest has test ROC-AUC 0.8000"),
+        ("binary", None, 0.8, None, "The baseline (random forest) has no ROC-AUC on the test rows."),
     ],
 )
 def test_the_verdict_says_plainly_which_is_better(target, own, its, winner, sentence) -> None:
@@ -162,7 +162,7 @@ def test_the_commands_print_table_verdict_and_path(folder: Path, tmp_path: Path,
     options = ["--set", "model.widths=[4]", "--epochs", 1, "--backend", "cpu", "--baseline"]
     code, printed, errors = call("train", "--data", folder / "m.h5", "-o", tmp_path / "r", *options)
     assert code == 0, errors
-    assert "a random forest has test roc_auc" in printed
+    assert "a random forest has test ROC-AUC" in printed
     write_set(tmp_path / "plain.h5")
     code, _, errors = call("train", "--data", tmp_path / "plain.h5", "-o", tmp_path / "no", "--baseline")
     assert (code, (tmp_path / "no").exists()) == (2, False)

@@ -40,13 +40,18 @@ def test_binary_rows_are_shown_for_their_worst_task_and_hits_are_positives() -> 
     y = [[1, 0], [0, NAN], [1, 1], [NAN, 0]]
     outputs = [[0.9, 0.95], [0.2, 0.99], [0.8, 0.6], [0.1, NAN]]
     worst, best = texts(rows_of("binary", y, outputs))
-    assert worst == ["0 b: is 0, probability 0.950", "2 b: is 1, probability 0.600", "1 a: is 0, probability 0.200"]
+    assert worst == [
+        "0 b: measured 0, probability of 1: 0.950",
+        "2 b: measured 1, probability of 1: 0.600",
+        "1 a: measured 0, probability of 1: 0.200",
+    ]
     assert best == []  # row 0 and 2 are among the worst
 
 
 def test_a_hit_is_the_most_probable_positive() -> None:
     y, outputs = [[0.0]] * 7 + [[1.0]] * 2, [[0.9]] * 7 + [[0.97], [0.99]]
-    assert texts(rows_of("binary", y, outputs))[1] == ["8 is 1, probability 0.990", "7 is 1, probability 0.970"]
+    best = texts(rows_of("binary", y, outputs))[1]
+    assert best == ["8 measured 1, probability of 1: 0.990", "7 measured 1, probability of 1: 0.970"]
 
 
 def test_classes_are_wrong_or_right() -> None:
