@@ -30,7 +30,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio, tables
+from gcnbatch import fileio, hdf5, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
@@ -186,9 +186,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
     ending = Path(out).suffix.lower()
     with fileio.atomic_path(out, output=True) as temporary:
         if ending == ".h5":
-            import h5py
-
-            with fileio.HeldErrors(temporary, out) as stream, h5py.File(stream, "w") as file:
+            with hdf5.open_output(temporary, out) as (file, _):
                 yield _Hdf5(file)
         elif ending == tables.PARQUET:
             with tables.open_parquet(temporary, out) as rows:
@@ -262,6 +260,10 @@ class _Hdf5:
         self._file = file
 
     def append(self, table: Predictions) -> None:
+        with hdf5.late_signals():
+            self._append(table)
+
+    def _append(self, table: Predictions) -> None:
         if "names" not in self._file:
             self._file.attrs["target"] = table.header.target
             self._extend("names", table.names)

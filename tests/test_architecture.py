@@ -37,7 +37,7 @@ FLOORS = (
         "worker",
         "backends.registry",
     ),
-    ("config", "environment", "figures", "folders", "machine", "pages", "tables"),
+    ("config", "environment", "figures", "folders", "hdf5", "machine", "pages", "tables"),
     ("ranks",),
     ("data",),
     ("predictions", "reference"),

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import fileio, hdf5
 from gcnbatch.data import checks, schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split, layout
 from gcnbatch.data.sparse import is_sparse
@@ -203,12 +203,13 @@ class DatasetWriter:
                 raise InputError(str(self.path), f"a part with {key} {this[key]}", f"{first}, as in the first part")
 
     def _extend(self, name: str, rows: NDArray[Any]) -> None:
-        if name not in self._stored:
-            self._stored[name] = _create(self._file, name, rows.dtype, rows.shape[1:], self._chunk_bytes)
-        dataset = self._stored[name]
-        old = dataset.shape[0]
-        dataset.resize(old + len(rows), axis=0)
-        dataset[old:] = rows
+        with hdf5.late_signals():
+            if name not in self._stored:
+                self._stored[name] = _create(self._file, name, rows.dtype, rows.shape[1:], self._chunk_bytes)
+            dataset = self._stored[name]
+            old = dataset.shape[0]
+            dataset.resize(old + len(rows), axis=0)
+            dataset[old:] = rows
         self._stream.check()
 
 
@@ -218,9 +219,10 @@ def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
         stream, file = _open(Path(path), stack)
         for name, split in splits.items():
             for place, rows in _split_arrays(name, split).items():
-                array = _create(file, place, rows.dtype, (), _CHUNK_BYTES)
-                array.resize(len(rows), axis=0)
-                array[:] = rows
+                with hdf5.late_signals():
+                    array = _create(file, place, rows.dtype, (), _CHUNK_BYTES)
+                    array.resize(len(rows), axis=0)
+                    array[:] = rows
                 stream.check()
         _mark(file)
 
@@ -228,14 +230,14 @@ def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
 def _open(path: Path, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
     """Open a new file in the block of `stack`, at whose end it appears at `path`."""
     temporary = stack.enter_context(fileio.atomic_path(path, output=True))
-    # HDF5 aborts the process when a write fails; this stream keeps the error until `check`.
-    stream = stack.enter_context(fileio.HeldErrors(temporary, path))
-    return stream, stack.enter_context(h5py.File(stream, "w", libver=("v110", "v110")))
+    file, stream = stack.enter_context(hdf5.open_output(temporary, path, libver=("v110", "v110")))
+    return stream, file
 
 
 def _mark(file: h5py.File) -> None:
-    file.attrs["format"] = np.bytes_(schema.FORMAT_NAME)
-    file.attrs["version"] = np.int64(schema.FORMAT_VERSION)
+    with hdf5.late_signals():
+        file.attrs["format"] = np.bytes_(schema.FORMAT_NAME)
+        file.attrs["version"] = np.int64(schema.FORMAT_VERSION)
 
 
 def _split_arrays(name: str, split: Split) -> dict[str, Int64]:
