@@ -87,11 +87,10 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
     return warp < K && b < B ? params.members.of_step(params.targets)[b * K + warp] : 0.f;
   };
   float target = target_of(block);
-  if (!SHARES_LAUNCHES) graph.hold(params.y, COLUMNS);
+  graph.hold(params.members.of_step(params.y), COLUMNS);
   Column column = {};
   if (block < B && N > 0)
     column = column_of(reinterpret_cast<float*>(scratch), params.statistics(), N, 0, COLUMNS, block == 0);
-  if (SHARES_LAUNCHES) graph.hold(params.members.of_step(params.y), COLUMNS);  // before, two blocks would not fit
 #pragma unroll 1
   for (int part = block; part < parts; part += gridDim.x) {
     float2 sum = make_float2(0.f, 0.f);

@@ -2,8 +2,7 @@
 // Each phase is one template over a shape (fused/narrow/shape.cuh). It has a kernel for any layer and one for layers of
 // 64 columns and 1 channel without dropout. FUSED.md follows a step; each phase's header explains the phase.
 //
-// Launch: see the headers; a CUDA graph captures several steps. In cohorts (IN_COHORT 1) blocks fill the GPU: there a
-// multiprocessor holds one block more of readout and update. From sm_90 on, a kernel starts while the previous one still
+// Launch: see the headers; a CUDA graph captures several steps. From sm_90 on, a kernel starts while the previous one still
 // runs, and prefetches older data (fused/shared/fused.cuh).
 #include "fused/narrow/backward.cuh"
 #include "fused/narrow/forward.cuh"
@@ -34,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----
 
-extern "C" __global__ void __launch_bounds__(512, 1 + IN_COHORT)
+extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
   readout_phase_of_warps<64>(params);
 }
@@ -61,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 
 // ---- update ----
 
-extern "C" __global__ void __launch_bounds__(256, 3 + IN_COHORT)
+extern "C" __global__ void __launch_bounds__(256, 3)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
   update_phase(params, shared4);

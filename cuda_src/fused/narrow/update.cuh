@@ -116,11 +116,9 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   const int2 place = place_of(job, e);
   Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
   if (owns) {
-    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i);
-    if constexpr (WIDTH == 1) {
-      decay = decay.load(of.members.of_model(of.weight_decay) + i);
-      penalty = penalty.load(of.members.of_model(of.l2) + i);
-    }
+    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i),
+    decay = decay.load(of.members.of_model(of.weight_decay) + i);
+    penalty = penalty.load(of.members.of_model(of.l2) + i);
     if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
   }
   const Rate rate = of.members.of_step(of.rates)[at.w];
@@ -147,10 +145,6 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     const double squares = block_sum(owns ? static_cast<double>(gradient.of[0]) * gradient.of[0] : 0.0);
     if (threadIdx.x == 0) of.members.of_step(of.norms)[number] = squares;
   } else if (owns) {
-    if constexpr (WIDTH > 1) {  // loaded before, they would take registers of a fourth block
-      decay = decay.load(of.members.of_model(of.weight_decay) + i);
-      penalty = penalty.load(of.members.of_model(of.l2) + i);
-    }
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w)
       p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay.of[w], penalty.of[w], rate);

@@ -19,7 +19,6 @@ MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
-READOUTS_AT_ONCE = 2  # blocks of the specialised readout that fit a multiprocessor in a cohort
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
 
@@ -79,13 +78,8 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
-def specialised_readout(parts: int, members: int, multiprocessors: int) -> Launch:
-    """Return the launch of `fused_narrow_readout_64x1` for so many partial sums; its shared memory is static.
-
-    >>> [specialised_readout(50, members, 132).grid[0] for members in (1, 4, 16, 64)]
-    [50, 50, 13, 4]
-    """
-    blocks = shared.blocks(parts, members, READOUTS_AT_ONCE * multiprocessors)
+def specialised_readout(blocks: int) -> Launch:
+    """Return the launch of `fused_narrow_readout_64x1`; its shared memory is static."""
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 

@@ -144,7 +144,7 @@ class NarrowWorkspace(Workspace):
     def _readout_call(self) -> Call:
         if not self._has_specialised_readout():
             return super()._readout_call()
-        launch = geometry.specialised_readout(self._graph_parts, len(self.launched), self._device.multiprocessors)
+        launch = geometry.specialised_readout(self._graph_blocks)
         return self._call(f"fused_narrow_readout{SPECIALISED}", launch, self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
