@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers import ogb
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from tests.data.ogb_folders import write_folder
 
 # A path of three nodes, a graph without edges, a pair.
 BASE = {
@@ -28,13 +28,7 @@ BASE = {
 
 
 def folder_of(folder: Path, files: dict[str, str | None]) -> Path:
-    source = folder / "ogbg_mini"
-    for name, text in (BASE | files).items():
-        if text is not None:
-            path = source / f"{name}.csv.gz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(gzip.compress(text.encode()))
-    return source
+    return write_folder(folder / "ogbg_mini", BASE | files)
 
 
 def converted(folder: Path, files: dict[str, str | None] | None = None, **options: object) -> GraphSet:

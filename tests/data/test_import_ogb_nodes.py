@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.ogb import import_ogb
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from tests.data.ogb_folders import write_folder
 
 # A path 0-1-2, listed twice in part, a loop at 2, and a node 3 alone.
 BASE = {
@@ -31,13 +31,7 @@ BASE = {
 
 
 def folder_of(folder: Path, files: dict[str, str | None]) -> Path:
-    source = folder / "ogbn_mini"
-    for name, text in (BASE | files).items():
-        if text is not None:
-            path = source / f"{name}.csv.gz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(gzip.compress(text.encode()))
-    return source
+    return write_folder(folder / "ogbn_mini", BASE | files)
 
 
 def converted(
