@@ -5,7 +5,7 @@
 #
 # DATA holds tox21.h5, tox_all.h5, tox21_bonds.h5, reaction_shape.h5 and cora.h5 (see RESULTS.md), and for the part
 # `peer` a folder peers/ with bench_pyg.py and its inputs. OTHER names a checkout of another commit for the part `other`.
-# Parts: tests, memcheck, racecheck, steps, many, peer, kernels, commands, explain, ranks, other. A part that fails does
+# Parts: tests, memcheck, racecheck, steps, many, peer, kernels, commands, explain, shards, ranks, other. A part that fails does
 # not stop the next; the exit code is the number of parts that failed.
 set -u
 data=$1 out=$2
@@ -21,8 +21,19 @@ gcnbatch() { python3 -m gcnbatch "$@"; }
 gpu_tests() { python3 -m pytest -m gpu -q -p no:benchmark -p no:cacheprovider "$@"; }
 # Tests of new or changed kernels, small enough for a sanitizer.
 checked=(tests/ops/test_sddmm.py tests/ops/test_join.py tests/ops/test_layer_norm.py tests/ops/test_concatenate.py
-    tests/runners/test_input_gradients.py tests/backends/cuda/fused/test_cohort.py)
-sanitize() { compute-sanitizer --tool "$1" --report-api-errors no python3 -m pytest -m gpu -q -x -p no:cacheprovider "${checked[@]}"; }
+    tests/runners/test_input_gradients.py tests/backends/cuda/fused/test_cohort.py tests/ops/test_readout.py)
+sanitize() { # TOOL: the tests of each file in a process of its own, side by side: a tool slows its process, not the GPU
+    export tool=$1 work
+    # shellcheck disable=SC2016
+    printf '%s\n' "${checked[@]}" | xargs -P 8 -I{} bash -c 'compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        --report-api-errors no python3 -m pytest -m gpu -q -x -p no:cacheprovider {} > "$work/$(basename {}).log" 2>&1'
+    local code=$?
+    for file in "${checked[@]}"; do
+        echo "== $file"
+        tail -n 12 "$work/$(basename "$file").log"
+    done
+    return $code
+}
 times() { # NAME COUNT COMMAND...: wall seconds of a command that writes to $work/made, process start to exit
     local name=$1 count=$2 begun
     shift 2
@@ -62,6 +73,13 @@ part_explain() {
     gcnbatch train configs/tox21_tuned.toml --data "$data/tox21_bonds.h5" --epochs 5 -o "$work/bonds"
     python3 benchmarks/explanations.py "$work/bonds" "$data/tox21_bonds.h5" --molecules 1000 --backend batched \
         --batch-nodes 8192 32768 131072
+}
+part_shards() { # training that streams a folder of shards, and one file at once: files equal to the byte
+    local on=(configs/reaction100.toml --backend batched --epochs 2)
+    gcnbatch data shard "$data/reaction_shape.h5" -o "$work/shards" --size 16MB
+    gcnbatch train "${on[@]}" --data "$data/reaction_shape.h5" -o "$work/file"
+    gcnbatch train "${on[@]}" --data "$work/shards" -o "$work/streamed" --set data.memory_mb=16
+    cmp "$work/file/last.safetensors" "$work/streamed/last.safetensors"
 }
 part_ranks() { # on two GPUs: the time, and files equal to the byte
     local on=(configs/tox21.toml --data "$data/tox21.h5" --folds 5 --repeats 5 -o "$work/made")

@@ -129,6 +129,10 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
         {"graphs": "graph,t\u202e\ng1,1\n"},
         r"graphs.csv, column 't\u202e': invisible characters in its name",
     ),
+    "class with an invisible character": (
+        {"graphs": "graph,y\ng1,a\u200b\ng2,b\n", "task": "multiclass"},
+        r"graphs.csv, column 'y': invisible characters in label 'a\u200b'",
+    ),
     "feature with a line end": (
         {"nodes": 'graph,node,"a\nb"\ng1,a,1\n'},
         r"nodes.csv, column 'a\nb': invisible characters in its name",

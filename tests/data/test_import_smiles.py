@@ -309,6 +309,11 @@ TABLES = {
         {},
         r"s.csv, column 'y\u202e': invisible characters in its name; expected printable ones. Rename the column.",
     ),
+    "label with an invisible character": (
+        "smiles,y\nC,low\u200b\nCC,high\nCCC,low\u200b\nCCCC,high\n".encode(),
+        {},
+        r"s.csv, column 'y': invisible characters in label 'low\u200b'; expected printable ones",
+    ),
     "feature with a mark of direction": (
         "smiles,y,\u202en\nC,1,1\n".encode(),
         {"target_columns": ["y"], "feature_columns": ["\u202en"]},

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gcnbatch.data.importers.csv_tables import ROW_INDEX, check_stored_names
+from gcnbatch.data.importers.csv_tables import ROW_INDEX, check_stored_labels, check_stored_names
 from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
@@ -93,6 +93,9 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
         roles |= _detected(table, rest, options.task)
     stored = [name for name, role in roles.items() if role.role in ("target", "feature")]
     check_stored_names(table.path, stored)
+    for role in roles.values():
+        if role.role == "target" and role.reading is not None:
+            check_stored_labels(table.path, role.name, role.reading.classes)
     return [roles[name] for name in table.names]
 
 

@@ -223,6 +223,22 @@ def check_stored_names(path: Path, names: Iterable[str]) -> None:
             raise InputError(place, "invisible characters in its name", "printable ones", "Rename the column.")
 
 
+def check_stored_labels(path: Path, column: str, labels: Iterable[str]) -> None:
+    """Refuse names of classes that a data set cannot have, as `check_stored_names` does names of columns.
+
+    Raises
+    ------
+    InputError
+        Names the first such label.
+    """
+    for label in labels:
+        if not label.isprintable():
+            place = f"{path}, column {quoted(column)}"
+            raise InputError(
+                place, f"invisible characters in label {quoted(label)}", "printable ones", "Write the label without."
+            )
+
+
 def split_names(option: str) -> list[str]:
     """Split a comma-separated list of column names; a name with a comma is in double quotes."""
     fields = next(csv.reader([option], skipinitialspace=True), []) if option else []

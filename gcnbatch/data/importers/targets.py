@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, MISSING, check_stored_names, numbers, sorted_labels
+from gcnbatch.data.importers.csv_tables import (
+    FLOAT32_MAX,
+    MISSING,
+    check_stored_labels,
+    check_stored_names,
+    numbers,
+    sorted_labels,
+)
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
@@ -85,6 +92,7 @@ class TargetColumns:
         if self._kind != "multiclass":
             return Targets(y, self._found, self.names)
         classes = sorted_labels(set(self._classes))
+        check_stored_labels(self._path, self.names[0], classes)
         if len(classes) < 2:
             raise InputError(
                 f"{self._path}, column {quoted(self.names[0])}",
