@@ -51,6 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
       }
       of_graph[p] = kind == MEAN && end > begin ? value / (end - begin) : value;
     }
+#pragma unroll 1
     for (int d = lane; d < params.D; d += 32)
       of_graph[P + d] = params.members.of_step(params.features)[static_cast<long long>(b) * params.D + d];
     __syncwarp();
