@@ -8,10 +8,9 @@
 // Shared memory: none.
 // Traffic: forward reads 4 (B P + B D + 2 D + B) and writes 4 B (P + D) bytes; backward reads and writes 4 B P.
 // Determinism: one thread computes each output; repeats to the bit.
+#include "graph/join.cuh"
 
-// ---- forward: y[b][P + d] = (x - mean[d]) scale[d], cut to -limit ... limit, with x = values[rows[b]][d] ----
-//
-// A missing x (NaN) gives 0, the mean of the others. A NaN from elsewhere propagates.
+// ---- forward: y[b][P + d] = `scaled_feature` of values[rows[b]][d] ----
 extern "C" __global__ void __launch_bounds__(256)
     join_forward(float* y, const float* __restrict__ r, const float* __restrict__ values, const int* __restrict__ rows,
                  const float* __restrict__ mean, const float* __restrict__ scale, float limit, int B, int P, int D) {
@@ -22,8 +21,7 @@ extern "C" __global__ void __launch_bounds__(256)
     result = r[static_cast<long long>(b) * P + column];
   } else {
     const int d = column - P;
-    const float x = values[static_cast<long long>(rows[b]) * D + d], z = (x - mean[d]) * scale[d];
-    result = isnan(x) ? 0.f : z < -limit ? -limit : z > limit ? limit : z;
+    result = scaled_feature(values[static_cast<long long>(rows[b]) * D + d], mean[d], scale[d], limit);
   }
   y[static_cast<long long>(b) * (P + D) + column] = result;
 }

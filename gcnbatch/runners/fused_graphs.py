@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
-from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm, Stack
+from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLayer, Norm, Stack
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import (
@@ -51,8 +51,6 @@ def _unsupported(layer: Layer | Junction) -> str | None:
     """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
     if isinstance(layer, ReadoutLayer) and len(layer.kinds) > 1:
         return "concatenated readouts (model.readout)"
-    if isinstance(layer, Join):
-        return "features of whole graphs (model.graph_features)"
     if isinstance(layer, LayerNormRelu):
         return "layer norm (model.norm)"
     if isinstance(layer, VirtualNode):
@@ -73,6 +71,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
     graphs: list[GraphLayer] = []
     readout: Any = None
     rate = 0.0
+    joined: Joined | None = None
     groups = _groups(model.layers)
     for head, *behind in groups:
         dropout = next((layer for layer in behind if isinstance(layer, Dropout)), None)
@@ -80,6 +79,9 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
         key = dropout.name if dropout else ""
         if isinstance(head, ReadoutLayer):
             (readout,) = head.kinds
+            continue
+        if isinstance(head, Join):
+            joined = Joined(head.n_features, *(start[spec.name] for spec in head.specs()))
             continue
         assert isinstance(head, GraphConv | Dense), head
         places = (head.name, start[f"{head.name}.weight"], start[f"{head.name}.bias"], head.n_in, head.n_out)
@@ -93,7 +95,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
             known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
         channels = head.n_channels if isinstance(head, GraphConv) else 1
         nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key))
-    return Stack(tuple(nodes), readout, tuple(graphs), rate, target)
+    return Stack(tuple(nodes), readout, tuple(graphs), rate, target, joined)
 
 
 def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:

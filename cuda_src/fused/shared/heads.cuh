@@ -73,19 +73,19 @@ __device__ __forceinline__ void dense_forward(float* out, const float* in, const
   }
 }
 
-// din[f] = sum over k of dout[k] W[f, k]: neighbouring lanes share a row of W.
-__device__ __forceinline__ void dense_backward(float* din, const float* dout, const Head& head) {
+// din[f] = sum over k of dout[k] W[f, k] for the first F inputs: neighbouring lanes share a row of W.
+__device__ __forceinline__ void dense_backward(float* din, const float* dout, const Head& head, int F) {
   const int lanes = min(power_of_two(head.P), 32), lane = threadIdx.x % lanes;
 #pragma unroll 1
-  for (int first = 0; first < head.F; first += THREADS / lanes) {  // whole warps stay together for the shuffles
+  for (int first = 0; first < F; first += THREADS / lanes) {  // whole warps stay together for the shuffles
     const int f = first + threadIdx.x / lanes;
     float sum = 0.f;
-    if (f < head.F) {
+    if (f < F) {
 #pragma unroll 4
       for (int k = lane; k < head.P; k += lanes) sum += dout[k] * head.weight[f * head.P + k];
     }
     sum = warp_sum(sum, lanes);
-    if (lane == 0 && f < head.F) din[f] = sum;
+    if (lane == 0 && f < F) din[f] = sum;
   }
   __syncthreads();
 }

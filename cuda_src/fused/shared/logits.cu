@@ -1,6 +1,6 @@
 // Inference after the last node layer: readout and dense layers, one warp per graph.
 //
-//   logits[b] = dense layers of  sum | mean | max over the nodes of graph b of relu(Y + shift)
+//   logits[b] = dense layers of  [sum | mean | max over the nodes of graph b of relu(Y + shift), features of the graph]
 //
 // Source: own. The readout of training (fused/shared/readout.cuh) uses a block per graph, because it also computes the
 // backward pass; here only throughput counts. Shapes and `kind` as there; `shift` (P,): see `Folding`; null: none.
@@ -16,10 +16,10 @@ using namespace fused;
 struct LogitsParams {
   float* logits;
   const int *size, *node_ptr;
-  const float *y, *shift;
+  const float *y, *shift, *features;
   const Head* heads;
   Members members;
-  int P, n_heads, head_floats, kind;
+  int P, D, n_heads, head_floats, kind;
 };
 
 extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_constant__ LogitsParams params) {
@@ -51,6 +51,9 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
       }
       of_graph[p] = kind == MEAN && end > begin ? value / (end - begin) : value;
     }
+#pragma unroll 1
+    for (int d = lane; d < params.D; d += 32)
+      of_graph[P + d] = params.members.of_step(params.features)[static_cast<long long>(b) * params.D + d];
     __syncwarp();
     float* in = of_graph;
     for (int m = 0; m < params.n_heads; ++m) {

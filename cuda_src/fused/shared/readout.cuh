@@ -1,6 +1,7 @@
 // Readout, dense layers on graphs and loss, forward and backward: from the last layer's Y to its gradient G.
 //
-//   R[b] = sum | mean | max over the nodes of graph b of Z,    h_1 = R,  h_{m+1} = dropout(relu(h_m W_m + b_m)),  logits
+//   R[b] = sum | mean | max over the nodes of graph b of Z
+//   h_1 = [R, features of the graph],  h_{m+1} = dropout(relu(h_m W_m + b_m)),  logits
 //
 // and backward: dlogits of the loss, through the dense layers, dR, and G[i] = dR[b] where Z[i] > 0 and dropout kept it. The
 // update computes the gradients of W_m and b_m, sums over graphs of inputs times gradients; both are stored here.
@@ -8,7 +9,7 @@
 //
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
 //   (8,): the step to stage next, and N, B, step of this one, and four that staging reads; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
-//   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); heads (n_heads,): the last is the output.
+//   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); features (B, D), scaled, D may be 0; heads (n_heads,): the last is the output.
 // `kind` is a Pooling, `loss` a Loss.
 // Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,
 //   …; blocks stride over the partial sums. Batch 50: 50 partial sums of a graph each, 50 blocks for a model alone.
@@ -35,12 +36,12 @@ struct ReadoutParams {
   float *stats, *running_mean, *running_var;
   const float *gamma, *beta;
   const unsigned char* kept;
-  const float *targets, *loss_weight;
+  const float *targets, *loss_weight, *features;
   const Head* heads;
   const MemberValues* values;
   Members members;
   float epsilon, momentum;
-  int parts, parts_of_graphs, P, K, n_heads, head_floats, weight_floats, kind, loss;
+  int parts, parts_of_graphs, P, K, D, n_heads, head_floats, weight_floats, kind, loss;
 
   __device__ __forceinline__ Statistics statistics() const {
     return {members.of_step(moments),
@@ -67,7 +68,7 @@ struct ReadoutShared {
   Columns columns;
   float* sums;         // (columns_of(P), 2)
   int* peaks;          // (P,): the row of each maximum
-  float* forward;      // R and the outputs of all dense layers, head_floats
+  float* forward;      // h_1 and the outputs of all dense layers, head_floats
   float* backward;     // the gradients of these
   float* targets;      // (K,)
   float* loss_weight;  // (K,)
@@ -125,7 +126,14 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
   }
 }
 
-// Compute the logits of graph b from R; they end at `at.forward + head_floats`. Store the inputs that the update reads.
+// Write the features of graph b beside R.
+__device__ __forceinline__ void join_features(const ReadoutParams& params, const ReadoutShared& at, int b) {
+#pragma unroll 1
+  for (int d = threadIdx.x; d < params.D; d += THREADS)
+    at.forward[params.P + d] = params.members.of_step(params.features)[b * params.D + d];
+}
+
+// Compute the logits of graph b from h_1; they end at `at.forward + head_floats`. Store the inputs that the update reads.
 __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b,
                                               const MemberValues& values) {
   float* in = at.forward;
@@ -164,7 +172,7 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
 #pragma unroll 1
     for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
     float* din = at.backward + offset;
-    dense_backward(din, dout, head);
+    dense_backward(din, dout, head, m > 0 ? head.F : params.P);
     if (m > 0) {  // the input went through relu and dropout, so it is 0 wherever the gradient is 0
 #pragma unroll 1
       for (int f = threadIdx.x; f < head.F; f += THREADS)
@@ -239,6 +247,7 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
 #pragma unroll 1
       for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS)
         at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
+      join_features(params, at, b);
       pool_graph(params, at, graph, values.keep_scale);
       __syncthreads();
       heads_forward(params, at, b, values);

@@ -2,30 +2,35 @@
 #pragma once
 
 #include "fused/shared/fused.cuh"
+#include "graph/join.cuh"
 
 namespace fused {
 
 // Arguments of staging; the host fills them once.
 struct Stage {
   // The batch: size (4,): N, B, step, epoch; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
-  // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits.
+  // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits; features (B, D): those of whole graphs, scaled.
   int *size, *node_ptr, *indptr, *indices;
   float* values;
   int *t_indptr, *t_indices;
   float *t_values, *x;
   int* targets;
+  float* features;
   // The epoch: progress (8,): next step, and N, B, number of the last step; first and end of the steps, epoch, unused;
   // graphs: all graphs in order; batch_ptr (S+1,): each step's first entry of graphs; nodes, edges, t_edges: each graph's first node or edge in its batch, and after a
   // step's graphs the step's total, so that step s begins at batch_ptr[s] + s.
   const int *progress, *batch_ptr, *graphs, *nodes, *edges, *t_edges;
-  // The data set: node_ptr (G+1,); CSR with node indices relative to the graph; x (nodes, K); targets (G, T).
+  // The data set: node_ptr (G+1,); CSR with node indices relative to the graph; x (nodes, K); targets (G, T);
+  // features (G, D) and the scaling of its columns (`scaled_feature`).
   const int *set_node_ptr, *set_indptr, *set_indices;
   const float* set_values;
   const int *set_t_indptr, *set_t_indices;
   const float *set_t_values, *set_x;
   const int* set_targets;
+  const float *set_features, *feature_mean, *feature_scale;
   // panel_rows: x is written as panels of so many rows (in_panel), padded with zeros; 0: as rows of K columns.
-  long long C, K, T, panel_rows;
+  long long C, K, T, D, panel_rows;
+  float feature_limit;
 };
 
 // Copy `count` elements through `change`; all threads of the block share the work.
@@ -88,6 +93,14 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
   }
 }
 
+// Write row b of the scaled features from those of a graph of the data set.
+__device__ __forceinline__ void stage_features(const Stage& at, int b, const float* source) {
+  const int D = at.D;
+#pragma unroll 1
+  for (int d = threadIdx.x; d < D; d += blockDim.x)
+    at.features[b * D + d] = scaled_feature(source[d], at.feature_mean[d], at.feature_scale[d], at.feature_limit);
+}
+
 // Stage the next step; block `block` of `blocks` takes every blocks-th graph. A member without a step in this epoch gets an
 // empty batch, B = 0: it rests. Before `wait`, the block reads
 // the plan and prefetches its graph into L2. It writes after `wait` only, because other blocks may still read the current
@@ -108,6 +121,8 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
     rows.ask(n);
     prefetch(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
     prefetch(at.set_targets + static_cast<long long>(graph) * T, T);
+    const float* features = at.set_features + graph * at.D;
+    prefetch(features, static_cast<int>(at.D));
     wait();
     if (threadIdx.x == 0) at.node_ptr[b] = row;
     rows.stage(at.indptr, at.indices, at.values, row, n, edge, row * C);
@@ -117,6 +132,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
     }
     stage_x(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
     copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
+    stage_features(at, b, features);
   }
   wait();
   if (block == 0 && threadIdx.x == 0) {

@@ -39,6 +39,14 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"n_channels": 2, "graph_features": 300, "n_counts": 100},
         ("model.widths=[33]", "model.head=[8]", "model.readout=mean", "model.dropout=0.1"),
     ),
+    "features of graphs joined to the output": (
+        {"target": "regression", "n_channels": 1, "graph_features": 40},
+        ("model.widths=[64,64]", "train.clip_norm=0.5", "train.weight_decay=1e-2"),
+    ),
+    "wide, features of graphs": (
+        {"target": "multiclass", "graph_features": 7, "n_counts": 2},
+        ("model.widths=[200,150]", "model.head=[70,9]", "model.readout=max", "model.dropout=0.2"),
+    ),
     "wide, channels, dropout, dense": (
         {"n_channels": 3},
         ("model.widths=[130,192]", "model.dropout=0.25", "model.dense=[160]", "model.head=[8]", "train.l2=1e-3"),

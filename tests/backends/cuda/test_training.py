@@ -49,8 +49,6 @@ def fits(config: Config, name: str) -> None:
     with opened(config) as work:
         if name == "fused" and config.model.kind == "kipf" and work.task.source.n_graphs > 1:
             pytest.skip("of node-level sets the fused backend takes those of one graph")
-        if name == "fused" and work.task.source.header.graph_feature_names:
-            pytest.skip("the fused backend takes no features of whole graphs")
 
 
 @pytest.mark.parametrize("name", TRAINING)

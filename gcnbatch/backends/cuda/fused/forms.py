@@ -95,7 +95,8 @@ def _set_bytes(source: BatchSource, chosen: tuple[type[Form], ...]) -> int:
     parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
     rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
     features = 4 * chosen[-1].columns(n_in, prepared.channels) * nodes
-    return features + rows + sum(form.feature_bytes(n_in, nodes) for form in chosen)
+    joined = 0 if prepared.graph_features is None else prepared.graph_features.nbytes
+    return features + joined + rows + sum(form.feature_bytes(n_in, nodes) for form in chosen)
 
 
 def _index_refusal(source: BatchSource, stack: Stack, train: TrainConfig) -> str:

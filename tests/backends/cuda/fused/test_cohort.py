@@ -39,6 +39,14 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"target": "regression", "n_channels": 1},
         ("model.widths=[64,24]", "model.readout=mean", "model.norm=none"),
     ),
+    "features of graphs": (
+        {"n_channels": 5, "max_nodes": 12, "graph_features": 217, "n_counts": 85},
+        ("model.widths=[64,64]", "model.head=[128]", "model.dropout=0.2", "train.weight_decay=1e-2"),
+    ),
+    "features of graphs, two dense layers, classes": (
+        {"target": "multiclass", "n_channels": 1, "max_nodes": 12, "graph_features": 9},
+        ("model.widths=[33]", "model.head=[130,7]", "model.readout=mean", "train.clip_norm=0.1"),
+    ),
     "more tiles than multiprocessors": ({"n_channels": 1, "max_nodes": 170}, ("model.widths=[64,64]",)),
 }
 
@@ -78,6 +86,7 @@ def plan_of(work: Workload, member: int) -> Plan:
         targets=targets,
         train=task.train.model_copy(update=scaled),
         seed=100 + member,
+        initial={name: value * np.float32(factor) for name, value in task.initial.items()},
     )
     rows = rng.permutation(everything)[: everything - 7 * (member % 5)]
     stops = EPOCHS if member % 3 != 1 else 1 + member % 2  # some members stop early

@@ -103,7 +103,7 @@ def workspace(
 def test_every_launch_names_all_arguments_of_its_kernel(
     assignments: tuple[str, ...], form: type[Form], tmp_path: Path
 ) -> None:
-    write_set(tmp_path / "data.h5", n_channels=3)
+    write_set(tmp_path / "data.h5", n_channels=3, graph_features=2)
     rule = UpdateRule("sgd" in str(assignments), 0.9, 0.999, 1e-8, "clip" in str(assignments))
     entries = Sources(cuda_sources()).entries
     for training in (True, False):

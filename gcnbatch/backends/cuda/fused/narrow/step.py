@@ -137,6 +137,7 @@ class NarrowWorkspace(Workspace):
             and stack.readout != "max"
             and stack.target != "multiclass"
             and len(stack.graphs) == 1
+            and not stack.joined
             and stack.n_outputs <= geometry.MOST_OUTPUTS
             and not self._drops
         )

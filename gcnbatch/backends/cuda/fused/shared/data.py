@@ -98,6 +98,8 @@ class FusedSet:
     ----------
     features : dict
         Arrays that only one form reads, by the form's name.
+    graph_features : DeviceArray, (G, D), or None
+        Features of whole graphs as stored, for a model that joins them to the readout.
     """
 
     def __init__(
@@ -128,6 +130,8 @@ class FusedSet:
             for features in self.features.values():
                 features.put(first, part)
             device.upload(forms[-1].rounded(part), self.x.view(first * self.k, part.shape))
+        of_graphs = prepared.graph_features
+        self.graph_features = None if of_graphs is None else device.upload(of_graphs)
         self.rows = _upload_rows(device, prepared.forward)
         self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
 

@@ -71,6 +71,15 @@ class GraphLayer:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """Features of whole graphs beside the readout: their number, and offsets of their mean and scale, (D,) each."""
+
+    n_features: int
+    mean: int
+    scale: int
+
+
+@dataclass(frozen=True)
 class Stack:
     """A model.
 
@@ -85,6 +94,7 @@ class Stack:
         Rate of every dropout.
     target : {"binary", "multiclass", "regression"}
         The kind of target, which determines the loss.
+    joined : Joined or None
     """
 
     nodes: tuple[NodeLayer, ...]
@@ -92,6 +102,7 @@ class Stack:
     graphs: tuple[GraphLayer, ...]
     dropout: float
     target: str
+    joined: Joined | None = None
 
     @property
     def n_outputs(self) -> int:
@@ -100,8 +111,8 @@ class Stack:
 
     @property
     def head_floats(self) -> int:
-        """Length of R and of the outputs of all layers on graphs together."""
-        return self.nodes[-1].n_out + sum(layer.n_out for layer in self.graphs)
+        """Length of the input and the outputs of all layers on graphs together."""
+        return self.graphs[0].n_in + sum(layer.n_out for layer in self.graphs)
 
     @property
     def weight_floats(self) -> int:

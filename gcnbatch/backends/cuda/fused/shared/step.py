@@ -29,6 +29,7 @@ from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.layouts import Layout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.data.graph_features import LIMIT
 
 MAX_MEMBERS = declared("fused/shared/fused.cuh").constant("MAX_MEMBERS")
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
@@ -168,6 +169,8 @@ class Workspace(ABC):
         self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)
         self._x = self._allocate_x()
         self._targets = memory.empty((at.graphs, targets.shape[1]), targets.dtype)
+        joined = self._stack.joined
+        self._graph_features = memory.empty((at.graphs, joined.n_features)) if joined else None
 
     def _allocate_x(self) -> DeviceArray:
         """Allocate U of the first layer, which is part of the staged batch."""
@@ -244,7 +247,18 @@ class Workspace(ABC):
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
         fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
         fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
+        fields |= {"features": self._graph_features, "D": self._n_features, "set_features": data.graph_features}
+        joined = self._stack.joined
+        scaling = (None, None) if joined is None else (joined.mean, joined.scale)
+        for name, start in zip(("feature_mean", "feature_scale"), scaling, strict=True):
+            fields[name] = None if start is None else self._model.buffer(start, self._n_features)
+        fields["feature_limit"] = LIMIT
         return self._upload_stages(layout, fields)
+
+    @property
+    def _n_features(self) -> int:
+        """Features of whole graphs beside the readout."""
+        return self._stack.joined.n_features if self._stack.joined else 0
 
     def _upload_stages(self, layout: Layout, fields: dict[str, Any]) -> DeviceArray:
         """Upload the struct that staging reads for every member, with the member's targets in the set."""
@@ -314,6 +328,7 @@ class Workspace(ABC):
         fields |= {"rates": self.plan.rates, "progress": self.plan.progress}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
         fields |= {"values": self._model.values, "parts_of_graphs": self._graph_parts}
+        fields |= {"features": self._graph_features, "D": self._n_features}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
         return fields | {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target)}
@@ -325,6 +340,7 @@ class Workspace(ABC):
         fields: dict[str, Any] = {"logits": self.logits, "size": self._size, "node_ptr": self._node_ptr}
         fields |= {"y": self._layers[-1].y, "shift": self._normed(len(self._layers) - 1).beta}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
+        fields |= {"features": self._graph_features, "D": self._n_features}
         return self._call("fused_logits", launch, fields | {"P": last.n_out, "kind": READOUTS.index(stack.readout)})
 
     # -------------------------------------------------------------------------------------------- update

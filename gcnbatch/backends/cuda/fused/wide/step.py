@@ -81,7 +81,8 @@ class WideWorkspace(Workspace):
         if not self._training and last.k * last.n_out < geometry.WIDE_ENOUGH:
             return False
         launch = geometry.readout(self.capacity.graphs, last.n_out, self._stack.n_outputs)
-        return len(graphs) == 1 and launch.shared <= shared.shared_limit(self._device.compute_capability)
+        is_plain = len(graphs) == 1 and not self._stack.joined
+        return is_plain and launch.shared <= shared.shared_limit(self._device.compute_capability)
 
     @property
     def _round(self) -> int:

@@ -17,6 +17,7 @@ MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
     "mean": (("model.readout=mean",), {}, PLAIN),
     "max": (("model.readout=max",), {}, [*PLAIN[:2], "fused_readout"]),
     "two dense layers on graphs": (("model.head=[8]",), {}, [*PLAIN[:2], "fused_readout"]),
+    "features of graphs": ((), {"graph_features": 3}, [*PLAIN[:2], "fused_readout"]),
     "as many outputs as warps": ((), {"n_tasks": 16}, PLAIN),
     "an output more": ((), {"n_tasks": 17}, [*PLAIN[:2], "fused_readout"]),
     "no batch norm": (("model.norm=none",), {}, PLAIN),
