@@ -15,7 +15,9 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import locks
+from gcnbatch.data.unpacked import UnpackedFile
 from gcnbatch.errors import InputError, MachineError
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # HDF5's numbers of the filters
 CHECKSUM_BYTES = 4
 COPY_HINT = "Copy or convert the data again."
+_NEVER, _ONCE = -2, -1  # a chunk that was never unpacked in part, or once
 
 
 @contextmanager
@@ -49,9 +53,15 @@ class ChunkCache:
     ----------
     limit : int
         Limit on their bytes.
+
+    Attributes
+    ----------
+    on_disk : UnpackedFile
+        Chunks that were unpacked twice.
     """
 
     def __init__(self, limit: int) -> None:
+        self.on_disk = UnpackedFile()
         self._kept: OrderedDict[tuple[ChunkFile, str, int], NDArray[Any]] = OrderedDict()
         self._kept_bytes, self._limit, self._closed = 0, limit, False
         self._lock = threading.Lock()
@@ -62,6 +72,7 @@ class ChunkCache:
             self._closed = True
             self._kept.clear()
             self._kept_bytes = 0
+        self.on_disk.close()
 
     def kept(self, key: tuple[ChunkFile, str, int]) -> NDArray[Any] | None:
         """Return the unpacked chunk of a file, an array and a number, if it is kept."""
@@ -143,6 +154,11 @@ class StoredArray:
     filters: tuple[int, ...]
     addresses: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    _places: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Where each chunk lies in `cache.on_disk`, or how often it was unpacked in part.
+        object.__setattr__(self, "_places", np.full(len(self.addresses), _NEVER))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -154,32 +170,50 @@ class StoredArray:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(len(self))
-        stop = max(start, stop)
-        values = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        for number, corner in self._chunks_of(start, stop):
-            first, last = max(corner[0], start), min(corner[0] + self.chunk[0], stop)
-            rest = tuple(slice(at, at + step) for at, step in zip(corner[1:], self.chunk[1:], strict=True))
-            inside = tuple(
-                slice(0, min(step, length - at))
-                for at, step, length in zip(corner[1:], self.chunk[1:], self.shape[1:], strict=True)
-            )
-            whole = start <= corner[0] and corner[0] + self.chunk[0] <= stop
-            unpacked = self._unpacked(number, keep=not whole)
-            values[(slice(first - start, last - start), *rest)] = unpacked[
-                (slice(first - corner[0], last - corner[0]), *inside)
-            ]
+        values = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
+        self.read_into(values, start)
         return values
 
-    def _chunks_of(self, start: int, stop: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield number and first position of the chunks that hold the rows start … stop-1."""
-        grid = [-(-length // step) for length, step in zip(self.shape, self.chunk, strict=True)]
-        across = math.prod(grid[1:])
-        for row in range(start // self.chunk[0], -(-stop // self.chunk[0]) if stop > start else 0):
-            for column, at in enumerate(itertools.product(*map(range, grid[1:]))):
-                corner = tuple(i * step for i, step in zip((row, *at), self.chunk, strict=True))
-                yield row * across + column, corner
+    def read_into(self, values: NDArray[Any], start: int) -> None:
+        """Read as many rows as `values` (C-contiguous) has, from row `start` on."""
+        at, stop = start, start + len(values)
+        while at < stop:
+            row, within = divmod(at, self.chunk[0])
+            end = min(at - within + self.chunk[0], stop)
+            part = values[at - start : end - start]
+            if not self._is_narrow:
+                self._read_across(part, row, within)
+            elif not self._read_unpacked(part, row, within):
+                part[...] = self._unpacked(row, len(part))[within : within + len(part)]
+            at = end
 
-    def _unpacked(self, number: int, keep: bool) -> NDArray[Any]:
+    @cached_property
+    def _is_narrow(self) -> bool:
+        """Whether a chunk is as wide as the array."""
+        return self.chunk[1:] == self.shape[1:]
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        return math.prod(self.chunk[1:]) * self.dtype.itemsize
+
+    def _read_unpacked(self, values: NDArray[Any], number: int, within: int) -> bool:
+        """Read rows of a chunk from its row `within` on, if it lies unpacked on disk."""
+        place = self._places.item(number)
+        if place < 0 or values.dtype != self.dtype:
+            return False
+        return self.file.cache.on_disk.read_into(values, place + within * self._row_bytes)
+
+    def _read_across(self, values: NDArray[Any], row: int, within: int) -> None:
+        """Read rows of all chunks side by side in this row of chunks, from the chunks' row `within` on."""
+        corners = [range(0, length, step) for length, step in zip(self.shape[1:], self.chunk[1:], strict=True)]
+        across = math.prod(map(len, corners))
+        for column, corner in enumerate(itertools.product(*corners)):
+            part = values[(slice(None), *map(slice, corner, map(add, corner, self.chunk[1:])))]
+            inside = (slice(within, within + len(part)), *map(slice, part.shape[1:]))
+            part[...] = self._unpacked(row * across + column, len(part))[inside]
+
+    def _unpacked(self, number: int, rows: int) -> NDArray[Any]:
+        """Return an unpacked chunk of which `rows` rows are wanted; keep it if these are not all."""
         key = (self.file, self.name, number)
         if (kept := self.file.cache.kept(key)) is not None:
             return kept
@@ -189,7 +223,11 @@ class StoredArray:
         except (ValueError, zlib.error) as error:
             raise InputError(f"{self.file.path}:/{self.name}", f"chunk {number}: {error}", hint=COPY_HINT) from error
         unpacked = values.view(self.dtype).reshape(self.chunk)
-        if keep:
+        if rows < self.chunk[0]:
+            if self._places[number] == _NEVER:
+                self._places[number] = _ONCE
+            elif self._places[number] == _ONCE and (place := self.file.cache.on_disk.add(values)) is not None:
+                self._places[number] = place
             self.file.cache.keep(key, unpacked)
         return unpacked
 

@@ -231,7 +231,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         dst=joined("dst"),
         channel=joined("channel"),
         weight=joined("weight"),
-        x=_stacked(features),
+        x=stacked(features),
         y=joined("y"),
         ids=joined("ids"),
         groups=joined("groups"),
@@ -241,7 +241,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
     )
 
 
-def _stacked(features: list[Any]) -> Any:
+def stacked(features: list[Any]) -> Any:
     """Return the rows of all matrices, which are all sparse or all dense."""
     if not is_sparse(features[0]):
         return np.concatenate(features)

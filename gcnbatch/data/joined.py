@@ -42,14 +42,17 @@ class JoinedArray:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(len(self))
         values = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
-        at = start
+        self.read_into(values, start)
+        return values
+
+    def read_into(self, values: NDArray[Any], start: int) -> None:
+        """Read as many rows as `values` (C-contiguous) has, from row `start` on."""
+        at, stop = start, start + len(values)
         while at < stop:
             part = bisect_right(self._start, at) - 1
             end = min(stop, self._start[part + 1])
-            first = self._start[part]
-            values[at - start : end - start] = self._parts[part][at - first : end - first]
+            self._parts[part].read_into(values[at - start : end - start], at - self._start[part])
             at = end
-        return values
 
 
 class JoinedPointer:

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data import checks, schema, shards
-from gcnbatch.data.chunks import reading
-from gcnbatch.data.graphs import Edges, GraphSet, Int64, Split, bounded_ranges, concatenate, graph_numbers, ragged_rows
-from gcnbatch.data.joined import Stored
+from gcnbatch.data.chunks import StoredArray, reading
+from gcnbatch.data.graphs import Edges, GraphSet, Int64, Split, bounded_ranges, graph_numbers, ragged_rows, stacked
+from gcnbatch.data.joined import JoinedArray, Stored
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
@@ -150,8 +150,8 @@ class Dataset:
         if len(picked) == 0:
             return self._slice(0, 0)
         unique, place = np.unique(picked, return_inverse=True)
-        runs = np.split(unique, np.flatnonzero(np.diff(unique) != 1) + 1)
-        whole = concatenate([self._slice(int(run[0]), int(run[-1]) + 1) for run in runs])
+        last = np.flatnonzero(np.diff(unique) != 1)
+        whole = self._select(unique[np.r_[0, last + 1]], unique[np.r_[last, -1]] + 1)
         return whole if np.array_equal(unique, picked) else whole.take(place)
 
     def blocks(
@@ -291,25 +291,38 @@ class Dataset:
 
     def _slice(self, first: int, stop: int) -> GraphSet:
         """Return the graphs first … stop-1 as one part."""
-        node0, node1 = int(self.node_ptr[first]), int(self.node_ptr[stop])
-        edge0, edge1 = int(self.edge_ptr[first]), int(self.edge_ptr[stop])
-        counts = {"graphs/": stop - first, "nodes/": node1 - node0, "edges/": edge1 - edge0}
+        return self._select(np.array([first]), np.array([stop]))
+
+    def _select(self, first: Int64, stop: Int64) -> GraphSet:
+        """Return the graphs of all ranges first[r] … stop[r]-1, one range after the other, as one part."""
+        graphs = _Ranges(first.tolist(), stop.tolist())
+        nodes, edges = (_Ranges(ptr[first].tolist(), ptr[stop].tolist()) for ptr in (self.node_ptr, self.edge_ptr))
+        counts = {"graphs/": graphs.rows, "nodes/": nodes.rows, "edges/": edges.rows}
         self._check_fits(sum(count * self._row_bytes(folder) for folder, count in counts.items()))
-        rows = slice(node0, node1) if self.header.level == "node" else slice(first, stop)
+        rows = nodes if self.header.level == "node" else graphs
         return GraphSet(
             header=self.header,
-            node_ptr=self.node_ptr[first : stop + 1] - node0,
-            edge_ptr=self.edge_ptr[first : stop + 1] - edge0,
-            src=self.rows("edges/src", edge0, edge1),
-            dst=self.rows("edges/dst", edge0, edge1),
-            channel=self.rows("edges/channel", edge0, edge1),
-            weight=self.rows("edges/weight", edge0, edge1) if self.weighted else None,
-            x=self.features(node0, node1),
-            y=self.y[rows],
-            ids=self.ids[rows],
-            groups=None if self.groups is None else self.groups[first:stop],
-            graph_features=self.graph_features(first, stop),
+            node_ptr=graphs.pointer(self.node_ptr),
+            edge_ptr=graphs.pointer(self.edge_ptr),
+            src=self._rows_of("edges/src", edges),
+            dst=self._rows_of("edges/dst", edges),
+            channel=self._rows_of("edges/channel", edges),
+            weight=self._rows_of("edges/weight", edges) if self.weighted else None,
+            x=stacked([self.features(*ends) for ends in zip(*nodes, strict=True)])
+            if self.sparse_features
+            else self._rows_of("nodes/x", nodes),
+            y=rows.of(self.y),
+            ids=rows.of(self.ids),
+            groups=None if self.groups is None else graphs.of(self.groups),
+            graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs)
+            if schema.GRAPH_FEATURES in self._arrays
+            else None,
         )
+
+    def _rows_of(self, name: str, ranges: _Ranges) -> NDArray[Any]:
+        """Return rows of the array at this path, one of those that are read in slices."""
+        with reading(self.path):
+            return ranges.of(self._arrays[name])
 
     def graph_features(self, first: int, stop: int) -> NDArray[np.float32] | None:
         """Return the features (stop - first, D) of these graphs; None if the set has none."""
@@ -345,6 +358,37 @@ class Dataset:
                 f"at most {self.memory_mb} MiB",
                 "Raise data.memory_mb, or read fewer graphs at once.",
             )
+
+
+class _Ranges(NamedTuple):
+    """Ranges of rows starts[r] … stops[r]-1, which are wanted one after the other."""
+
+    starts: list[int]
+    stops: list[int]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.stops) - sum(self.starts)
+
+    def of(self, array: Stored | NDArray[Any]) -> NDArray[Any]:
+        """Return these rows of an array; a view where they are one range in memory."""
+        if len(self.starts) == 1:
+            return array[self.starts[0] : self.stops[0]]
+        values = np.empty((self.rows, *array.shape[1:]), array.dtype)
+        at = 0
+        for start, stop in zip(self.starts, self.stops, strict=True):
+            part = values[at : at + stop - start]
+            if isinstance(array, (StoredArray, JoinedArray)):
+                array.read_into(part, start)
+            else:
+                part[...] = array[start:stop]
+            at += stop - start
+        return values
+
+    def pointer(self, ptr: Int64) -> Int64:
+        """Return the pointer of these segments of `ptr`, from 0 on."""
+        lengths = np.concatenate([np.diff(ptr[start : stop + 1]) for start, stop in zip(*self, strict=True)])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _bytes_in_memory(array: Stored) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import threading
 import zlib
@@ -94,6 +96,66 @@ def test_parts_of_chunks_are_unpacked_once_and_whole_ones_are_not_kept(tmp_path,
     assert [cost(40, 60), cost(40, 60)] == [2, 2]
     assert cost(7, 7) == 0
     file.close()
+
+
+@pytest.fixture
+def small_parts(tmp_path, monkeypatch):
+    """An array whose chunks fit in no cache, the reading of three of its rows, and the chunks unpacked so far."""
+    values = np.arange(1000, dtype="<f4").reshape(100, 10)
+    storage = {"chunks": (20, 10), "compression": "gzip"}
+    write(tmp_path / "x.h5", {"nodes/x": values}, {"nodes/x": storage})
+    unpacked = []
+    monkeypatch.setattr(chunks, "unpack", lambda *arguments: unpacked.append(1) or unpack(*arguments))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    file, arrays = open_file(tmp_path / "x.h5", ChunkCache(0))
+
+    def read(row):
+        np.testing.assert_array_equal(arrays["nodes/x"][row : row + 3], values[row : row + 3])
+
+    yield file, read, unpacked
+    file.close()
+
+
+def test_a_chunk_is_unpacked_twice_and_then_read_from_a_file_without_a_name(small_parts, tmp_path):
+    file, read, unpacked = small_parts
+    for row in [3, 7, 3, 16, 0, 17]:
+        read(row)
+    assert len(unpacked) == 2
+    for row in [18, 19, 38, 39, 38]:  # over the border of two chunks
+        read(row)
+    assert len(unpacked) == 3 * 2
+    assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
+    file.close()
+
+
+def test_without_room_on_disk_chunks_are_unpacked_again(small_parts, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    _, read, unpacked = small_parts
+    monkeypatch.setattr("os.pwrite", full)
+    for row in [3, 7, 3, 16]:
+        read(row)
+    assert len(unpacked) == 4
+
+
+def test_a_forked_process_writes_no_chunk_into_the_file_of_its_parent(small_parts):
+    _, read, unpacked = small_parts
+    read(0)
+    read(0)
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(AssertionError):
+            for row in [21, 22, 23, 0, 2]:
+                read(row)
+            code = 0 if len(unpacked) == 2 + 3 else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for row in [41, 42, 43, 0]:
+        read(row)
+    assert len(unpacked) == 2 + 2
 
 
 def test_threads_share_a_file(tmp_path):
