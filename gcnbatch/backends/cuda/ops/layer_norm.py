@@ -30,7 +30,7 @@ def warp_rows(N: int) -> Launch:
 
 
 class LayerNormOps(KernelOps):
-    """`layer_norm` of `gcnbatch.backends.base.Ops` and its gradients."""
+    """`layer_norm` of `gcnbatch.backends.ops.Ops` and its gradients."""
 
     def layer_norm(
         self, x: DeviceArray, gamma: DeviceArray, beta: DeviceArray, epsilon: float, relu: bool = False

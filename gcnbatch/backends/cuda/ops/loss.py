@@ -27,7 +27,7 @@ def loss_geometry(n_entries: int, n_threads: int, multiprocessors: int) -> Launc
 
 
 class LossOps(KernelOps):
-    """The losses of `gcnbatch.backends.base.Ops`; totals and weights are arrays of shape (1,)."""
+    """The losses of `gcnbatch.backends.ops.Ops`; totals and weights are arrays of shape (1,)."""
 
     def sigmoid_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None

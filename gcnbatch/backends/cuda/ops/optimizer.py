@@ -15,7 +15,7 @@ def norm_geometry(n: int) -> Launch:
 
 
 class OptimizerOps(KernelOps):
-    """`adam_step`, `sgd_step` and `clip_norm` of `gcnbatch.backends.base.Ops`."""
+    """`adam_step`, `sgd_step` and `clip_norm` of `gcnbatch.backends.ops.Ops`."""
 
     def clip_norm(self, gradients: DeviceArray, max_norm: float) -> None:
         launch, factor = norm_geometry(gradients.size), self.device.empty((1,))
