@@ -7,6 +7,7 @@
 #pragma once
 
 constexpr unsigned FULL_WARP = 0xffffffffu;
+constexpr int BLOCK_THREADS = 256;         // of every kernel in dense/, graph/ and spmm/ that names no other number
 constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `fold_rows`
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }

@@ -2,6 +2,8 @@
 // of a sparse row with a dense matrix. No kernels.
 #pragma once
 
+#include "common/common.cuh"
+
 // The rows and entries of one graph in a block-diagonal matrix.
 struct GraphView {
   int first_row, n_rows, first_entry, n_entries;

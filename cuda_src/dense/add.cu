@@ -6,7 +6,8 @@
 
 #include "common/common.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) add_forward(float* y, const float* a, const float* b, long long n) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+    add_forward(float* y, const float* a, const float* b, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;
   const float4 left = load4(a + i, n - i, is_aligned(a, 0)), right = load4(b + i, n - i, is_aligned(b, 0));

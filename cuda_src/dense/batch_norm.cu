@@ -68,7 +68,7 @@ __device__ inline float dx_of(float dy, float x, float origin, float offset, flo
 // ---- forward ----
 
 // statistics; running = (1 - momentum) running + momentum batch, with the unbiased variance (N = 1: the biased one)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     batch_norm_statistics(float* statistics, float* running_mean, float* running_var, float* partials,
                           unsigned* counters, const float* __restrict__ x, float epsilon, float momentum, int N, int P,
                           int rows_per_chunk) {
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(256)
   running_var[p] += momentum * (moments.squares / max(N - 1, 1) - running_var[p]);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     batch_norm_normalise(float* y, const float* __restrict__ x, const float* __restrict__ statistics,
                          const float* __restrict__ gamma, const float* __restrict__ beta, int N, int P, int relu) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y;
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // evaluation, with the running statistics instead of the batch's
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     batch_norm_evaluate(float* y, const float* __restrict__ x, const float* __restrict__ gamma,
                         const float* __restrict__ beta, const float* __restrict__ running_mean,
                         const float* __restrict__ running_var, float epsilon, int N, int P, int relu) {
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // ---- backward (training) ----
 
 // dbeta = sum of dy, dgamma = sum of dy x̂
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     batch_norm_backward_sums(float* dgamma, float* dbeta, float* partials, unsigned* counters,
                              const float* __restrict__ dy, const float* __restrict__ x, const float* __restrict__ y,
                              const float* __restrict__ statistics, int N, int P, int rows_per_chunk) {
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // dx = gamma / sqrt(var + epsilon) (dy - dbeta / N - x̂ dgamma / N)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     batch_norm_backward_dx(float* dx, const float* __restrict__ dy, const float* __restrict__ x,
                            const float* __restrict__ y, const float* __restrict__ statistics,
                            const float* __restrict__ gamma, const float* __restrict__ dgamma,

@@ -11,7 +11,7 @@
 //   blocks of 16 x 16 threads, grid (60, 1).
 // Shared memory: none. Bytes: reads 4 (N P + P), writes 4 N P. Determinism: repeats to the bit.
 // Requires: nothing; rows that are not aligned to 16 bytes are read float by float. y may be x.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     bias_add_forward(float* y, const float* x, const float* __restrict__ b, int ldy, int ldx, int N, int P) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // Shared memory: 1 KB, static. Bytes: reads 4 N P, writes 4 P, and 4 P of partial sums per chunk. Bank conflicts: none.
 // Determinism: repeats to the bit (common/common.cuh). Requires: `partials` of chunks x P floats, `counters` of one 0
 //   per column block.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     bias_add_backward(float* db, float* partials, unsigned* counters, const float* __restrict__ dy, int lddy, int N,
                       int P, int rows_per_chunk, int accumulate) {
   const int p = blockIdx.y * blockDim.x + threadIdx.x;

@@ -8,7 +8,7 @@
 
 #include "common/common.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     copy_columns(float* y, const float* __restrict__ x, int ldy, int ldx, int N, int P) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);

@@ -10,7 +10,7 @@
 #include "common/common.cuh"
 #include "common/philox.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     dropout_forward(float* y, unsigned char* mask, const float* __restrict__ x, long long n, unsigned long long seed,
                     unsigned long long purpose, unsigned long long epoch, unsigned long long step, unsigned threshold,
                     float scale) {
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     dropout_backward(float* dx, const float* __restrict__ dy, const unsigned char* __restrict__ mask, long long n,
                      float scale) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);

@@ -26,7 +26,7 @@ __device__ inline float through_relu(const float* dy, const float* y, long long 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     layer_norm_forward(float* y, float* statistics, const float* __restrict__ x, const float* __restrict__ gamma,
                        const float* __restrict__ beta, float epsilon, int N, int P, int relu) {
   const int n = blockIdx.x * LAYER_NORM_ROWS + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // dgamma = sum of dy x̂, dbeta = sum of dy, over the rows
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     layer_norm_backward_sums(float* dgamma, float* dbeta, float* partials, unsigned* counters,
                              const float* __restrict__ dy, const float* __restrict__ x, const float* __restrict__ y,
                              const float* __restrict__ statistics, int N, int P, int rows_per_chunk) {
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // dx = (dy gamma - mean of dy gamma - x̂ mean of dy gamma x̂) / sqrt(var + epsilon), means over the columns
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     layer_norm_backward_dx(float* dx, const float* __restrict__ dy, const float* __restrict__ x,
                            const float* __restrict__ y, const float* __restrict__ statistics,
                            const float* __restrict__ gamma, int N, int P) {

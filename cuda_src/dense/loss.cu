@@ -23,6 +23,8 @@
 
 namespace {
 
+constexpr int LOSS_THREADS = 1024;  // at most, of a block that computes a loss alone
+
 // Sum over all threads of the grid. Returns true in thread 0 of the block that finishes last, which has the sum.
 __device__ inline bool grid_sum(double& value, double* partials, unsigned* counter) {
   value = block_sum(value);
@@ -74,13 +76,13 @@ __device__ inline void settle_total(float* total, double* totals, double sum, fl
 
 // ---- weights, for grids of more than one block ----
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
     label_count(float* weight, double* partials, unsigned* counter, const float* __restrict__ y, long long n) {
   double count = count_labels(y, n);
   if (grid_sum(count, partials, counter)) *weight = static_cast<float>(count);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
     label_weight(float* weight, double* partials, unsigned* counter, const int* __restrict__ y,
                  const float* __restrict__ class_weight, int R) {
   double sum = weigh_labels(y, class_weight, R);
@@ -89,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
 
 // ---- losses and their gradients ----
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
     sigmoid_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
                           unsigned* counter, const float* __restrict__ logits, const float* __restrict__ y,
                           const float* __restrict__ pos_weight, long long n, int K) {
@@ -104,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
     mean_squared_error(float* total, float* weight, float* dlogits, double* totals, double* partials, unsigned* counter,
                        const float* __restrict__ logits, const float* __restrict__ y, long long n) {
   const float scale = 2.f / fmaxf(settle_weight(weight, gridDim.x > 1 ? 0.0 : count_labels(y, n)), 1.f);
@@ -117,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
     softmax_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
                           unsigned* counter, const float* __restrict__ logits, const int* __restrict__ y,
                           const float* __restrict__ class_weight, int R, int K, int lanes) {

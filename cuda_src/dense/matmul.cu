@@ -216,37 +216,37 @@ using TileTf3232x32 = Tf32<2, 2, 1, 2, 32>;
 
 // ---- forward: y (N, P) = x (N, F) w (F, P), plus bias (P,) on every row unless that is null ----
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
     matmul_128x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                           const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<Tile128x64>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile64x64::THREADS, 4)
     matmul_64x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                          const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<Tile64x64>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
     matmul_32x32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                          const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<Tile32x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile16x32::THREADS, 4)
     matmul_16x32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                          const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<Tile16x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
     matmul_tf32_128x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                                const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<TileTf32128x64>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
     matmul_tf32_32x32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                               const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<TileTf3232x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
@@ -254,37 +254,37 @@ extern "C" __global__ void __launch_bounds__(128, 4)
 
 // ---- dgrad: dx (N, F) = dy (N, P) wᵀ (P, F) ----
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
     matmul_128x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                         int ldw, int N, int F, int P) {
   dgrad<Tile128x64>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile64x64::THREADS, 4)
     matmul_64x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                        int ldw, int N, int F, int P) {
   dgrad<Tile64x64>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
     matmul_32x32_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                        int ldw, int N, int F, int P) {
   dgrad<Tile32x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile16x32::THREADS, 4)
     matmul_16x32_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                        int ldw, int N, int F, int P) {
   dgrad<Tile16x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
     matmul_tf32_128x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                              int ldw, int N, int F, int P) {
   dgrad<TileTf32128x64>(dx, dy, w, lddx, lddy, ldw, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
     matmul_tf32_32x32_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                             int ldw, int N, int F, int P) {
   dgrad<TileTf3232x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
@@ -292,28 +292,28 @@ extern "C" __global__ void __launch_bounds__(128, 4)
 
 // ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), added to dw if `accumulate`; `counters` has one 0 per tile ----
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
     matmul_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
                         const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
                         int rows_per_part, int accumulate) {
   wgrad<Tile128x64>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
     matmul_32x32_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
                        const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
                        int rows_per_part, int accumulate) {
   wgrad<Tile32x32>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
     matmul_tf32_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
                              const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
                              int rows_per_part, int accumulate) {
   wgrad<TileTf32128x64>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
     matmul_tf32_32x32_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
                             const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
                             int rows_per_part, int accumulate) {
@@ -325,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(128, 4)
 // db is computed as an extra row of dW, as if X had an extra column of ones. The matrices have no gaps.
 // Launch: `matmul_backward`, a grid of dw_blocks and, if dx is wanted, ceil(N / 32) ceil(F / 32) more. Example 950 x 64
 //   x 64: 3 x 2 tiles of dW in 15 parts of 64 rows, 30 x 2 tiles of dX: 150 blocks, which run concurrently.
-extern "C" __global__ void __launch_bounds__(128, 4)
+extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
     matmul_32x32_backward(float* dx, float* dw, float* db, float* partials, unsigned* counters,
                           const float* __restrict__ dy, const float* __restrict__ x, const float* __restrict__ w, int N,
                           int F, int P, int rows_per_part, int dw_blocks) {

@@ -15,10 +15,12 @@
 // splits the depth N of dW, so every multiprocessor has work. `python benchmarks/cuda_kernels.py` times both on your
 // GPU.
 
+#include "common/common.cuh"
+
 // ---- forward: y[n][p] = sum over f of x[n][f] * w[f][p] ----
 //
 // Coalescing: neighbouring threads have neighbouring p, so they read neighbouring values of w and the same value of x.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     matmul_naive_forward(float* y, const float* __restrict__ x, const float* __restrict__ w, int N, int F, int P) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y, p = blockIdx.y * blockDim.x + threadIdx.x;
   if (n >= N || p >= P) return;
@@ -32,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(256)
 //
 // Coalescing: none for w. Neighbouring threads have neighbouring f and read values of w that are P floats apart: a warp
 // loads 32 sectors of 32 bytes for 128 useful bytes. The next rung transposes the tile on its way to shared memory.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     matmul_naive_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int N, int F, int P) {
   const int n = blockIdx.x * blockDim.y + threadIdx.y, f = blockIdx.y * blockDim.x + threadIdx.x;
   if (n >= N || f >= F) return;
@@ -45,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // ---- wgrad: dw[f][p] = sum over n of x[n][f] * dy[n][p] ----
 //
 // Coalescing: as in the forward kernel, with dy instead of w.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     matmul_naive_wgrad(float* dw, const float* __restrict__ x, const float* __restrict__ dy, int N, int F, int P) {
   const int f = blockIdx.x * blockDim.y + threadIdx.y, p = blockIdx.y * blockDim.x + threadIdx.x;
   if (f >= F || p >= P) return;

@@ -121,12 +121,12 @@ __device__ void tall_wgrad(float* partials, const float* x, const float* dy, int
 // Shared memory: two stages of 128 x 33 floats of X and 32 x PW of W: 38 KB for PW = 16, 42 KB for 32.
 // Traffic: reads 4 N F bytes, and W for each block from L2; writes 4 N P.
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(ROWS)
     matmul_tall_16_forward(float* y, const float* __restrict__ x, const float* __restrict__ w, int N, int F, int P) {
   tall_forward<16>(y, x, w, N, F, P);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(ROWS)
     matmul_tall_32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w, int N, int F, int P) {
   tall_forward<32>(y, x, w, N, F, P);
 }

@@ -17,7 +17,7 @@ __device__ __forceinline__ float4 larger(float4 a, float4 b) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     maximum_forward(float* y, const float* a, const float* b, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256)
   store4(y + i, larger(left, right), n - i, is_aligned(y, 0));
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     maximum_backward(float* da, float* db, const float* dy, const float* a, const float* b, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;

@@ -14,7 +14,7 @@
 // g = gradient + l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²;
 // p = p - learning_rate (m correction1 / (sqrt(v correction2) + epsilon) + weight_decay p), correction = 1 / (1 -
 // beta^step). The host computes 1 - beta ("rest") and the corrections in float64.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     adam_step(float* parameters, float* m, float* v, const float* __restrict__ gradients,
               const float* __restrict__ weight_decay, const float* __restrict__ l2, long long n, float learning_rate,
               float beta1, float rest1, float beta2, float rest2, float correction1, float correction2, float epsilon) {
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // g = gradient + l2 p; velocity = momentum velocity + g; p = p - learning_rate (velocity + weight_decay p)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     sgd_step(float* parameters, float* velocity, const float* __restrict__ gradients,
              const float* __restrict__ weight_decay, const float* __restrict__ l2, long long n, float learning_rate,
              float momentum) {
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // factor = max_norm / norm if the Euclidean norm of the gradients exceeds max_norm, else 1
 //
 // Launch: at most 256 blocks of 256 threads that stride over the gradients. `partials`: a double per block.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     clip_norm_factor(float* factor, double* partials, unsigned* counter, const float* __restrict__ gradients,
                      long long n, float max_norm) {
   double squares = 0.0;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256)
   if (threadIdx.x == 0) *factor = clip_factor(norm, max_norm);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     clip_norm_scale(float* gradients, const float* __restrict__ factor, long long n) {
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n && *factor != 1.f) gradients[i] *= *factor;

@@ -7,14 +7,14 @@
 
 #include "common/common.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) relu_forward(float* y, const float* x, long long n) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS) relu_forward(float* y, const float* x, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;
   const float4 v = load4(x + i, n - i, is_aligned(x, 0));
   store4(y + i, positive(v), n - i, is_aligned(y, 0));
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     relu_backward(float* dx, const float* dy, const float* __restrict__ y, long long n) {
   const long long i = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
   if (i >= n) return;

@@ -46,7 +46,7 @@ __device__ __forceinline__ void sparse_column_product(float* dw, const float* dy
 //   row, 16 rows per block, 170 blocks.
 // Traffic: reads 4 (N + 1) + 8 nnz + 4 min(nnz, F) P bytes, writes 4 N P; W stays in L2.
 // Requirements: P, both strides and both pointers divisible by 4 floats.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forward_float4(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sparse_matmul_forward_float4(
     float* __restrict__ y, const float* __restrict__ w, const int* __restrict__ indptr, const int* __restrict__ indices,
     const float* __restrict__ data, long long y_first, long long w_first, int y_stride, int w_stride, int first_row,
     int n_rows, int width, int lane_bits, int group_bits, int passes, int chunks) {
@@ -55,7 +55,7 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forw
 }
 
 // The same with single floats, for any P, stride and alignment.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sparse_matmul_forward_float1(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sparse_matmul_forward_float1(
     float* __restrict__ y, const float* __restrict__ w, const int* __restrict__ indptr, const int* __restrict__ indices,
     const float* __restrict__ data, long long y_first, long long w_first, int y_stride, int w_stride, int first_row,
     int n_rows, int width, int lane_bits, int group_bits, int passes, int chunks) {

@@ -8,6 +8,8 @@
 //          the adjacency, entry of the transpose and entry of sparse features of every graph in the batch
 // Determinism: copies only; repeats to the bit.
 
+#include "common/common.cuh"
+
 // ------------------------------------------------------------------------------------------------------ parameters
 
 // A CSR matrix of the batch and of the set.
@@ -148,25 +150,25 @@ __device__ __forceinline__ void gather_dense(const DenseGather& gather) {
 //   18 nodes, F = 75, on 132 multiprocessors: 50 x 2 x 2 blocks.
 // Traffic: reads sizeof(T) N F + 4 R K, writes 4 N F + 4 R K bytes; reads and writes 4 N (1 + C) + 16 E bytes of the
 //   adjacency, or half of that if it is symmetric. All segments are read and written in order.
-extern "C" __global__ __launch_bounds__(256) void gather_float32(const __grid_constant__ DenseGather gather) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_float32(const __grid_constant__ DenseGather gather) {
   gather_dense<float>(gather);
 }
 
-extern "C" __global__ __launch_bounds__(256) void gather_uint8(const __grid_constant__ DenseGather gather) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_uint8(const __grid_constant__ DenseGather gather) {
   gather_dense<unsigned char>(gather);
 }
 
-extern "C" __global__ __launch_bounds__(256) void gather_int8(const __grid_constant__ DenseGather gather) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_int8(const __grid_constant__ DenseGather gather) {
   gather_dense<signed char>(gather);
 }
 
-extern "C" __global__ __launch_bounds__(256) void gather_float16(const __grid_constant__ DenseGather gather) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_float16(const __grid_constant__ DenseGather gather) {
   gather_dense<unsigned short>(gather);
 }
 
 // The same with sparse features (CSR; columns are features and not shifted).
 // Traffic: reads and writes 4 N + 8 nnz + 4 R K bytes each, and the adjacency as above.
-extern "C" __global__ __launch_bounds__(256) void gather_csr(const __grid_constant__ SparseGather gather) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_csr(const __grid_constant__ SparseGather gather) {
   const Gather& batch = gather.batch;
   const Segment segment = segment_of_block(batch.set_node_ptr, batch.plan);
   if (blockIdx.z > 0) {
@@ -179,8 +181,8 @@ extern "C" __global__ __launch_bounds__(256) void gather_csr(const __grid_consta
 
 // rows[k] = row of entry k of a CSR matrix, for COO kernels.
 // Launch: 8 threads per row, 256 per block. Traffic: reads 4 (n_rows + 1), writes 4 nnz bytes.
-extern "C" __global__ __launch_bounds__(256) void csr_entry_rows(int* __restrict__ rows, const int* __restrict__ indptr,
-                                                                 int n_rows) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void csr_entry_rows(int* __restrict__ rows,
+                                                                           const int* __restrict__ indptr, int n_rows) {
   const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) >> 3;
   if (row >= n_rows) return;
   for (int k = indptr[row] + (threadIdx.x & 7); k < indptr[row + 1]; k += 8) rows[k] = static_cast<int>(row);

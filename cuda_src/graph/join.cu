@@ -8,10 +8,11 @@
 // Shared memory: none.
 // Traffic: forward reads 4 (B P + B D + 2 D + B) and writes 4 B (P + D) bytes; backward reads and writes 4 B P.
 // Determinism: one thread computes each output; repeats to the bit.
+#include "common/common.cuh"
 #include "graph/join.cuh"
 
 // ---- forward: y[b][P + d] = `scaled_feature` of values[rows[b]][d] ----
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     join_forward(float* y, const float* __restrict__ r, const float* __restrict__ values, const int* __restrict__ rows,
                  const float* __restrict__ mean, const float* __restrict__ scale, float limit, int B, int P, int D) {
   const int b = blockIdx.x * blockDim.y + threadIdx.y, column = blockIdx.y * blockDim.x + threadIdx.x;
@@ -27,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // ---- backward: dr[b][p] = dy[b][p] ----
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     join_backward(float* dr, const float* __restrict__ dy, int B, int P, int D) {
   const int b = blockIdx.x * blockDim.y + threadIdx.y, p = blockIdx.y * blockDim.x + threadIdx.x;
   if (b >= B || p >= P) return;

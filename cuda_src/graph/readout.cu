@@ -29,7 +29,7 @@ __device__ inline Peak combine(const Peak& a, const Peak& b) {
 // ---- forward ----
 
 // r = sum of the graph's rows; divided by their number if `mean`
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     readout_sum_forward(float* r, const float* __restrict__ h, const int* __restrict__ node_ptr, int P, int mean) {
   const int b = blockIdx.x, p = blockIdx.y * blockDim.x + threadIdx.x;
   const int begin = node_ptr[b], end = node_ptr[b + 1];
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(256)
   if (threadIdx.y == 0 && p < P) r[static_cast<long long>(b) * P + p] = mean ? sum / max(end - begin, 1) : sum;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     readout_max_forward(float* r, int* argmax, const float* __restrict__ h, const int* __restrict__ node_ptr, int P) {
   const int b = blockIdx.x, p = blockIdx.y * blockDim.x + threadIdx.x;
   const int begin = node_ptr[b], end = node_ptr[b + 1];
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // ---- backward ----
 
 // dh = dr of the graph, in each of its rows; divided by their number if `mean`
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     readout_sum_backward(float* dh, const float* __restrict__ dr, const int* __restrict__ node_ptr, int P, int mean) {
   const int b = blockIdx.x, p = blockIdx.y * blockDim.x + threadIdx.x;
   if (p >= P) return;
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // dh = dr in the row of the maximum, 0 in the other rows
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     readout_max_backward(float* dh, const float* __restrict__ dr, const int* __restrict__ argmax,
                          const int* __restrict__ node_ptr, int P) {
   const int b = blockIdx.x, p = blockIdx.y * blockDim.x + threadIdx.x;

@@ -32,8 +32,10 @@
 //   longer one is the sum of its parts.
 #include "spgemm/row.cuh"
 
-constexpr int ONE_ROW_FROM = 12;  // from this mean length on, rows of B are taken one at a time
-constexpr int CROWDED = 64;       // with more columns than this in a bucket, a bitonic sort replaces buckets
+constexpr int HASH_THREADS = 256;           // at most, of a block of `spgemm_hash`: a warp per row
+constexpr int HASH_BYTES_PER_2_SLOTS = 21;  // columns and sums, two lists of used slots, buckets: see `columns_at`
+constexpr int ONE_ROW_FROM = 12;            // from this mean length on, rows of B are taken one at a time
+constexpr int CROWDED = 64;                 // with more columns than this in a bucket, a bitonic sort replaces buckets
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
@@ -260,7 +262,8 @@ __device__ inline int sum_products(const Operands& m, Table& table, const Column
   return n_columns <= room ? n_columns : -1;
 }
 
-// The lists of a table of `slots` slots in a warp's shared memory; table and lists take 21 / 2 bytes per slot.
+// The lists of a table of `slots` slots in a warp's shared memory. Table and lists take
+// HASH_BYTES_PER_2_SLOTS / 2 bytes per slot.
 __device__ inline Columns columns_at(int4* memory, int slots) {
   int* behind_table = reinterpret_cast<int*>(memory) + 2 * slots;
   unsigned short* lists = reinterpret_cast<unsigned short*>(behind_table + slots / 8);
@@ -304,10 +307,11 @@ extern "C" __global__ __launch_bounds__(32) void spgemm_sample(
 //   n_tasks. overflow (n_overflow[0],): tasks that overflowed their table, listed in modes SINGLE and COUNT.
 // Launch: `blockDim.x / 32` tasks per block. 262,144 rows of a 27-point stencil: tables of 512 slots, 8 rows per block
 //   of 256 threads, 32,768 blocks.
-// Shared memory: 21 / 2 * 2^table_bits bytes per row; columns and sums in random banks, lists in consecutive ones.
+// Shared memory: HASH_BYTES_PER_2_SLOTS / 2 * 2^table_bits bytes per row; columns and sums in random banks, lists in
+//   consecutive ones.
 // Traffic: reads 8 nnz(A) + 8 bytes per product (rows of B, mostly from L1 and L2), writes 8 bytes per result.
 // Determinism: one writer per slot and step; sums in stored order; products are rounded before they are added.
-extern "C" __global__ __launch_bounds__(256, 4) void spgemm_hash(
+extern "C" __global__ __launch_bounds__(HASH_THREADS, 4) void spgemm_hash(
     int* __restrict__ out_indices, float* __restrict__ out_data, int* __restrict__ counts, int* __restrict__ overflow,
     unsigned* __restrict__ n_overflow, const int* __restrict__ first, const int* __restrict__ end,
     const long long* __restrict__ starts, const int* __restrict__ order, const unsigned* __restrict__ listed,
@@ -316,7 +320,7 @@ extern "C" __global__ __launch_bounds__(256, 4) void spgemm_hash(
   extern __shared__ int4 shared[];
   const Lanes lanes(5);
   const int slots = 1 << table_bits, warp = threadIdx.x / 32, per_block = blockDim.x / 32;
-  int4* mine = shared + warp * (21 * slots / 32);
+  int4* mine = shared + warp * (HASH_BYTES_PER_2_SLOTS * slots / 32);
   Table table{reinterpret_cast<int*>(mine), reinterpret_cast<float*>(mine) + slots, table_bits, -1};
   const Columns columns = columns_at(mine, slots);
   const Operands operands{a_indices, a_data, b_indptr, b_indices, b_data};

@@ -4,8 +4,9 @@
 #include "spgemm/row.cuh"
 
 constexpr int SORT_THREADS = 256;
-constexpr int KEYS_PER_LANE = 8;  // products of a short row per lane
-constexpr int PLACE_BITS = 8;     // bits of a product's place in a short row
+constexpr int KEYS_PER_LANE = 8;                 // products of a short row per lane
+constexpr int PLACE_BITS = 8;                    // bits of a product's place in a short row
+constexpr int EXPAND_BYTES_PER_2_PRODUCTS = 25;  // shared memory of `spgemm_expand`
 constexpr int CROWDED = 64;       // with more products than this in a bucket, a bitonic sort replaces buckets
 constexpr int NO_PLACE = 0xffff;  // sorts after every place
 
@@ -159,7 +160,8 @@ extern "C" __global__ __launch_bounds__(SORT_THREADS, 4) void spgemm_sort(
 // column and place with buckets, and sums those of each column. Tasks as in `spgemm_hash`.
 //
 // Launch: a block of 256 threads per task; a task has at most `capacity` products. 3,000 rows: 3,000 blocks.
-// Shared memory: 25 / 2 * capacity bytes: columns, products, buckets, places by bucket and by column.
+// Shared memory: EXPAND_BYTES_PER_2_PRODUCTS / 2 * capacity bytes: columns, products, buckets, places by bucket and by
+//   column.
 // Traffic: as `spgemm_hash`.
 // Determinism: sums in stored order; products are rounded before they are added.
 extern "C" __global__ __launch_bounds__(SCAN_THREADS, 4) void spgemm_expand(
@@ -176,6 +178,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS, 4) void spgemm_expand(
   const int n_buckets = capacity / 8;
   unsigned short* scattered = reinterpret_cast<unsigned short*>(buckets + n_buckets);  // places by bucket
   unsigned short* sorted = scattered + capacity;                                       // places by column
+  static_assert(EXPAND_BYTES_PER_2_PRODUCTS == 2 * (4 + 4 + 2 + 2) + 2 * 4 / 8, "the arrays above");
   const int task = order ? order[blockIdx.x] : blockIdx.x, entry = first[task], stop = end[task];
   const long long target = starts[task];
   const bool writes = mode != COUNT;

@@ -6,6 +6,8 @@
 // Determinism: atomic additions in any order, so results repeat within rounding, not to the bit.
 #include "common/graph_view.cuh"
 
+constexpr int SWA_COO_THREADS = 1024;  // of a block in cases 1 and 2
+
 // ---------------------------------------------------------------------------------------------------------- helpers
 
 // One matrix by one block: cases 1 (column_block = width) and 2 of the paper. Shared memory holds the sums of all rows
@@ -41,8 +43,8 @@ __device__ __forceinline__ void swa_coo_matrix(float* out, const float* in, cons
 
 // Zero a matrix (n_rows, width) with a row stride, before a kernel that adds to global memory.
 // Launch: a thread per element, 256 per block. Traffic: writes 4 n_rows width bytes.
-extern "C" __global__ __launch_bounds__(256) void spmm_zero(float* __restrict__ out, long long out_first,
-                                                            int out_stride, int n_rows, int width) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_zero(float* __restrict__ out, long long out_first,
+                                                                      int out_stride, int n_rows, int width) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= (long long)n_rows * width) return;
   const int row = static_cast<int>(i / width);
@@ -59,7 +61,7 @@ extern "C" __global__ __launch_bounds__(256) void spmm_zero(float* __restrict__ 
 // Shared memory: max rows * column_block floats, at most 32 KB. Lanes of a sub-warp add to consecutive banks; different
 //   sub-warps of a warp (width <= 16) may conflict in a bank or an address.
 // Traffic: reads (12 nnz) * partitions + 4 nnz width, writes 4 rows width bytes.
-extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_batched(
+extern "C" __global__ __launch_bounds__(SWA_COO_THREADS) void spmm_swa_coo_batched(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
     const int* __restrict__ columns, const float* __restrict__ data, const int* __restrict__ indptr,
     const int* __restrict__ node_ptr, int rows_per_node, int width, int column_block, int partition_bits,
@@ -71,7 +73,7 @@ extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_batched(
 
 // The same for one graph and one channel, whose entries begin at first_entry and have local rows and columns.
 // Launch: 2^partition_bits blocks of 1024 threads.
-extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_graph(
+extern "C" __global__ __launch_bounds__(SWA_COO_THREADS) void spmm_swa_coo_graph(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
     const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long dense_first,
     int out_stride, int dense_stride, int first_entry, int n_entries, int n_rows, int width, int accumulate,
@@ -84,7 +86,7 @@ extern "C" __global__ __launch_bounds__(1024) void spmm_swa_coo_graph(
 // Source: the same paper's case 3, more than 8,192 rows: no shared memory, atomic additions to a zeroed output
 //   (spmm_zero). It multiplies a batch (first_entry 0, strides width) or one graph and channel.
 // Launch: a sub-warp per entry, 256 threads per block. Traffic: reads 12 nnz + 4 nnz width, adds 4 nnz width bytes.
-extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_swa_coo_global(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
     const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long dense_first,
     int out_stride, int dense_stride, int first_entry, int n_entries, int width, int sub_bits) {
@@ -102,11 +104,10 @@ extern "C" __global__ __launch_bounds__(256) void spmm_swa_coo_global(
 //   by division, and atomic additions to a zeroed output (spmm_zero). Scopes as in spmm_swa_coo_global.
 // Launch: n_entries * width threads, 256 per block. One graph of 150 entries, P = 64: 38 blocks.
 // Traffic: every thread reads its entry: 12 nnz width (from L1) + 4 nnz width, adds 4 nnz width bytes.
-extern "C" __global__ __launch_bounds__(256) void spmm_tf(float* __restrict__ out, const float* __restrict__ dense,
-                                                          const int* __restrict__ rows, const int* __restrict__ columns,
-                                                          const float* __restrict__ data, long long out_first,
-                                                          long long dense_first, int out_stride, int dense_stride,
-                                                          int first_entry, int n_entries, int width) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_tf(
+    float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ rows,
+    const int* __restrict__ columns, const float* __restrict__ data, long long out_first, long long dense_first,
+    int out_stride, int dense_stride, int first_entry, int n_entries, int width) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   const long long k = i / width;
   if (k >= n_entries) return;

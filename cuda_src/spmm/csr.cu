@@ -62,7 +62,7 @@ __device__ __forceinline__ void swa_csr_part(float* out, const float* in, const 
 // Traffic: reads 4 (n_rows + 1) + 8 nnz + 4 min(nnz, columns) width bytes, writes 4 n_rows width; neighbours of the
 //   same graph come from L1 / L2. A warp reads whole rows of 16 * 2^lane_bits bytes.
 // Requirements: width, both strides and both pointers divisible by 4 floats.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float4(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void spmm_csr_float4(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
     int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits,
@@ -72,7 +72,7 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float4(
 }
 
 // The same with single floats, for any width, stride and alignment.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void spmm_csr_float1(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
     int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate, int lane_bits,
@@ -88,7 +88,7 @@ extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_csr_float1(
 // Shared memory: none if a lane has one column; else 256 / sub-warp * column_block floats, limited to 32 KB by the
 //   choice of column_block. Consecutive lanes use consecutive banks.
 // Traffic: as above, but indices and weights are read once per partition.
-extern "C" __global__ __launch_bounds__(256) void spmm_swa_csr_batched(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_swa_csr_batched(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, const int* __restrict__ node_ptr,
     int rows_per_node, int width, int column_block, int sub_bits, int blocks_per_graph) {
@@ -98,7 +98,7 @@ extern "C" __global__ __launch_bounds__(256) void spmm_swa_csr_batched(
 }
 
 // The same for one graph and one channel: rows first_row … of a matrix with local columns, as in spmm_csr_float4.
-extern "C" __global__ __launch_bounds__(256) void spmm_swa_csr_graph(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_swa_csr_graph(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
     int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate, int column_block,

@@ -126,11 +126,11 @@ __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* _
 // slices[s, i, c] = scale[i] * x[i, s * slice_width + c], 0 beyond `width`: the dense operand in the layout of the
 // product. Not needed if x has float4 rows and there are no scales.
 // Launch: a thread per 4 floats of a row; 256 threads, grid.y over slices. Traffic: reads and writes `x` once.
-extern "C" __global__ __launch_bounds__(256) void spmm_large_slices(float* __restrict__ slices,
-                                                                    const float* __restrict__ x,
-                                                                    const float* __restrict__ scale, long long x_first,
-                                                                    int x_stride, int n_rows, int width,
-                                                                    int slice_width) {
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_large_slices(float* __restrict__ slices,
+                                                                              const float* __restrict__ x,
+                                                                              const float* __restrict__ scale,
+                                                                              long long x_first, int x_stride,
+                                                                              int n_rows, int width, int slice_width) {
   const int vectors = slice_width / 4;
   const long long element = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const int row = (int)(element / vectors), in_slice = 4 * (int)(element % vectors);

@@ -38,7 +38,7 @@ __device__ __forceinline__ float naive_sum(const float* in, int in_stride, const
 // ----------------------------------------------------------------------------------------------------- entry points
 
 // A whole batch: one block-diagonal matrix.
-extern "C" __global__ __launch_bounds__(256) void spmm_naive_batched(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_naive_batched(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y, p = blockIdx.y * blockDim.x + threadIdx.x;
@@ -48,7 +48,7 @@ extern "C" __global__ __launch_bounds__(256) void spmm_naive_batched(
 
 // The same for one graph and one channel: n_rows rows from first_row on, with local columns. `out` and `dense` start at
 // the graph's first row and the channel's first column; their strides step over the other channels.
-extern "C" __global__ __launch_bounds__(256) void spmm_naive_graph(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_naive_graph(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, long long out_first, long long dense_first,
     int out_stride, int dense_stride, int first_row, int n_rows, int width, int accumulate) {

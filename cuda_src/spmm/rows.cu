@@ -143,45 +143,45 @@ __device__ __forceinline__ void rows_product(float* __restrict__ out, const floa
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float4_1x3(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void spmm_rows_float4_1x3(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float4, 1, 3, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 // One entry at a time: a plain row split.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float4_2x1(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void spmm_rows_float4_2x1(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float4, 2, 1, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
-extern "C" __global__ __launch_bounds__(256, 3) void spmm_rows_float4_2x5(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, 3) void spmm_rows_float4_2x5(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float4, 2, 5, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
-extern "C" __global__ __launch_bounds__(256, 4) void spmm_rows_float4_4x2(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, 4) void spmm_rows_float4_4x2(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float4, 4, 2, false>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float4_1x3m(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void spmm_rows_float4_1x3m(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float4, 1, 3, true>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
-extern "C" __global__ __launch_bounds__(256, at_most(5)) void spmm_rows_float4_1x5m(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, at_most(5)) void spmm_rows_float4_1x5m(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float4, 1, 5, true>(out, dense, indptr, indices, data, n_rows, width, lane_bits);
 }
 
 // For any width and alignment: single floats, up to 32 lanes.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void spmm_rows_float1_1x5m(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void spmm_rows_float1_1x5m(
     float* __restrict__ out, const float* __restrict__ dense, const int* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ data, int n_rows, int width, int lane_bits) {
   rows_product<float, 1, 5, true>(out, dense, indptr, indices, data, n_rows, width, lane_bits);

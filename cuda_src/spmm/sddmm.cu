@@ -47,14 +47,14 @@ __device__ __forceinline__ void sampled_product(float* __restrict__ out, const f
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sddmm_float4(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sddmm_float4(
     float* __restrict__ out, const float* __restrict__ a, const float* __restrict__ b, const int* __restrict__ rows,
     const int* __restrict__ columns, int n_entries, int width, int lane_bits) {
   sampled_product<float4>(out, a, b, rows, columns, n_entries, width, lane_bits);
 }
 
 // The same with single floats, for any width and alignment.
-extern "C" __global__ __launch_bounds__(256, ROW_BLOCKS) void sddmm_float1(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sddmm_float1(
     float* __restrict__ out, const float* __restrict__ a, const float* __restrict__ b, const int* __restrict__ rows,
     const int* __restrict__ columns, int n_entries, int width, int lane_bits) {
   sampled_product<float>(out, a, b, rows, columns, n_entries, width, lane_bits);

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.backend_comparison.workload import Effort, Workload
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Array, Backend, Feed
+from gcnbatch.backends.base import Backend, Feed
 from gcnbatch.backends.cpu import HostBatch, HostFeed
+from gcnbatch.backends.ops import Array
 from gcnbatch.bench import traffic
 from gcnbatch.bench.traffic import Traffic
 from gcnbatch.data.batches import BatchSource

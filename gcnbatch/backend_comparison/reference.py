@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array, Feed, Ops
+from gcnbatch.backends.base import Feed
 from gcnbatch.backends.cpu import CpuBackend, CpuOps, HostBatch, HostFeed
+from gcnbatch.backends.ops import Array, Ops
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps

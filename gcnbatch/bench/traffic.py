@@ -1,6 +1,6 @@
 """Bytes and floating-point operations of every operation, from which all GB/s and GFLOP/s are computed.
 
-Each function has the name and the first arguments of an operation in `gcnbatch.backends.base.Ops`. It reads only their
+Each function has the name and the first arguments of an operation in `gcnbatch.backends.ops.Ops`. It reads only their
 shapes, so arrays of any backend are accepted. The rules:
 
 - Bytes are compulsory traffic: every input is read once, every result written once, with 4 bytes per element (1 for a
@@ -9,7 +9,7 @@ shapes, so arrays of any backend are accepted. The rules:
 - An addition, multiplication, division, comparison, exponential, logarithm or square root of the formula is 1 flop; a
   multiply-add is 2. Index arithmetic and random numbers count 0.
 
-Dimensions as in `gcnbatch.backends.base`: N nodes, F / P features in / out, C channels, B graphs, R rows of targets, K
+Dimensions as in `gcnbatch.backends.ops`: N nodes, F / P features in / out, C channels, B graphs, R rows of targets, K
 outputs, nnz stored entries.
 """
 
@@ -20,7 +20,8 @@ from inspect import getfullargspec
 from math import prod
 from typing import Any, NamedTuple
 
-from gcnbatch.backends.base import Adjacency, Array, Batch, Csr, GraphFeatures, Readout
+from gcnbatch.backends.base import Batch
+from gcnbatch.backends.ops import Adjacency, Array, Csr, GraphFeatures, Readout
 
 
 class Traffic(NamedTuple):

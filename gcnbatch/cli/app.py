@@ -1,4 +1,4 @@
-"""The ``gcnbatch`` command: registers its commands and reports an error as one line and an exit code."""
+"""The ``gcnbatch`` command: finds its commands and reports an error as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -8,27 +8,14 @@ import gc
 import os
 import signal
 import sys
+from collections import UserDict
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.core
 
 from gcnbatch import __version__, machine
-from gcnbatch.cli import (
-    baseline,
-    bench,
-    benchmark,
-    compare,
-    compare_runs,
-    data,
-    explain,
-    infer,
-    info,
-    kernels,
-    report,
-    train,
-    tune,
-)
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 from gcnbatch.ranks.launch import launched
 from gcnbatch.text import printable
@@ -37,7 +24,44 @@ EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or con
 _READER_GONE = 128 + signal.SIGPIPE  # what a shell reports for a program that SIGPIPE has ended
 
 
+# Commands and groups of commands in the order of the help, and their modules in this folder. A group's module has its
+# `app`; a command's module has EPILOG and a function of the command's name.
+_MODULES = {
+    "train": "train",
+    "infer": "infer",
+    "tune": "tune",
+    "baseline": "baseline",
+    "explain": "explain",
+    "compare-runs": "compare_runs",
+    "report": "report",
+    "compare-backends": "compare",
+    "info": "info",
+    "data": "data",
+    "bench": "bench",
+    "benchmark": "benchmark",
+    "kernels": "kernels",
+}
+
+
+class _OnDemand(UserDict[str, Any]):
+    """The commands by name. Each is built when it is first asked for, because Typer takes long to build them all."""
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            module, alone = import_module(f"gcnbatch.cli.{_MODULES[name]}"), typer.Typer(rich_markup_mode=None)
+            if hasattr(module, "app"):
+                alone.add_typer(module.app, name=name)
+            else:
+                alone.command(name, epilog=module.EPILOG)(getattr(module, name.replace("-", "_")))
+            self.data[name] = typer.main.get_group(alone).commands[name]
+        return self.data[name]
+
+
 class _Commands(typer.core.TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _OnDemand(dict.fromkeys(_MODULES))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; end quietly when the reader of a pipe, such as head, has what it wanted."""
         try:
@@ -58,19 +82,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
 )
-app.command("train", epilog=train.EPILOG)(train.train)
-app.command("infer", epilog=infer.EPILOG)(infer.infer)
-app.command("tune", epilog=tune.EPILOG)(tune.tune)
-app.command("baseline", epilog=baseline.EPILOG)(baseline.baseline)
-app.command("explain", epilog=explain.EPILOG)(explain.explain)
-app.command("compare-runs", epilog=compare_runs.EPILOG)(compare_runs.compare_runs)
-app.command("report", epilog=report.EPILOG)(report.report)
-app.command("compare-backends", epilog=compare.EPILOG)(compare.compare_backends)
-app.add_typer(data.app, name="data")
-app.add_typer(bench.app, name="bench")
-app.add_typer(benchmark.app, name="benchmark")
-app.add_typer(kernels.app, name="kernels")
-app.command("info", epilog=info.EPILOG)(info.info)
 
 
 def _version(value: bool) -> None:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array, Backend, Batch, Csr
+from gcnbatch.backends.base import Backend, Batch
+from gcnbatch.backends.ops import Array, Csr
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Join, Junction, Layer, Relu
 

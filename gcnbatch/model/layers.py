@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from gcnbatch.backends.base import ORIGIN, START, Array, Batch, Clock, Csr, DropoutKey, Offset, Ops, Readout
+from gcnbatch.backends.base import ORIGIN, START, Batch, Clock, Offset
+from gcnbatch.backends.ops import Array, Csr, DropoutKey, Ops, Readout
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 

@@ -1,4 +1,4 @@
-"""The executable specification: every operation of `gcnbatch.backends.base.Ops`, forward and backward, in plain NumPy.
+"""The executable specification: every operation of `gcnbatch.backends.ops.Ops`, forward and backward, in plain NumPy.
 
 This code is written to be read and to be correct, not to be fast. The functions accept any float type and compute in
 it; the float64 result is the exact value that every backend is compared with. ``tests/reference`` checks the functions
@@ -24,7 +24,7 @@ from gcnbatch.reference.relu import relu, relu_backward
 from gcnbatch.reference.spmm import sddmm, spmm, spmm_backward
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.base import Ops
+    from gcnbatch.backends.ops import Ops
 
 
 class ReferenceOps:

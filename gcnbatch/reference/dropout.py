@@ -15,7 +15,7 @@ from gcnbatch import philox
 from gcnbatch.reference.arrays import Float
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.base import DropoutKey
+    from gcnbatch.backends.ops import DropoutKey
 
 
 def dropout(x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gcnbatch.reference.arrays import Float
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.base import Readout
+    from gcnbatch.backends.ops import Readout
 
 
 def readout(h: Float, node_ptr: NDArray[np.integer[Any]], kind: Readout) -> tuple[Float, NDArray[np.int64] | None]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Array, Backend, Batch, Clock, Csr, Feed, Offset, Ops, Runner
+from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, Feed, Offset, Runner
+from gcnbatch.backends.ops import Array, Csr, Ops
 from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.partition import partition

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.kipf import engine
 from gcnbatch.backends.cuda.fused.kipf.schedule import TrainingStep
 from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
+from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Dropout, GraphConv, Relu, Weights

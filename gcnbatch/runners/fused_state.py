@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array
 from gcnbatch.backends.cuda.fused.shared.model import VALUES, DeviceModel, UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.copies import aligned
+from gcnbatch.backends.ops import Array
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.model.layers import Dropout
 from gcnbatch.model.parameters import ParameterLayout

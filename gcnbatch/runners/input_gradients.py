@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array, Backend, Batch
+from gcnbatch.backends.base import Backend, Batch
+from gcnbatch.backends.ops import Array
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.model.frozen import FrozenModel, InputGradients, Pairs, freeze

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Array, Backend, Batch, Clock, CohortRunner, Offset, Runner
+from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, CohortRunner, Offset, Runner
+from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Flow
 from gcnbatch.model.layers import Context

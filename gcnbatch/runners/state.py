@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array, Backend
+from gcnbatch.backends.base import Backend
+from gcnbatch.backends.ops import Array
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn

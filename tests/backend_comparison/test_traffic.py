@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cpu import HostBatch
+from gcnbatch.backends.ops import Ops
 from gcnbatch.bench import traffic
 from gcnbatch.data.sparse import Adjacency, Csr
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Clock, Csr, Ops
+from gcnbatch.backends.base import Clock
+from gcnbatch.backends.ops import Adjacency, Csr, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import GraphFeatures

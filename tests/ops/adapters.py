@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Array, Ops
 from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.backends.ops import Array, Ops
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.sparse import Csr

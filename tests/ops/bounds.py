@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from gcnbatch.backends.base import DropoutKey
+from gcnbatch.backends.ops import DropoutKey
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import dropout as reference_dropout
@@ -183,7 +183,7 @@ def softplus(z: Rounded) -> Rounded:
 
 
 class RoundedOps:
-    """`gcnbatch.backends.base.Ops` on `Rounded` arrays, by the formulas of the reference."""
+    """`gcnbatch.backends.ops.Ops` on `Rounded` arrays, by the formulas of the reference."""
 
     def matmul(self, x: Rounded, w: Rounded, graphs: object = None) -> Rounded:
         return x @ w

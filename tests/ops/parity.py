@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gcnbatch.backends.base import Array
+from gcnbatch.backends.ops import Array
 from gcnbatch.data.sparse import Adjacency, Csr
 from tests.ops.adapters import REFERENCE, Adapter
 from tests.ops.bounds import Rounded, RoundedOps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gcnbatch import philox
-from gcnbatch.backends.base import DropoutKey
+from gcnbatch.backends.ops import DropoutKey
 from tests.ops.adapters import Adapter
 from tests.ops.cases import Case, normal
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases

@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from gcnbatch import philox
-from gcnbatch.backends.base import DropoutKey
+from gcnbatch.backends.ops import DropoutKey
 from gcnbatch.reference.dropout import dropout, dropout_backward
 from tests.reference.numerical import assert_gradient
 

@@ -12,9 +12,10 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Feed, GraphFeatures, Launched, Ops, PartialOps
+from gcnbatch.backends.base import Feed, Launched
 from gcnbatch.backends.cpu.distributed import distributed_ops
 from gcnbatch.backends.cpu.ops import CpuOps, Float
+from gcnbatch.backends.ops import Adjacency, GraphFeatures, Ops, PartialOps
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
 from gcnbatch.ranks.communicator import Communicator

@@ -21,9 +21,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Csr, Ops, Readout
 from gcnbatch.backends.cpu.backend import CpuBackend, HostBatch, HostFeed, HostMeter
 from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to
+from gcnbatch.backends.ops import Adjacency, Csr, Ops, Readout
 from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
 from gcnbatch.data.sparse import check_reach
@@ -255,7 +255,7 @@ def exclusive_sums(ptr: NDArray[np.int64], graphs: NDArray[np.int64]) -> NDArray
 
 
 class CompiledOps(CpuOps):
-    """`gcnbatch.backends.base.Ops` on the CPU with Numba's loops; as deterministic as `CpuOps`."""
+    """`gcnbatch.backends.ops.Ops` on the CPU with Numba's loops; as deterministic as `CpuOps`."""
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
         y = np.empty((len(x.indptr) - 1, w.shape[1]), np.float32)

@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Adjacency, Ops, PartialOps
 from gcnbatch.backends.cpu.ops import Float, add_to
+from gcnbatch.backends.ops import Adjacency, Ops, PartialOps
 from gcnbatch.data.graph_part import HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
 
@@ -26,7 +26,7 @@ def distributed_ops(local: PartialOps, ranks: Communicator, sync_batch_norm: boo
 
 
 class DistributedOps:
-    """`gcnbatch.backends.base.Ops` on this rank's rows; all others are those of `local`.
+    """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
     Gradients by parameters are this rank's addends: their sum over the ranks is the gradient on the global batch.
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Adjacency, Csr, DropoutKey, GraphFeatures, Readout
 from gcnbatch.backends.blas import BlasThreads
+from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, Readout
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
@@ -22,7 +22,7 @@ _threads = BlasThreads()
 
 
 class CpuOps:
-    """`gcnbatch.backends.base.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
+    """`gcnbatch.backends.ops.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
 
     Small dense products run on one BLAS thread: see `gcnbatch.backends.blas`.
     """

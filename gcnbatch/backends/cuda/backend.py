@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Feed, Launched, Ops
+from gcnbatch.backends.base import Feed, Launched
 from gcnbatch.backends.cuda.batches.streaming import open_batches
 from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.ops.matmul import Precision
@@ -20,6 +20,7 @@ from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.ops import PerGraphSparseOps, SparseOps
+from gcnbatch.backends.ops import Ops
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 

@@ -75,7 +75,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 @pytest.fixture
 def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """The first device of the stand-in, opened, with all kernels of the package; they need no compiler."""
-    monkeypatch.setattr(device.atexit, "register", lambda function: None)
+    monkeypatch.setattr("atexit.register", lambda function: None)
     monkeypatch.setattr(KernelCache, "build", lambda *about: None)
     monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
     device._open[0] = Device(0, KernelCache(), package_sources())
@@ -128,7 +128,7 @@ def cache(tmp_path: Path) -> KernelCache:
 @pytest.fixture
 def opened(fake: Fake, nvcc: Path, cache: KernelCache, sources: Sources, monkeypatch: pytest.MonkeyPatch) -> Device:
     """An opened device of the stand-in, with the two sources as its kernels."""
-    monkeypatch.setattr(device.atexit, "register", lambda function: None)
+    monkeypatch.setattr("atexit.register", lambda function: None)
     return Device(0, cache, sources)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backends.cuda.runtime import device as devices
+from gcnbatch.backends.cuda.runtime import context
 from gcnbatch.backends.cuda.runtime.device import Device
 
 
@@ -59,7 +59,7 @@ def exhausted(device: Device, fail_at: int) -> Iterator[Allocations]:
         return lock(*about, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "SMALL_BYTES", 0)
+        patch.setattr(context, "SMALL_BYTES", 0)
         patch.setattr(device, "allocator", _Allocator(device.allocator, allocations))
         patch.setattr(device.driver, "pagelocked_empty", pagelocked_empty)
         yield allocations

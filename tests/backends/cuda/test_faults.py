@@ -134,7 +134,7 @@ step, steps = Progress.step, iter(range(100))
 def lose(progress):
     step(progress)
     if next(steps) == 3:
-        nowhere = DeviceArray(1 << 46, (64,), devices.FLOAT32)
+        nowhere = DeviceArray(1 << 46, (64,), np.dtype(np.float32))
         devices._open[0].launch("relu_forward", elementwise(64, per_thread=4), y=nowhere, x=nowhere, n=64)
 Progress.step = lose
 main()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gcnbatch.backends.cuda.backend import BatchedOps
 from gcnbatch.backends.cuda.fused.kipf.engine import most_elements
 from gcnbatch.backends.cuda.ops import common, matmul_tall
-from gcnbatch.backends.cuda.runtime.launch import MAX_GRID_X, MAX_GRID_YZ
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, MAX_GRID_X, MAX_GRID_YZ
 from gcnbatch.backends.cuda.spmm import geometry
 from gcnbatch.data.batches import PreparedRows
 from gcnbatch.data.sparse import MAX_ENTRIES
@@ -68,14 +68,14 @@ def test_sparse_launches_reach_every_row_or_are_not_used(N: int, per_row: int, P
     entries = min(N * per_row, MAX_ENTRIES)
     assume(P % vector == 0)
     rows = geometry.sparse_rows(N, entries, P, vector, H200)
-    each = geometry.THREADS >> (rows.lane_bits + rows.group_bits)
+    each = BLOCK_THREADS >> (rows.lane_bits + rows.group_bits)
     assert N <= rows.launch.grid[0] * each * rows.passes <= INT32
     if short := geometry.short_rows(N, P, vector, 1, 32, 256):
         launch, lane_bits = short
         assert N << lane_bits <= launch.grid[0] * launch.threads <= 2**32
     if geometry.swa_csr_reaches(1, N, P):
         swa = geometry.swa_csr(1, N, P)
-        assert N << swa.sub_bits <= swa.launch.grid[0] * geometry.THREADS <= 2**32
+        assert N << swa.sub_bits <= swa.launch.grid[0] * BLOCK_THREADS <= 2**32
     assert geometry.gather(1, N * P, H200).grid[1] <= MAX_GRID_YZ
 
 

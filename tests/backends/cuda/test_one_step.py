@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from gcnbatch.backend_comparison.workload import Workload, opened
-from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
+from gcnbatch.backends.ops import Ops
 from gcnbatch.config import CudaConfig, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet

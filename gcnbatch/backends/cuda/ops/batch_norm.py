@@ -20,7 +20,7 @@ class BatchNormSaved(NamedTuple):
 
 
 class BatchNormOps(KernelOps):
-    """`batch_norm` of `gcnbatch.backends.base.Ops` and its gradients."""
+    """`batch_norm` of `gcnbatch.backends.ops.Ops` and its gradients."""
 
     def batch_norm(
         self,

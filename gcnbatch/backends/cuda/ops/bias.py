@@ -9,7 +9,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class BiasOps(KernelOps):
-    """`bias_add` of `gcnbatch.backends.base.Ops` and its gradient."""
+    """`bias_add` of `gcnbatch.backends.ops.Ops` and its gradient."""
 
     def bias_add(
         self, y: DeviceArray, b: DeviceArray, graphs: Any = None, out: DeviceArray | None = None

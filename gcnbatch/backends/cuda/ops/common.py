@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 
-THREADS = 256
 FLOAT_BYTES, DOUBLE_BYTES, COUNTER_BYTES = 4, 8, 4
 ROWS_PER_THREAD: int = declared("dense/batch_norm.cu").constant("STRIP")  # fewest rows that a thread reduces
 
@@ -52,15 +51,15 @@ def row_tiles(N: int, P: int) -> Launch:
     Launch(grid=(60, 1, 1), block=(16, 16, 1), shared=0)
     """
     vectors = ceil_div(P, 4)
-    x = min(next_power_of_two(vectors), THREADS)
-    y = THREADS // x
+    x = min(next_power_of_two(vectors), BLOCK_THREADS)
+    y = BLOCK_THREADS // x
     return Launch((ceil_div(N, y), ceil_div(vectors, x), 1), (x, y, 1))
 
 
 def columns_by_rows(P: int) -> tuple[int, int]:
     """Return the block shape (columns, rows): up to 32 columns, and as many rows as threads allow."""
     x = min(next_power_of_two(P), 32)
-    return x, THREADS // x
+    return x, BLOCK_THREADS // x
 
 
 class KernelOps:

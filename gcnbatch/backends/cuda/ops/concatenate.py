@@ -11,7 +11,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class ConcatenateOps(KernelOps):
-    """`add`, `maximum` and `concatenate` of `gcnbatch.backends.base.Ops` (dense/NAME.cu)."""
+    """`add`, `maximum` and `concatenate` of `gcnbatch.backends.ops.Ops` (dense/NAME.cu)."""
 
     def add(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
         y = self.device.empty(a.shape)

@@ -26,7 +26,7 @@ class DenseOps(
     LossOps,
     OptimizerOps,
 ):
-    """The dense part of `gcnbatch.backends.base.Ops` on `DeviceArray`.
+    """The dense part of `gcnbatch.backends.ops.Ops` on `DeviceArray`.
 
     Every method launches kernels on the device's stream and returns without waiting. Parameters and errors as
     `MatmulOps`.

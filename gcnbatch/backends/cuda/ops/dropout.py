@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from gcnbatch import philox
-from gcnbatch.backends.base import DropoutKey
 from gcnbatch.backends.cuda.ops.common import KernelOps
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import DropoutKey
 
 
 class DropoutOps(KernelOps):
-    """`dropout` of `gcnbatch.backends.base.Ops` and its gradient."""
+    """`dropout` of `gcnbatch.backends.ops.Ops` and its gradient."""
 
     def dropout(self, x: DeviceArray, rate: float, key: DropoutKey) -> tuple[DeviceArray, DeviceArray]:
         assert not key.first, "the kernel counts elements from 0"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gcnbatch.backends.base import GraphFeatures
 from gcnbatch.backends.cuda.ops.common import KernelOps
 from gcnbatch.backends.cuda.runtime.launch import thread_per_output
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import GraphFeatures
 
 
 class JoinOps(KernelOps):
-    """`join` of `gcnbatch.backends.base.Ops` and its gradient."""
+    """`join` of `gcnbatch.backends.ops.Ops` and its gradient."""
 
     def join(
         self, r: DeviceArray, features: GraphFeatures, mean: DeviceArray, scale: DeviceArray, limit: float

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.ops.common import FLOAT_BYTES, THREADS, KernelOps
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.ops.common import FLOAT_BYTES, KernelOps
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -26,11 +26,11 @@ def warp_rows(N: int) -> Launch:
     >>> warp_rows(950)
     Launch(grid=(119, 1, 1), block=(256, 1, 1), shared=0)
     """
-    return Launch((ceil_div(N, ROWS), 1, 1), (THREADS, 1, 1))
+    return Launch((ceil_div(N, ROWS), 1, 1), (BLOCK_THREADS, 1, 1))
 
 
 class LayerNormOps(KernelOps):
-    """`layer_norm` of `gcnbatch.backends.base.Ops` and its gradients."""
+    """`layer_norm` of `gcnbatch.backends.ops.Ops` and its gradients."""
 
     def layer_norm(
         self, x: DeviceArray, gamma: DeviceArray, beta: DeviceArray, epsilon: float, relu: bool = False

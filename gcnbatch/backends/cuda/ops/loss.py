@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, THREADS, KernelOps
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, KernelOps
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
 
+LOSS_THREADS: int = declared("dense/loss.cu").constant("LOSS_THREADS")
 ENTRIES_OF_ONE_BLOCK = 16_384  # a loss of at most so many entries is one launch of one block
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
 
@@ -20,12 +22,12 @@ def loss_geometry(n_entries: int, n_threads: int, multiprocessors: int) -> Launc
     ((608, 1, 1), (1056, 1, 1))
     """
     if n_entries <= ENTRIES_OF_ONE_BLOCK:
-        return Launch((1, 1, 1), (min(max(ceil_div(n_threads, 32), 1) * 32, 1024), 1, 1))
-    return Launch((min(ceil_div(n_threads, THREADS), 8 * multiprocessors), 1, 1), (THREADS, 1, 1))
+        return Launch((1, 1, 1), (min(max(ceil_div(n_threads, 32), 1) * 32, LOSS_THREADS), 1, 1))
+    return Launch((min(ceil_div(n_threads, BLOCK_THREADS), 8 * multiprocessors), 1, 1), (BLOCK_THREADS, 1, 1))
 
 
 class LossOps(KernelOps):
-    """The losses of `gcnbatch.backends.base.Ops`; totals and weights are arrays of shape (1,)."""
+    """The losses of `gcnbatch.backends.ops.Ops`; totals and weights are arrays of shape (1,)."""
 
     def sigmoid_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None

@@ -157,7 +157,7 @@ def backward_geometry(
 
 
 class MatmulOps(BiasOps):
-    """`matmul` and `linear` of `gcnbatch.backends.base.Ops` and their gradients.
+    """`matmul` and `linear` of `gcnbatch.backends.ops.Ops` and their gradients.
 
     Parameters
     ----------

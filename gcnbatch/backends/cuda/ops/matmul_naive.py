@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NaiveMatmul:
-    """`matmul` and `matmul_backward` of `gcnbatch.backends.base.Ops`, one thread per output; no backend uses it."""
+    """`matmul` and `matmul_backward` of `gcnbatch.backends.ops.Ops`, one thread per output; no backend uses it."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, THREADS, KernelOps
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
+from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, KernelOps
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-MAX_NORM_BLOCKS = THREADS  # the last block of `clip_norm_factor` adds the blocks' sums, one per thread
+MAX_NORM_BLOCKS = BLOCK_THREADS  # the last block of `clip_norm_factor` adds the blocks' sums, one per thread
 
 
 def norm_geometry(n: int) -> Launch:
     """Return the launch of `clip_norm_factor` over `n` gradients; n = 0: one block, which writes the factor 1."""
-    return Launch((min(max(ceil_div(n, 4 * THREADS), 1), MAX_NORM_BLOCKS), 1, 1), (THREADS, 1, 1))
+    return Launch((min(max(ceil_div(n, 4 * BLOCK_THREADS), 1), MAX_NORM_BLOCKS), 1, 1), (BLOCK_THREADS, 1, 1))
 
 
 class OptimizerOps(KernelOps):
-    """`adam_step`, `sgd_step` and `clip_norm` of `gcnbatch.backends.base.Ops`."""
+    """`adam_step`, `sgd_step` and `clip_norm` of `gcnbatch.backends.ops.Ops`."""
 
     def clip_norm(self, gradients: DeviceArray, max_norm: float) -> None:
         launch, factor = norm_geometry(gradients.size), self.device.empty((1,))

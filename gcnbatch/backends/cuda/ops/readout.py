@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcnbatch.backends.base import Readout
 from gcnbatch.backends.cuda.ops.common import KernelOps, columns_by_rows
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import Readout
 
 
 class ReadoutSaved(NamedTuple):
@@ -28,7 +28,7 @@ def readout_geometry(B: int, P: int) -> Launch:
 
 
 class ReadoutOps(KernelOps):
-    """`readout` of `gcnbatch.backends.base.Ops` and its gradient."""
+    """`readout` of `gcnbatch.backends.ops.Ops` and its gradient."""
 
     def readout(self, h: DeviceArray, node_ptr: DeviceArray, kind: Readout) -> tuple[DeviceArray, ReadoutSaved]:
         B, (N, P) = len(node_ptr) - 1, h.shape

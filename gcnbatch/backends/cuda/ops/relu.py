@@ -8,7 +8,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class ReluOps(KernelOps):
-    """`relu` of `gcnbatch.backends.base.Ops` and its gradient."""
+    """`relu` of `gcnbatch.backends.ops.Ops` and its gradient."""
 
     def relu(self, x: DeviceArray, out: DeviceArray | None = None) -> DeviceArray:
         y = self.or_empty(out, x.shape)

@@ -1,47 +1,30 @@
-"""One device: memory, stream and errors. Only `device`, `copies`, `kernels`, `events` and `loader` call PyCUDA.
+"""One device: its context (`context`), and the launches of its kernels.
 
-All work runs in order on one stream, except the copies of a streamed data set (`copies`). The host waits for the device
-only in `upload`, `download` and `synchronize`, when it reads an `Event`, and before it refills pinned memory.
+Only `context`, `copies`, `kernels`, `events` and `loader` call PyCUDA.
 """
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from copy import copy
-from functools import cached_property
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
-from gcnbatch.backends.cuda.runtime.copies import Copies, Pinned, aligned
-from gcnbatch.backends.cuda.runtime.events import Event, Observation
+from gcnbatch.backends.cuda.runtime.context import DeviceContext, Slabs
+from gcnbatch.backends.cuda.runtime.events import Observation
 from gcnbatch.backends.cuda.runtime.kernels import Kernels
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
-from gcnbatch.errors import DeviceLost, MachineError
+from gcnbatch.errors import MachineError
 from gcnbatch.resources import cuda_sources
 
 SHARED_WITHOUT_ASKING = 48 * 1024
-SMALL_BYTES, SLAB_BYTES, ALIGNMENT = 1 << 20, 16 << 20, 256
-FLOAT32 = np.dtype(np.float32)
-Shape = int | tuple[int, ...]
 
 
-class MemoryInfo(NamedTuple):
-    """Free and total bytes of the device's memory."""
-
-    free: int
-    total: int
-
-
-class Device:
+class Device(DeviceContext):
     """An opened device. `open_device` creates it.
 
     Parameters
@@ -53,44 +36,25 @@ class Device:
 
     Attributes
     ----------
-    info : DeviceInfo
     launches : int
         Kernels launched so far.
     observer : list of Observation or None
         If a list, every launch is timed by a pair of events and appended to it.
-    peak_bytes : int
-        The most bytes that arrays held at once; may be reset to 0.
     kernels : Kernels
         Kernels of `sources`.
-    allocator
-        PyCUDA's memory pool, the only source of device memory (`allocate`, `active_bytes`).
-    driver, stream
-        PyCUDA's driver module and stream, for libraries that run together with these kernels.
+
+    Further attributes as `DeviceContext`.
     """
 
     def __init__(self, number: int, cache: KernelCache, sources: Sources) -> None:
-        self.info = loader.choose(number)
-        self.driver = loader.load_cuda()
-        self.launches, self.peak_bytes = 0, 0
+        super().__init__(number)
+        self.launches = 0
         self.observer: list[Observation] | None = None
         self.kernels = Kernels(self.driver, self.info.capability, cache, sources, self.errors)
         self._sources = sources
         self._twins: dict[str, Device] = {}  # `fast_math`, `for_cohorts`
         self._is_fast = False
         self._workspaces: dict[str, DeviceArray] = {}
-        self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
-        self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
-        self._sent = Pinned(self)  # `send`
-        with self.errors():
-            self._device = self.driver.Device(number)
-            self._context = self._device.retain_primary_context()
-            self._context.push()
-            atexit.register(self._close)
-            self.stream = self.driver.Stream()
-            self.allocator = self.driver.DeviceMemoryPool()
-        # Small arrays are allocated in slabs, one after the other; a slab is freed with its last array.
-        self._slab: Any = None
-        self._slab_ptr, self._slab_used = 0, SLAB_BYTES
 
     def fast_math(self) -> Device:
         """Return this device, with the same memory and stream, but with kernels compiled with fast-math; cached."""
@@ -104,222 +68,9 @@ class Device:
         if name not in self._twins:
             twin = copy(self)
             twin.kernels = Kernels(self.driver, self.info.capability, cache, self._sources, self.errors)
-            twin._slab, twin._slab_used, twin._twins, twin._is_fast = None, SLAB_BYTES, {}, is_fast
+            twin._slabs, twin._twins, twin._is_fast = Slabs(twin._allocate), {}, is_fast
             self._twins[name] = twin
         return self._twins[name]
-
-    # -------------------------------------------------------------------------------------------- properties
-
-    @property
-    def name(self) -> str:
-        """Name, such as ``"NVIDIA H100 80GB HBM3"``."""
-        return self.info.name
-
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """Compute capability, such as (9, 0)."""
-        return self.info.capability
-
-    @property
-    def multiprocessors(self) -> int:
-        """Number of streaming multiprocessors."""
-        return self.info.multiprocessors
-
-    @cached_property
-    def l2_bytes(self) -> int:
-        """Size of L2 in bytes."""
-        with self.errors():
-            return int(self._device.get_attribute(self.driver.device_attribute.L2_CACHE_SIZE))
-
-    @cached_property
-    def copies(self) -> Copies:
-        """The copies that overlap with kernels."""
-        return Copies(self)
-
-    def memory(self) -> MemoryInfo:
-        """Return the free and total memory now, including the use by other processes."""
-        with self.errors():
-            return MemoryInfo(*self.driver.mem_get_info())
-
-    # ---------------------------------------------------------------------------------------------- arrays
-
-    def empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
-        """Return an uninitialised array.
-
-        Raises
-        ------
-        MachineError
-            When the device runs out of memory.
-        """
-        shape = (shape,) if isinstance(shape, int) else shape
-        dtype = FLOAT32 if dtype is np.float32 else np.dtype(dtype)
-        nbytes = prod(shape) * dtype.itemsize
-        if not nbytes:
-            return DeviceArray(0, shape, dtype)
-        if nbytes > SMALL_BYTES:
-            owner = self._allocate(nbytes)
-            return DeviceArray(int(owner), shape, dtype, owner)
-        start = self._slab_used
-        self._slab_used += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        if self._slab_used > SLAB_BYTES:
-            self._slab = self._allocate(SLAB_BYTES)
-            self._slab_ptr, start = int(self._slab), 0
-            self._slab_used = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return DeviceArray(self._slab_ptr + start, shape, dtype, self._slab)
-
-    def _allocate(self, nbytes: int) -> Any:
-        try:
-            owner = self.allocator.allocate(nbytes)
-        except self.driver.Error as error:
-            raise self._failure(error, nbytes) from error
-        self.peak_bytes = max(self.peak_bytes, self.allocator.active_bytes)
-        return owner
-
-    def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
-        """Return an array of zeros."""
-        array = self.empty(shape, dtype)
-        self.clear(array)
-        return array
-
-    def clear(self, array: DeviceArray) -> None:
-        """Set every byte of `array` to 0."""
-        if array.nbytes:
-            with self.errors():
-                self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
-
-    def upload(self, host: ArrayLike, out: DeviceArray | None = None) -> DeviceArray:
-        """Copy `host` to `out` or a new array, wait for the copy, and return the array.
-
-        Raises
-        ------
-        ValueError
-            When shape or type differ from those of `out`.
-        """
-        values = np.asarray(host, order="C")
-        array = self.upload_async(values, self.empty(values.shape, values.dtype) if out is None else out)
-        self.synchronize()
-        return array
-
-    def upload_async(self, host: NDArray[Any], out: DeviceArray, stream: Any = None) -> DeviceArray:
-        """Queue a copy of `host` to `out` on `stream` (default: the device's), and return `out`.
-
-        `host` comes from `pinned`. It must not change until an event recorded after this call has passed.
-
-        Raises
-        ------
-        ValueError
-            When shapes or types differ, or `host` is not contiguous.
-        """
-        if host.shape != out.shape or host.dtype != out.dtype or not host.flags.c_contiguous:
-            raise ValueError(f"{host.dtype} {host.shape} does not fit {out.dtype} {out.shape}, row-major")
-        if out.nbytes:
-            with self.errors():
-                self.driver.memcpy_htod_async(out.ptr, host, self.stream if stream is None else stream)
-        return out
-
-    def send(self, *copies: tuple[NDArray[Any], DeviceArray]) -> None:
-        """Queue a copy of each host array to its device array; the host arrays may change after this call.
-
-        The arrays are staged in one pinned buffer. So this call waits for the copies of the previous call, and for the
-        work queued before those copies.
-
-        Raises
-        ------
-        ValueError
-            When shapes or types of a pair differ.
-        """
-        staged, start = self._sent.take(sum(aligned(host.nbytes) for host, _ in copies)), 0
-        try:
-            for host, out in copies:
-                place = staged[start : start + host.nbytes].view(host.dtype).reshape(host.shape)
-                np.copyto(place, host)
-                self.upload_async(place, out)
-                start += aligned(host.nbytes)
-        finally:
-            self._sent.sent(self.event())
-
-    def send_rows(self, host: NDArray[Any], out: DeviceArray, pitch: int) -> None:
-        """As `send`, for row r of `host` (rows, …) to the array that lies r `pitch` bytes after `out`."""
-        if host.shape[1:] != out.shape or host.dtype != out.dtype:
-            raise ValueError(f"{host.dtype} {host.shape} does not fit rows of {out.dtype} {out.shape}")
-        staged = self._sent.take(aligned(host.nbytes))[: host.nbytes]
-        try:
-            rows = staged.view(host.dtype).reshape(host.shape)
-            np.copyto(rows, host)
-            if len(rows) == 1:
-                self.upload_async(rows[0], out)
-                return
-            with self.errors():
-                copy_rows = self.driver.Memcpy2D()
-                copy_rows.set_src_host(staged)
-                copy_rows.set_dst_device(out.ptr)
-                copy_rows.src_pitch, copy_rows.dst_pitch = out.nbytes, pitch
-                copy_rows.width_in_bytes, copy_rows.height = out.nbytes, len(host)
-                copy_rows(self.stream)
-        finally:
-            self._sent.sent(self.event())
-
-    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> NDArray[Any]:
-        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …)."""
-        nbytes = rows * array.nbytes
-        if not nbytes:
-            return np.empty((rows, *array.shape), array.dtype)
-        if rows == 1:
-            return self.fetch(array)[np.newaxis]
-        host = self._pinned_for(nbytes)
-        with self.errors():
-            copy_rows = self.driver.Memcpy2D()
-            copy_rows.set_src_device(array.ptr)
-            copy_rows.set_dst_host(host)
-            copy_rows.src_pitch, copy_rows.dst_pitch = pitch, array.nbytes
-            copy_rows.width_in_bytes, copy_rows.height = array.nbytes, rows
-            copy_rows(self.stream)
-        self.synchronize()
-        return host.view(array.dtype).reshape(rows, *array.shape).copy()
-
-    def download(self, array: DeviceArray, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Copy `array` to `out` on the host or to a new array, and return that; wait for all queued work.
-
-        `out` has the shape and type of `array`. If it comes from `pinned`, a small copy takes half the time.
-        """
-        host = np.empty(array.shape, array.dtype) if out is None else out
-        if array.nbytes:
-            with self.errors():
-                self.driver.memcpy_dtoh_async(host, array.ptr, self.stream)
-        self.synchronize()
-        return host
-
-    def fetch(self, array: DeviceArray) -> NDArray[Any]:
-        """Return a host copy of `array`, staged in a pinned buffer: faster than `download` for small arrays."""
-        host = self._pinned_for(array.nbytes)
-        return self.download(array, host.view(array.dtype).reshape(array.shape)).copy()
-
-    def _pinned_for(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return `nbytes` of the pinned buffer of fetched arrays."""
-        if self._fetched.nbytes < nbytes:
-            self._fetched = self.pinned(max(nbytes, 2 * self._fetched.nbytes), np.uint8)
-        return self._fetched[:nbytes]
-
-    def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
-
-        PyCUDA never frees this memory: allocate it once and reuse it.
-
-        Raises
-        ------
-        MachineError
-            When the host has no more memory to lock.
-        """
-        if not prod((shape,) if isinstance(shape, int) else shape):
-            return np.empty(shape, dtype)
-        with self.errors():
-            try:
-                found: NDArray[Any] = self.driver.pagelocked_empty(shape, np.dtype(dtype))
-            except self.driver.MemoryError as error:
-                raise MachineError(
-                    f"page-locked memory for {self._subject}", "out of memory", hint="Free some memory of the host."
-                ) from error
-        return found
 
     def workspace(self, name: str, nbytes: int) -> DeviceArray:
         """Return at least `nbytes` bytes (uint8) that persist under `name` between calls.
@@ -331,8 +82,6 @@ class Device:
         if held is None or held.nbytes < nbytes:
             held = self._workspaces[name] = self.zeros(nbytes, np.uint8)
         return held
-
-    # ---------------------------------------------------------------------------------------------- running
 
     def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
         """Launch the kernel `entry` and return at once.
@@ -372,21 +121,6 @@ class Device:
         if self.observer is not None and start is not None:
             self.observer.append(Observation(entry, launch, start, self.event()))
 
-    def event(self) -> Event:
-        """Record an event on the device's stream."""
-        return Event(self)
-
-    def synchronize(self) -> None:
-        """Wait for all work on the device's stream.
-
-        Raises
-        ------
-        MachineError
-            When any of it failed.
-        """
-        with self.errors():
-            self.stream.synchronize()
-
     def about(self) -> dict[str, str]:
         """Return facts for a report: name, driver, compiler and nominal clocks of this device.
 
@@ -408,55 +142,6 @@ class Device:
             "nominal clocks": f"{clocks[0] // 1000} MHz, memory {clocks[1] // 1000} MHz",
         }
 
-    @property
-    def active_bytes(self) -> int:
-        """Bytes that arrays hold now."""
-        return int(self.allocator.active_bytes)
-
-    def mapped_flag(self) -> tuple[NDArray[np.int32], DeviceArray]:
-        """Return one int32 in page-locked host memory and the device's view of it; cached."""
-        if self._flag is None:
-            with self.errors():
-                flags = self.driver.host_alloc_flags.DEVICEMAP
-                host = self.driver.pagelocked_empty(1, np.dtype(np.int32), mem_flags=flags)
-                address = int(host.base.get_device_pointer())
-            self._flag = (host, DeviceArray(address, (1,), np.dtype(np.int32), host))
-        return self._flag
-
-    # --------------------------------------------------------------------------------------------- failures
-
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turn the driver's errors inside the block into MachineError."""
-        try:
-            yield
-        except self.driver.Error as error:
-            raise self._failure(error) from error
-
-    def out_of_memory(self, asked: int = 0) -> MachineError:
-        """Return the out-of-memory error: requested bytes if known, free bytes, fix."""
-        facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
-        with suppress(self.driver.Error):  # a lost device answers no further calls
-            free, total = self.driver.mem_get_info()
-            facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")
-        return MachineError(
-            self._subject,
-            ": ".join(filter(None, ["out of memory", ", ".join(facts)])),
-            hint="Lower train.batch_size or train.eval_batch_size, give --resident off, or end other programs on this "
-            "GPU (nvidia-smi lists them).",
-        )
-
-    def lost(self, said: str) -> DeviceLost:
-        """Return the error of a lost device, whose driver call failed with the message `said`."""
-        return DeviceLost(self._subject, said, hint="If it happens again, 'nvidia-smi' and the system log say more.")
-
-    @property
-    def _subject(self) -> str:
-        return f"device {self.info.number} ({self.name})"
-
-    def _failure(self, error: Exception, asked: int = 0) -> MachineError:
-        return self.out_of_memory(asked) if isinstance(error, self.driver.MemoryError) else self.lost(str(error))
-
     def _clear_kernels(self) -> None:
         self.kernels.clear()
         for twin in self._twins.values():
@@ -465,8 +150,7 @@ class Device:
     def _close(self) -> None:
         self._workspaces.clear()
         self._clear_kernels()
-        self.allocator.stop_holding()
-        self._context.pop()
+        super()._close()
 
 
 _open: dict[int, Device] = {}

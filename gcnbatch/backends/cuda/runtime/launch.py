@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.errors import InputError
 
+BLOCK_THREADS: int = declared("common/common.cuh").constant("BLOCK_THREADS")
 MAX_THREADS = 1024
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65_535
@@ -82,13 +84,13 @@ def next_power_of_two(n: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def elementwise(n: int, threads: int = 256, per_thread: int = 1) -> Launch:
-    """Return the launch for `n` elements, with `threads` per block and `per_thread` elements per thread.
+def elementwise(n: int, per_thread: int = 1) -> Launch:
+    """Return the launch for `n` elements, with `per_thread` elements per thread.
 
     >>> elementwise(1850 * 64, per_thread=4).grid
     (116, 1, 1)
     """
-    return Launch((ceil_div(n, threads * per_thread), 1, 1), (threads, 1, 1))
+    return Launch((ceil_div(n, BLOCK_THREADS * per_thread), 1, 1), (BLOCK_THREADS, 1, 1))
 
 
 def thread_per_output(rows: int, columns: int) -> Launch:
@@ -97,4 +99,5 @@ def thread_per_output(rows: int, columns: int) -> Launch:
     >>> thread_per_output(950, 64)
     Launch(grid=(119, 2, 1), block=(32, 8, 1), shared=0)
     """
-    return Launch((ceil_div(rows, 8), ceil_div(columns, 32), 1), (32, 8, 1))
+    x, y = 32, BLOCK_THREADS // 32
+    return Launch((ceil_div(rows, y), ceil_div(columns, x), 1), (x, y, 1))

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-_PLAN, _SORT = declared("spgemm/plan.cu"), declared("spgemm/sort.cu")
+_PLAN, _SORT, _HASH = (declared(f"spgemm/{name}.cu") for name in ("plan", "sort", "hash"))
 SCAN_THREADS: int = _PLAN.constant("SCAN_THREADS")
 PART_PRODUCTS: int = _PLAN.constant("PART_PRODUCTS")
 TILE_COLUMNS: int = _PLAN.constant("TILE_COLUMNS")
@@ -27,10 +27,11 @@ SORT_THREADS: int = _SORT.constant("SORT_THREADS")
 SHORT = 8  # the last group whose rows fit in the registers of a warp: 256 products, 8 per lane
 SORT_COLUMNS = 1 << (32 - PLACE_BITS)  # a key is a column and the place of a product, in one word
 SORT_BYTES_PER_LANE: int = 8 * _SORT.constant("KEYS_PER_LANE")  # a column and a product per key
-EXPAND_BYTES_PER_2_PRODUCTS = 25  # columns, products, two lists of places, buckets
-HASH_BYTES_PER_512_SLOTS = 5376  # columns, sums, two lists of used slots, buckets
-BLOCK_BYTES = 8 * HASH_BYTES_PER_512_SLOTS  # shared memory per block, unless one table needs more
+EXPAND_BYTES_PER_2_PRODUCTS: int = _SORT.constant("EXPAND_BYTES_PER_2_PRODUCTS")
+HASH_BYTES_PER_2_SLOTS: int = _HASH.constant("HASH_BYTES_PER_2_SLOTS")
+HASH_WARPS: int = _HASH.constant("HASH_THREADS") // 32
 SMALLEST_TABLE_BITS = 9
+BLOCK_BYTES = HASH_WARPS * HASH_BYTES_PER_2_SLOTS << (SMALLEST_TABLE_BITS - 1)  # unless one table needs more
 PART_BITS = 11  # a part has less than 2 * PART_PRODUCTS products, or one entry
 INCOMPRESSIBLE = 2.0  # below this many products per distinct column, products are sorted instead of hashed
 WARP_BITS = 5
@@ -58,7 +59,7 @@ class Method(NamedTuple):
             return SORT_BYTES_PER_LANE << self.bits
         if self.name == "expand":
             return EXPAND_BYTES_PER_2_PRODUCTS << (self.bits - 1)
-        return HASH_BYTES_PER_512_SLOTS << (self.bits - SMALLEST_TABLE_BITS)
+        return HASH_BYTES_PER_2_SLOTS << (self.bits - 1)
 
 
 class Run(NamedTuple):
@@ -219,7 +220,7 @@ def merge_tiles(n_columns: int) -> int:
 def compact(n_rows: int, n_results: int) -> tuple[Launch, int]:
     """Return the launch of `spgemm_compact` and its lane_bits: about four results per lane of a row."""
     lane_bits = min(next_power_of_two(ceil_div(n_results, 4 * max(n_rows, 1))).bit_length() - 1, WARP_BITS)
-    return Launch((ceil_div(n_rows, 256 >> lane_bits), 1, 1), (256, 1, 1)), lane_bits
+    return Launch((ceil_div(n_rows, SCAN_THREADS >> lane_bits), 1, 1), (SCAN_THREADS, 1, 1)), lane_bits
 
 
 def method_of(group: int, ratio: float, n_columns: int) -> Method:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gcnbatch.backends.cuda.runtime.launch import (
+    BLOCK_THREADS,
     MAX_GRID_X,
     MAX_GRID_YZ,
     Launch,
@@ -19,7 +20,6 @@ from gcnbatch.backends.cuda.runtime.launch import (
 )
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-THREADS = 256
 WARP_BITS = 5
 WARP = 1 << WARP_BITS
 NEIGHBOURS: int = declared("common/graph_view.cuh").constant("NEIGHBOURS")  # entries that a thread has in flight
@@ -29,7 +29,7 @@ CHUNKED_BLOCKS = 8  # with more blocks than this per multiprocessor, a thread wo
 COLUMN_THREADS: int = declared("dense/sparse_matmul.cu").constant("COLUMN_THREADS")
 
 SWA_SHARED_BYTES = 32 * 1024
-SWA_COO_THREADS = 1024
+SWA_COO_THREADS: int = declared("spmm/coo.cu").constant("SWA_COO_THREADS")
 
 
 class RowsGeometry(NamedTuple):
@@ -96,7 +96,7 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     """
     lane_bits = vector_bits(width, vector)
     group_bits = sharing_bits(n_rows, n_entries, lane_bits)
-    rows_per_pass = THREADS >> (lane_bits + group_bits)
+    rows_per_pass = BLOCK_THREADS >> (lane_bits + group_bits)
     column_blocks = ceil_div(width, vector << lane_bits)
     row_blocks = ceil_div(n_rows, rows_per_pass)
     chunks = min(max(row_blocks * column_blocks // (CHUNKED_BLOCKS * multiprocessors), 1), column_blocks)
@@ -105,7 +105,7 @@ def sparse_rows(n_rows: int, n_entries: int, width: int, vector: int, multiproce
     blocks = row_blocks * column_blocks
     narrow = column_blocks * chunks == 1
     passes = min(max(blocks // (BLOCKS_PER_MULTIPROCESSOR * multiprocessors), 1), MAX_PASSES if narrow else 1)
-    launch = Launch((ceil_div(n_rows, rows_per_pass * passes), column_blocks, 1), (THREADS, 1, 1))
+    launch = Launch((ceil_div(n_rows, rows_per_pass * passes), column_blocks, 1), (BLOCK_THREADS, 1, 1))
     return RowsGeometry(launch, lane_bits, group_bits, passes, chunks)
 
 
@@ -153,7 +153,7 @@ def sampled_products(n_entries: int, width: int, vector: int) -> tuple[Launch, i
     (Launch(grid=(125, 1, 1), block=(256, 1, 1), shared=0), 4)
     """
     lane_bits = vector_bits(width, vector)
-    return Launch((ceil_div(n_entries, THREADS >> lane_bits), 1, 1), (THREADS, 1, 1)), lane_bits
+    return Launch((ceil_div(n_entries, BLOCK_THREADS >> lane_bits), 1, 1), (BLOCK_THREADS, 1, 1)), lane_bits
 
 
 def sub_warp_bits(width: int) -> int:
@@ -174,8 +174,8 @@ def swa_coo(n_graphs: int, max_rows: int, n_entries: int, width: int) -> SwaCooG
     """
     sub_bits = sub_warp_bits(width)
     if max_rows * 4 > SWA_SHARED_BYTES:
-        blocks = ceil_div(n_entries << sub_bits, THREADS)
-        return SwaCooGeometry(3, Launch((blocks, 1, 1), (THREADS, 1, 1)), width, 0, sub_bits)
+        blocks = ceil_div(n_entries << sub_bits, BLOCK_THREADS)
+        return SwaCooGeometry(3, Launch((blocks, 1, 1), (BLOCK_THREADS, 1, 1)), width, 0, sub_bits)
     partition_bits = 0
     while max_rows * ceil_div(width, 1 << partition_bits) * 4 > SWA_SHARED_BYTES:
         partition_bits += 1
@@ -192,14 +192,14 @@ def swa_csr(n_graphs: int, max_rows: int, width: int) -> SwaCsrGeometry:
     columns are split into parts; their number is a power of two.
     """
     sub_bits = sub_warp_bits(width)
-    sub_warps = THREADS >> sub_bits
+    sub_warps = BLOCK_THREADS >> sub_bits
     partitions = 1
     while width > 1 << sub_bits and sub_warps * ceil_div(width, partitions) * 4 > SWA_SHARED_BYTES:
         partitions *= 2
     column_block = ceil_div(width, partitions)
     shared = sub_warps * column_block * 4 if column_block > 1 << sub_bits else 0
     blocks_per_graph = ceil_div(max_rows, sub_warps)
-    launch = Launch((blocks_per_graph * n_graphs, partitions, 1), (THREADS, 1, 1), shared)
+    launch = Launch((blocks_per_graph * n_graphs, partitions, 1), (BLOCK_THREADS, 1, 1), shared)
     return SwaCsrGeometry(launch, column_block, sub_bits, blocks_per_graph)
 
 
@@ -209,23 +209,23 @@ def swa_csr_reaches(n_graphs: int, max_rows: int, width: int) -> bool:
     >>> swa_csr_reaches(1, 10**8, 64), swa_csr_reaches(1, 2 * 10**8, 64), swa_csr_reaches(10**6, 10**5, 64)
     (True, False, False)
     """
-    blocks_per_graph = ceil_div(max_rows << sub_warp_bits(width), THREADS)
-    return blocks_per_graph * THREADS <= 2**32 and blocks_per_graph * n_graphs <= MAX_GRID_X
+    blocks_per_graph = ceil_div(max_rows << sub_warp_bits(width), BLOCK_THREADS)
+    return blocks_per_graph * BLOCK_THREADS <= 2**32 and blocks_per_graph * n_graphs <= MAX_GRID_X
 
 
 def tf_reaches(n_entries: int, width: int) -> bool:
     """Return whether the grid of `spmm_tf` is valid."""
-    return ceil_div(n_entries * width, THREADS) <= MAX_GRID_X
+    return ceil_div(n_entries * width, BLOCK_THREADS) <= MAX_GRID_X
 
 
 def entries_by_columns(n_entries: int, width: int) -> Launch:
     """Return the launch of `spmm_tf`, or of `spmm_zero` with rows instead of entries: a thread per element."""
-    return elementwise(n_entries * width, THREADS)
+    return elementwise(n_entries * width)
 
 
 def entry_rows(n_rows: int) -> Launch:
     """Return the launch of `csr_entry_rows`: 8 threads per row."""
-    return elementwise(8 * n_rows, THREADS)
+    return elementwise(8 * n_rows)
 
 
 def gather(n_graphs: int, n_elements: int, multiprocessors: int, matrices: int = 1) -> Launch:
@@ -234,9 +234,9 @@ def gather(n_graphs: int, n_elements: int, multiprocessors: int, matrices: int =
     >>> gather(50, 950 * 75, 132).grid, gather(1, 10**9, 132).grid, gather(0, 0, 132).grid
     ((50, 2, 1), (1, 1056, 1), (0, 1, 1))
     """
-    wanted = ceil_div(n_elements, max(n_graphs, 1) * 4 * THREADS)
+    wanted = ceil_div(n_elements, max(n_graphs, 1) * 4 * BLOCK_THREADS)
     affordable = ceil_div(8 * multiprocessors, max(n_graphs, 1))
-    return Launch((n_graphs, max(min(wanted, affordable), 1), matrices), (THREADS, 1, 1))
+    return Launch((n_graphs, max(min(wanted, affordable), 1), matrices), (BLOCK_THREADS, 1, 1))
 
 
 def _log2(power_of_two: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Product
 from gcnbatch.backends.cuda.spmm.pieces import STEP, Large, Pieces, Scales
@@ -81,7 +81,7 @@ def large_product(
     shared = longest if all_at_once else n_entries // n_pieces + 1
     group_bits = min(WARP_BITS - lane_bits, _log2(next_power_of_two(ceil_div(shared, STEP))))
     product = Launch((ceil_div(n_pieces, THREADS >> (lane_bits + group_bits)), n_slices, 1), (THREADS, 1, 1))
-    slices = Launch((ceil_div(n_columns * slice_width // 4, 256), n_slices, 1), (256, 1, 1))
+    slices = Launch((ceil_div(n_columns * slice_width // 4, BLOCK_THREADS), n_slices, 1), (BLOCK_THREADS, 1, 1))
     fold_lane_bits = min(_log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
     fold_grid = (ceil_div(n_split, THREADS // 32), ceil_div(width, 4 << fold_lane_bits), 1)
     fold = Launch(fold_grid, (THREADS, 1, 1))

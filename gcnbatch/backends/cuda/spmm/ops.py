@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SparseOps:
-    """`spmm`, `sddmm` and `sparse_matmul` of `gcnbatch.backends.base.Ops`, a launch per operation.
+    """`spmm`, `sddmm` and `sparse_matmul` of `gcnbatch.backends.ops.Ops`, a launch per operation.
 
     Parameters
     ----------

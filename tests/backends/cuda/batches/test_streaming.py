@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches import streaming
 from gcnbatch.backends.cuda.batches.batch import DeviceBatch
 from gcnbatch.backends.cuda.batches.streaming import StreamingSet
-from gcnbatch.backends.cuda.runtime import copies
-from gcnbatch.backends.cuda.runtime import device as devices
+from gcnbatch.backends.cuda.runtime import context, copies
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.events import Event
 from gcnbatch.data.batches import BatchSource, GraphBatch
@@ -173,7 +172,7 @@ def graphs() -> Any:
 
 @pytest.fixture
 def steps(opened: Device, fake: Fake, monkeypatch: pytest.MonkeyPatch, graphs: Any) -> Steps:
-    monkeypatch.setattr(devices, "SMALL_BYTES", 0)  # every array may reuse memory that another has just freed
+    monkeypatch.setattr(context, "SMALL_BYTES", 0)  # every array may reuse memory that another has just freed
     found = StreamingSet(opened, BatchSource(graphs), graphs.y)
     sent = [opened.copies.send(found._assemble(ids)) for ids in numbers(SIZES)]
     for batch in sent:

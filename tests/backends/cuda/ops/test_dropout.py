@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcnbatch.backends.base import DropoutKey
 from gcnbatch.backends.cuda.ops.dropout import DropoutOps
+from gcnbatch.backends.ops import DropoutKey
 from tests.backends.cuda.ops.recorder import Recorder, of
 
 

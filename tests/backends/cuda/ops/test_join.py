@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcnbatch.backends.base import GraphFeatures
 from gcnbatch.backends.cuda.ops.join import JoinOps
+from gcnbatch.backends.ops import GraphFeatures
 from tests.backends.cuda.ops.recorder import Recorder, covers, of
 
 

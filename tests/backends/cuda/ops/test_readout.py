@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.ops.common import THREADS
 from gcnbatch.backends.cuda.ops.readout import ReadoutOps, readout_geometry
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS
 from tests.backends.cuda.ops.recorder import Recorder, covers, of
 
 
@@ -27,5 +27,5 @@ def test_maximum_readout_saves_the_argmax(device: Recorder) -> None:
 def test_a_readout_has_a_block_per_graph(B: int, P: int) -> None:
     launch = readout_geometry(B, P)
     assert launch.grid[0] == B
-    assert launch.threads == THREADS
+    assert launch.threads == BLOCK_THREADS
     assert covers(launch.grid[1], launch.block[0], P)

@@ -33,7 +33,7 @@ HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernel
 # With it all that nvcc 13 offers.
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)]
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
-BOUNDS = re.compile(r"__launch_bounds__\((\w+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
+BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,6 @@ def test_geometry_helpers() -> None:
     assert [next_power_of_two(n) for n in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
     assert elementwise(0) == Launch((0, 1, 1), (256, 1, 1))
     assert elementwise(1850 * 64, per_thread=4) == Launch((116, 1, 1), (256, 1, 1))
-    assert elementwise(257, threads=64).blocks == 5
     assert thread_per_output(0, 64).blocks == thread_per_output(64, 0).blocks == 0
     assert thread_per_output(8, 32) == Launch((1, 1, 1), (32, 8, 1))
     assert thread_per_output(9, 33).grid == (2, 2, 1)
@@ -266,27 +265,22 @@ def test_pinned_memory_is_uploaded_without_waiting(opened: Device, fake: Fake) -
     assert opened.pinned(0).shape == (0,)
 
 
-def test_send_waits_only_for_the_copies_of_the_previous_send(opened: Device, fake: Fake) -> None:
-    there, also = opened.zeros(5, np.int32), opened.zeros((2, 300))
+def test_a_row_is_sent_after_the_copy_of_the_previous_one(opened: Device, fake: Fake) -> None:
+    there = opened.zeros(5, np.int32)
     fake.pick = lambda ready: None  # copies stay queued until somebody waits
     for number in range(3):
-        small, large = np.full(5, number, np.int32), np.full((2, 300), number / 2, np.float32)
-        opened.send((small, there), (large, also))
-        small[:], large[:] = -1, -1
+        host = np.full((1, 5), number, np.int32)
+        opened.send_rows(host, there, 512)
+        host[:] = -1
         assert len(fake.named("synchronize event")) == number
     assert fake.named("synchronize") == []
-    assert (opened.download(there) == 2).all()
-    assert (opened.download(also) == 1).all()
+    assert opened.download(there).tolist() == [2] * 5
 
 
-def test_send_copies_the_pairs_before_one_that_does_not_fit(opened: Device, fake: Fake) -> None:
-    there, also = opened.zeros(5, np.int32), opened.zeros(5, np.int32)
-    fake.pick = lambda ready: None
-    with pytest.raises(ValueError, match=r"does not fit int32 \(5,\), row-major"):
-        opened.send((np.full(5, 1, np.int32), there), (np.zeros(5, np.float32), also))
-    opened.send((np.full(5, 2, np.int32), also))
-    assert opened.download(there).tolist() == [1] * 5
-    assert opened.download(also).tolist() == [2] * 5
+def test_rows_that_do_not_fit_are_refused(opened: Device) -> None:
+    for host in (np.zeros((2, 4), np.int32), np.zeros((2, 5), np.float32)):
+        with pytest.raises(ValueError, match=r"does not fit rows of int32 \(5,\)"):
+            opened.send_rows(host, opened.zeros(5, np.int32), 512)
 
 
 def test_fetch_reuses_its_pinned_memory(opened: Device) -> None:
@@ -468,7 +462,7 @@ def test_a_kernel_that_does_not_compile_fails_at_its_first_use(opened: Device, c
 
 
 def test_a_process_works_on_one_device(fake: Fake, monkeypatch) -> None:
-    monkeypatch.setattr(devices.atexit, "register", lambda function: None)
+    monkeypatch.setattr("atexit.register", lambda function: None)
     assert open_device(1) is open_device(1)
     with pytest.raises(MachineError, match=r"device 0: this process works on device 1\. Start another process"):
         open_device(0)

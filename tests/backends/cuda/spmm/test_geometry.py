@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch.backends.cuda.batches.batch import DeviceCsr, GraphLayout
-from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS, Blocks, Product, spmm_kernel
@@ -139,7 +139,7 @@ def test_swa_coo_covers_every_element(n_graphs: int, max_rows: int, n_entries: i
     if found.case == 3:
         assert max_rows > 8192
         assert found.launch.shared == 0
-        assert found.launch.blocks * geometry.THREADS >= n_entries << found.sub_bits
+        assert found.launch.blocks * BLOCK_THREADS >= n_entries << found.sub_bits
         return
     partitions = 1 << found.partition_bits
     assert found.column_block * partitions >= width
@@ -165,7 +165,7 @@ def test_swa_csr_covers_every_element(n_graphs: int, max_rows: int, width: int) 
     launch, column_block, sub_bits, blocks_per_graph = geometry.swa_csr(n_graphs, max_rows, width)
     assert launch.shared <= geometry.SWA_SHARED_BYTES
     assert launch.grid[0] == blocks_per_graph * n_graphs
-    assert blocks_per_graph * (geometry.THREADS >> sub_bits) >= max_rows
+    assert blocks_per_graph * (BLOCK_THREADS >> sub_bits) >= max_rows
     assert launch.grid[1] * column_block >= width
     assert launch.shared or column_block <= 1 << sub_bits
 

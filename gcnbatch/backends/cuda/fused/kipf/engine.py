@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda.batches.resident import resident_bytes
 from gcnbatch.backends.cuda.fused.kipf import geometry
 from gcnbatch.backends.cuda.fused.kipf.data import (
@@ -30,6 +29,7 @@ from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import Ops
 from gcnbatch.data.batches import BatchSource, PreparedSet
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.sparse import MAX_ENTRIES

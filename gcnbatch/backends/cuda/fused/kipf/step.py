@@ -10,13 +10,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from gcnbatch import philox
-from gcnbatch.backends.base import Ops
 from gcnbatch.backends.cuda.fused.kipf import geometry
 from gcnbatch.backends.cuda.fused.kipf.data import KipfGraph, Rows, adjacency_of
 from gcnbatch.backends.cuda.fused.kipf.schedule import StepSchedule
 from gcnbatch.backends.cuda.fused.shared.model import ONLY_GRADIENTS, UPDATE, DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import Ops
 from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.sparse import Csr
 

@@ -1,6 +1,6 @@
 """Device memory of the members of a cohort: equal regions, in each of which an array has the same place.
 
-Kernels move the first member's pointers by whole regions (`Member` in ``cuda_src/fused/shared/fused.cuh``).
+Kernels move the first member's pointers by whole regions (`Members` in ``cuda_src/fused/shared/fused.cuh``).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gcnbatch.backends.base import Readout
 from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.ops import Readout
 
 
 @dataclass(frozen=True)
