@@ -86,7 +86,7 @@ class Device:
             self._context = self._device.retain_primary_context()
             self._context.push()
             atexit.register(self._close)
-            self.stream = self.driver.Stream()
+            self.stream: Any = self.driver.Stream()
             self.allocator = self.driver.DeviceMemoryPool()
         # Small arrays are allocated in slabs, one after the other; a slab is freed with its last array.
         self._slab: Any = None
