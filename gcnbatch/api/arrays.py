@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.errors import InputError, MachineError
 
-_ON_HOST = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost
+_ON_HOST, _CUDA = (1, 3), 2  # DLPack's kDLCPU and kDLCUDAHost; kDLCUDA
 
 
 def to_host(value: Any, name: str) -> NDArray[Any]:
@@ -40,8 +40,13 @@ def to_host(value: Any, name: str) -> NDArray[Any]:
 
             return download(interface)
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-            if value.__dlpack_device__()[0] in _ON_HOST:
+            device = value.__dlpack_device__()[0]
+            if device in _ON_HOST:
                 return np.from_dlpack(value)
+            if device == _CUDA:
+                from gcnbatch.backends.cuda.runtime.foreign import download_dlpack
+
+                return download_dlpack(value)
             return np.from_dlpack(value, device="cpu", copy=True)
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, BufferError, KeyError) as error:

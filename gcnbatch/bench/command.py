@@ -52,15 +52,33 @@ class Asked:
         return [(lambda: found, columns)]
 
 
-class Done(NamedTuple):
-    """Result of a run: its folder, its measurements, and their changes against an old run."""
+class SpmmBench(NamedTuple):
+    """Measurements of sparse times dense.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``rows.jsonl`` and ``spmm.png``.
+    outcome : Outcome
+        ``records``, a dict per measurement; ``absent`` methods with the reason; ``wrong`` results, not timed.
+    changes : list
+        The measurements that an old run has, too: ``old``, ``new``, ``ratio`` and whether it is ``slower``.
+    """
 
     folder: Path
     outcome: Outcome
     changes: list[Change]
 
+    def judge(self) -> None:
+        """Raise CheckFailed if a result was wrong or something became slower."""
+        if self.outcome.wrong:
+            raise CheckFailed("bench spmm", f"wrong, and not timed: {'; '.join(self.outcome.wrong)}")
+        if count := sum(change.slower for change in self.changes):
+            found = f"{count} of {len(self.changes)} figures became slower"
+            raise CheckFailed("bench spmm", found, hint=f"See {self.folder}.")
 
-def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> Done:
+
+def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> SpmmBench:
     """Measure, and write records and plots into `folder`; they stay even if the comparison with an old run fails.
 
     Raises
@@ -80,19 +98,4 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> D
             raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
         records.write(target / ROWS, outcome.records)
         spmm_plots.draw(target / PLOT, outcome.records)
-    return Done(target, outcome, records.compare(before, outcome.records) if compare else [])
-
-
-def judge(done: Done) -> None:
-    """Raise if a result was wrong or something became slower.
-
-    Raises
-    ------
-    CheckFailed
-        Lists the wrong results, or counts what became slower.
-    """
-    if done.outcome.wrong:
-        raise CheckFailed("bench spmm", f"wrong, and not timed: {'; '.join(done.outcome.wrong)}")
-    if count := sum(change.slower for change in done.changes):
-        found = f"{count} of {len(done.changes)} figures became slower"
-        raise CheckFailed("bench spmm", found, hint=f"See {done.folder}.")
+    return SpmmBench(target, outcome, records.compare(before, outcome.records) if compare else [])

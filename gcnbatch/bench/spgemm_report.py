@@ -19,14 +19,11 @@ OURS = CONTENDERS[0]
 COLOURS = {"gcnbatch": figures.BLUE, "cusparse": figures.ORANGE, "scipy": figures.GREY}
 
 
-def names(option: str) -> list[str]:
-    """Return the names of a comma-separated option."""
-    return [name for name in (part.strip() for part in option.split(",")) if name]
-
-
-def problems(files: Sequence[Path], classes: str | None, scale: float, seed: int) -> list[Callable[[], SpgemmProblem]]:
+def problems(
+    files: Sequence[Path], classes: Sequence[str] | None, scale: float, seed: int
+) -> list[Callable[[], SpgemmProblem]]:
     """Return a function that creates each problem; names are checked now, matrices are created later."""
-    wanted = names(classes) if classes is not None else [] if files else list(spgemm_matrices.CLASSES)
+    wanted = classes if classes is not None else [] if files else list(spgemm_matrices.CLASSES)
     for name in wanted:
         spgemm_matrices.check_class(name, scale)
     of_classes = [partial(spgemm_matrices.of_class, name, scale, seed) for name in wanted]

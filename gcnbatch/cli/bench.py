@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcnbatch.cli import bench_spgemm
-from gcnbatch.cli.configuration import DeviceOption
+from gcnbatch.cli.configuration import DeviceOption, listed
 
 if TYPE_CHECKING:
-    from gcnbatch.bench.command import Done
+    from gcnbatch.bench.command import SpmmBench
 
 app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
 app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
@@ -99,19 +99,32 @@ def spmm(
     Random batches as in the papers' figures 8 to 10, or with your own --batch, --dim and --nnz-per-row, or a batch of
     a data set. Records (rows.jsonl) and plots (spmm.png) go to a folder; the last line on stdout is its path.
     """
-    from gcnbatch.bench import command
+    from gcnbatch.api import benches
     from gcnbatch.progress import write_line
 
-    asked = command.Asked(figure or [], batch, dim, nnz_per_row, columns, seed, data, methods, repeats, device or 0)
-    done = command.spmm(asked, out, compare, write_line)
+    done = benches.bench_spmm(
+        data,
+        figures=figure or [],
+        batch=batch,
+        dim=dim,
+        nnz_per_row=nnz_per_row,
+        columns=() if columns is None else columns.split(","),
+        seed=seed,
+        methods=listed(methods),
+        repeats=repeats,
+        device=device or 0,
+        compare=compare,
+        out=out,
+        say=write_line,
+    )
     if as_json:
         typer.echo("\n".join(map(json.dumps, done.outcome.records)))
     else:
         _show(done)
-    command.judge(done)
+    done.judge()
 
 
-def _show(done: Done) -> None:
+def _show(done: SpmmBench) -> None:
     from gcnbatch.bench import spmm_tables
     from gcnbatch.cli.text_tables import table
 
@@ -139,11 +152,12 @@ def tune(
 
     The result is the table of this GPU that cuda.spmm = "auto" uses.
     """
-    from gcnbatch.bench import tune as tuning
+    from gcnbatch.api import benches
+    from gcnbatch.bench.tune import Check
     from gcnbatch.cli.text_tables import table
 
-    found = tuning.tune(device or 0)
+    found = benches.bench_tune(device or 0)
     worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]
-    for line in (*table(["kernel", "points"], found.counts()), "", *table(tuning.Check._fields, worst), ""):
+    for line in (*table(["kernel", "points"], found.counts()), "", *table(Check._fields, worst), ""):
         typer.echo(line)
     typer.echo(str(found.save(out)))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption
+from gcnbatch.cli.configuration import DeviceOption, listed
 
 EPILOG = """\b
 Classes, all at scale 1:
@@ -55,18 +55,22 @@ def spgemm(
 
     Exit code 1 if a result is wrong.
     """
+    from gcnbatch.api import benches
     from gcnbatch.bench import spgemm_report as report
-    from gcnbatch.bench.spgemm_runs import measure, open_contenders
     from gcnbatch.cli.text_tables import table
     from gcnbatch.progress import write_line
 
-    problems = report.problems(files or [], classes, scale, seed)
-    found, notes = open_contenders(report.names(methods) if methods else None, device or 0)
-    for note in notes:
-        write_line(note)
-    rows = list(measure(report.shown(problems), found, repeats))
-    if out is not None:
-        report.save(rows, out)
+    rows = benches.bench_spgemm(
+        files or [],
+        classes=None if classes is None else listed(classes),
+        methods=listed(methods) if methods else None,
+        scale=scale,
+        seed=seed,
+        repeats=repeats,
+        device=device or 0,
+        out=out,
+        say=write_line,
+    )
     if as_json:
         print(json.dumps(report.as_json(rows), indent=2))
     else:

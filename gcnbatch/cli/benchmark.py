@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key, listed
 
 app = typer.Typer(no_args_is_help=True, help="Run published suites of data sets.", rich_markup_mode=None)
 
@@ -20,10 +20,6 @@ Examples:
 
 The same command goes on where it was stopped; finished runs are kept.
 """
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _names(option: str, what: str) -> typer.models.OptionInfo:
@@ -55,23 +51,33 @@ def moleculenet(
     Tables: Tox21, BBBP, BACE, ClinTox, ESOL, FreeSolv, Lipophilicity, as DeepChem or chemprop package them.
     The last line on stdout is the folder.
     """
-    from gcnbatch.benchmark import results, session
+    from gcnbatch.api import benches
+    from gcnbatch.benchmark import results
     from gcnbatch.benchmark.suite import load
     from gcnbatch.cli.text_tables import table
     from gcnbatch.text import printable
-
-    choice = session.Choice(_listed(sets), _listed(splits), _listed(models))
-    machine = session.Machine(backend, device or 0, jobs_key(jobs) or 0)
-    settings = session.Settings(seeds=seeds, epochs=epochs)
 
     def say(line: str) -> None:
         if not quiet:
             typer.echo(printable(line), err=True)
 
-    folder, found = session.start(data, out, settings, choice, machine, say, quiet)
+    found = benches.moleculenet(
+        data,
+        out=out,
+        sets=listed(sets),
+        splits=listed(splits),
+        models=listed(models),
+        seeds=seeds,
+        epochs=epochs,
+        backend=backend,
+        device=device or 0,
+        jobs=jobs_key(jobs) or 0,
+        quiet=quiet,
+        say=say,
+    )
     if as_json:
-        typer.echo((folder / results.JSON).read_text(encoding="utf-8"))
+        typer.echo((found.folder / results.JSON).read_text(encoding="utf-8"))
         return
-    for line in table(results.HEADER, results.rows(load(), found), left=4):
+    for line in table(results.HEADER, results.rows(load(), found.results), left=4):
         typer.echo(line)
-    typer.echo(str(folder))
+    typer.echo(str(found.folder))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, ResidentOption, settings
+from gcnbatch.cli.configuration import DeviceOption, ResidentOption, listed, settings
 
 EPILOG = """\b
 Examples:
@@ -64,39 +64,34 @@ def compare_backends(
     It compares losses, all gradients, and the parameters after some steps. It times training, inference and each
     operation. The report goes to a folder; the last line on stdout is its path.
     """
-    from dataclasses import replace
-
-    from gcnbatch.api.options import load
-    from gcnbatch.backend_comparison import report_tables, session
-    from gcnbatch.backend_comparison.workload import QUICK, Effort
+    from gcnbatch.api import backends as comparisons
+    from gcnbatch.backend_comparison import report_tables
     from gcnbatch.cli.text_tables import facts, table
-    from gcnbatch.errors import CheckFailed
     from gcnbatch.progress import write_line
 
-    options = {
-        ("data", "path"): None if data is None else str(data),
-        ("train", "batch_size"): batch_size,
-        ("device",): device,
-        ("cuda", "resident"): resident,
-        ("seed",): seed,
-    }
-    given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}
-    folder, report = session.compare(
-        load(config, options, settings(assignments)),
-        [name.strip() for name in backends.split(",") if name.strip()],
-        out,
-        timeline,
-        replace(QUICK if quick else Effort(), **given),
-        write_line,
+    found = comparisons.compare_backends(
+        config,
+        data,
+        backends=listed(backends),
+        out=out,
+        timeline=timeline,
+        device=device,
+        resident=resident,
+        batch_size=batch_size,
+        seed=seed,
+        steps=steps,
+        repeats=repeats,
+        quick=quick,
+        settings=settings(assignments),
+        say=write_line,
     )
     if as_json:
-        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+        typer.echo(json.dumps(found.content, indent=2, allow_nan=False))
     else:
-        for shown in report_tables.build(report):
+        for shown in report_tables.build(found.content):
             texts = shown.title == report_tables.STATES
             lines = facts([(row[0], row[1]) for row in shown.rows]) if texts else table(shown.header, shown.rows)
             typer.echo("\n".join([shown.title, *lines, ""]))
-        typer.echo(report_tables.verdict(report))
-        typer.echo(str(folder))
-    if not report["parity"]["passed"]:
-        raise CheckFailed("parity", report_tables.verdict(report).rstrip("."), hint=f"See {folder}.")
+        typer.echo(found.verdict)
+        typer.echo(str(found.folder))
+    found.judge()

@@ -39,6 +39,11 @@ def jobs_key(text: str | None) -> Any:
     return int(text)
 
 
+def listed(text: str) -> list[str]:
+    """Return the names in ``A,B``."""
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
 def settings(assignments: list[str] | None) -> dict[str, Any]:
     """Return the keys of ``--set`` with their values."""
     pairs = [parse_assignment(text) for text in assignments or []]

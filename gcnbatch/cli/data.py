@@ -68,16 +68,10 @@ def info(
 
     The file is checked first, as by 'gcnbatch data check'.
     """
+    from gcnbatch.api import files
     from gcnbatch.cli.data_info import lines
-    from gcnbatch.data.describe import describe
-    from gcnbatch.data.store import Dataset
 
-    with Dataset(file, memory_mb) as dataset:
-        description = describe(dataset)
-        if plot is not None:
-            from gcnbatch.data.describe_figure import draw
-
-            draw(description, dataset.y, plot)
+    description = files.describe(file, plot=plot, memory_mb=memory_mb)
     print(json.dumps(description.as_dict(), indent=2) if as_json else "\n".join(lines(description)))
 
 
@@ -89,18 +83,11 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
 
     Exit code 0 if the file is valid, 2 if not. With --json, the result is on stdout in both cases.
     """
-    from gcnbatch.data.store import Dataset
+    from gcnbatch.api import files
     from gcnbatch.errors import InputError
 
     try:
-        with Dataset(file, memory_mb) as dataset:
-            counts = {
-                "graphs": dataset.n_graphs,
-                "nodes": int(dataset.node_ptr[-1]),
-                "edges": int(dataset.edge_ptr[-1]),
-            }
-            dataset.smiles()
-            counts |= {"features": dataset.header.n_features, "targets": dataset.y.size, "splits": len(dataset.splits)}
+        counts = files.check(file, memory_mb=memory_mb)
     except InputError as error:
         if as_json:
             print(json.dumps({"file": str(file), "valid": False, "error": str(error)}, indent=2))
@@ -131,6 +118,7 @@ def synth(
     the neighbours predict the class far better than the node itself. Use these sets for timing and to check that
     training works, not for science.
     """
+    from gcnbatch.api import files
     from gcnbatch.cli.text_tables import size
     from gcnbatch.data import synthetic
 
@@ -142,5 +130,5 @@ def synth(
             f"makes a file of about {size(cost.disk)}. A smaller --scale takes less.",
             file=sys.stderr,
         )
-    synthetic.write(preset, out, seed, graphs, scale, bond_channels, progress=True)
+    files.synth(preset, out, graphs=graphs, scale=scale, seed=seed, bond_channels=bond_channels, progress=True)
     print(out)

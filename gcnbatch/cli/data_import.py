@@ -186,7 +186,7 @@ def smiles(
     scaffold computes Murcko scaffolds from the stored SMILES. Blanks around a SMILES are ignored; a blank inside it is
     an error in the row. Put a column name with a comma in double quotes.
     """
-    from gcnbatch.api.datasets import import_smiles
+    from gcnbatch.api.imports import import_smiles
     from gcnbatch.data.importers.csv_tables import split_names
 
     summary = import_smiles(

@@ -54,15 +54,21 @@ def khop(
     result before it starts. GPU and CPU give the same file, except for float32 rounding in dense features and in rows
     of more than 4,096 products.
     """
-    from gcnbatch.backends.products import open_products
-    from gcnbatch.data.khop import Options, write
-    from gcnbatch.data.store import Dataset
+    from gcnbatch.api import files
     from gcnbatch.progress import write_line
 
-    normal = mode == "propagated" if normalize is None else normalize
-    options = Options(hops, mode, values, normal, keep, max_edges)
-    options.check()
-    products = open_products(backend, device or 0)
-    with Dataset(file, memory_mb) as dataset:
-        write(dataset, out, options, products, write_line)
+    files.khop(
+        file,
+        out,
+        hops=hops,
+        mode=mode,
+        values=values,
+        normalize=normalize,
+        keep=keep,
+        max_edges=max_edges,
+        backend=backend,
+        device=device or 0,
+        memory_mb=memory_mb,
+        say=write_line,
+    )
     print(out)

@@ -39,15 +39,11 @@ def shard(
     error nothing is left, and after a kill the same command starts anew. Splits are kept; 'gcnbatch data split DIR'
     adds more.
     """
-    from gcnbatch.data import sharding
-    from gcnbatch.data.store import Dataset
+    from gcnbatch.api import files
 
-    if size and graphs:
-        raise InputError("--size and --graphs", "both given", "one of them")
-    max_bytes = 0 if graphs else _bytes(size or _DEFAULT)
-    with Dataset(file, memory_mb) as dataset:
-        index = sharding.shard(dataset, out, max_bytes=max_bytes, max_graphs=graphs or 0, progress=True)
-    print(f"{out}: {len(index.shards)} shard{'s' if len(index.shards) > 1 else ''}")
+    limit = _bytes(size) if size else 0
+    count = files.shard(file, out, max_bytes=limit, max_graphs=graphs or 0, memory_mb=memory_mb, progress=True)
+    print(f"{out}: {count} shard{'s' if count > 1 else ''}")
 
 
 def _bytes(text: str) -> int:

@@ -44,14 +44,19 @@ def split(
     Words (train, valid, test) give one split. Numbers are folds: fold k gives the split NAME-k, which tests on fold k
     and, with three folds or more, validates on the next one. Rows without an entry are in no part.
     """
-    from gcnbatch.data.add_splits import SplitTable, add_splits
-    from gcnbatch.data.store import Dataset
+    from gcnbatch.api import files
     from gcnbatch.progress import write_line
 
-    with Dataset(file, memory_mb) as dataset:
-        added, notes = add_splits(dataset, out or file, SplitTable(table, name, split_column, id_column))
-    for note in notes:
-        write_line(note)
+    added = files.add_splits(
+        file,
+        table,
+        out=out,
+        name=name,
+        split_column=split_column,
+        id_column=id_column,
+        memory_mb=memory_mb,
+        say=write_line,
+    )
     for title, parts in added.items():
         print(f"{title}: " + ", ".join(f"{part} {len(rows):,}" for part, rows in parts.parts().items()))
     print(out or file)

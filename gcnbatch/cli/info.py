@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.registry import BackendEntry, BackendStatus
 
 EPILOG = """\b
 Examples:
@@ -22,20 +19,16 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
 
     A backend is ready, or the list says why it is not and what to do.
     """
-    from gcnbatch import environment
-    from gcnbatch.backends import registry
-    from gcnbatch.backends.cuda.runtime import inventory as report
-    from gcnbatch.ranks import inventory as ranks
+    from gcnbatch.api import machine
 
-    found = {**environment.collect(), "cuda": report.collect(), "ranks": ranks.collect()}
-    backends = [_about(registry.entry(state.name), state) for state in registry.status()]
-    print(json.dumps({**found, "backends": backends}, indent=2) if as_json else "\n".join(_lines(found, backends)))
+    found = machine.info()
+    print(json.dumps(found, indent=2) if as_json else "\n".join(_lines(found)))
 
 
-def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
+def _lines(found: dict[str, Any]) -> list[str]:
     from gcnbatch.cli.text_tables import facts, size
 
-    cpu = found["cpu"]
+    cpu, backends = found["cpu"], found["backends"]
     blas = (
         f"{entry['name']} {entry['version']} ({entry['architecture']}), threads: {entry['threads']}"
         for entry in found["blas"]
@@ -62,11 +55,6 @@ def _lines(found: dict[str, Any], backends: list[dict[str, Any]]) -> list[str]:
             ]
         ),
     ]
-
-
-def _about(entry: BackendEntry, state: BackendStatus) -> dict[str, Any]:
-    step_us, machine = entry.measured or (None, None)
-    return {**state._asdict(), "summary": entry.summary, "measured_us": step_us, "measured_on": machine}
 
 
 def _measured(backends: list[dict[str, Any]]) -> str:

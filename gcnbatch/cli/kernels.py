@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.runtime.cache import Cubin
 
 app = typer.Typer(no_args_is_help=True, help="Compile CUDA kernels ahead, list and remove them.", rich_markup_mode=None)
 
@@ -26,20 +23,10 @@ def build(
     ] = None,
 ) -> None:
     """Compile every kernel that is not yet in the cache."""
-    from gcnbatch.backends.cuda.runtime import loader
-    from gcnbatch.backends.cuda.runtime.cache import KernelCache
-    from gcnbatch.backends.cuda.runtime.sources import Sources
-    from gcnbatch.progress import counter
-    from gcnbatch.resources import cuda_sources
+    from gcnbatch.api import machine
 
-    names, sources = loader.architectures(arch), list(Sources(cuda_sources()).values())
-    wanted = [(KernelCache(replaceable=False), sources)]
-    wanted.append((KernelCache(cohort=True, replaceable=False), [one for one in sources if one.knows_cohorts]))
-    with counter(sum(len(of) for _, of in wanted) * len(names), " files", leave=False) as bar:
-        built = [cache.build(of, name, lambda file: bar.update()) for name in names for cache, of in wanted]
-    failures = list({str(error): error for errors in built for error in errors.values()}.values())
-    found = [cache.find(one, name) for name in names for cache, of in wanted for one in of]
-    _show([cubin for cubin in found if cubin])
+    found, failures = machine.build_kernels(arch, progress=True)
+    _show(found)
     for failure in failures[1:]:
         typer.echo(f"error: {failure}", err=True)
     if failures:
@@ -49,31 +36,26 @@ def build(
 @app.command("list")
 def show() -> None:
     """List the kernels in the cache."""
-    from gcnbatch.backends.cuda.runtime.cache import KernelCache
+    from gcnbatch.api import machine
+    from gcnbatch.backends.cuda.runtime.cache import cache_folder
 
-    cache = KernelCache()
-    _show(cache.cubins())
-    typer.echo(str(cache.folder))
+    _show(machine.list_kernels())
+    typer.echo(str(cache_folder()))
 
 
 @app.command("clear")
 def clear() -> None:
     """Remove every kernel from the cache; the next start compiles again."""
-    from gcnbatch.backends.cuda.runtime.cache import KernelCache
+    from gcnbatch.api import machine
+    from gcnbatch.backends.cuda.runtime.cache import cache_folder
 
-    cache = KernelCache()
-    typer.echo(f"{cache.clear()} files removed from {cache.folder}")
+    typer.echo(f"{machine.clear_kernels()} files removed from {cache_folder()}")
 
 
-def _show(cubins: list[Cubin]) -> None:
-    """Print a line per file: number of kernels, most registers of one, bytes spilled by all."""
+def _show(kernels: list[dict[str, Any]]) -> None:
     from gcnbatch.cli.text_tables import size, table
 
-    rows = []
-    for cubin in cubins:
-        usages = cubin.usages.values()
-        registers = max((usage.registers for usage in usages), default=None)
-        spilled = sum(usage.spilled for usage in usages) if usages else None
-        rows.append([cubin.file, cubin.arch, len(usages) or None, registers, spilled, size(cubin.path.stat().st_size)])
-    for line in table(["file", "arch", "kernels", "registers", "spilled", "size"], rows):
+    names = ["file", "arch", "kernels", "registers", "spilled"]
+    rows = [[*map(found.get, names), size(found["bytes"])] for found in kernels]
+    for line in table([*names, "size"], rows):
         typer.echo(line)

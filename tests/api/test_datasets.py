@@ -27,7 +27,7 @@ class Exported:
         return self.device, 0
 
     def __dlpack__(self, *, dl_device: Any = None, **options: Any) -> Any:
-        if self.device != 1 and dl_device != (1, 0):
+        if self.device == 8 and dl_device != (1, 0):
             raise BufferError("not in host memory")
         return self.values.__dlpack__()
 
@@ -70,17 +70,17 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return fake
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.arange(12, dtype=np.float32).reshape(3, 4),
-        np.arange(12, dtype=np.int64).reshape(3, 4).T,
-        np.arange(12, dtype=np.uint8)[::-2],
-        np.arange(24.0).reshape(2, 3, 4)[:, 1:, ::3],
-        np.zeros((0, 3), np.float32),
-        np.array(2.5),
-    ],
-)
+ARRAYS = [
+    np.arange(12, dtype=np.float32).reshape(3, 4),
+    np.arange(12, dtype=np.int64).reshape(3, 4).T,
+    np.arange(12, dtype=np.uint8)[::-2],
+    np.arange(24.0).reshape(2, 3, 4)[:, 1:, ::3],
+    np.zeros((0, 3), np.float32),
+    np.array(2.5),
+]
+
+
+@pytest.mark.parametrize("values", ARRAYS)
 def test_device_arrays_are_copied_with_their_strides(values: np.ndarray[Any, Any], driver: FakeDriver) -> None:
     found = to_host(OnDevice(values), "x")
     np.testing.assert_array_equal(found, values)
@@ -97,10 +97,23 @@ def test_a_copy_that_fails_says_which_call(driver: FakeDriver) -> None:
     assert driver.calls[-2:] == ["cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"]
 
 
-def test_dlpack_is_read_from_the_host_and_asked_for_from_a_device() -> None:
+def test_dlpack_is_read_from_the_host_and_asked_for_from_other_devices() -> None:
     assert to_host(Exported([1.5, 2.5]), "x").tolist() == [1.5, 2.5]
     if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
-        assert to_host(Exported([1.5, 2.5], device=2), "x").tolist() == [1.5, 2.5]
+        assert to_host(Exported([1.5, 2.5], device=8), "x").tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("values", [*ARRAYS, np.array([True, False]), np.arange(3, dtype=np.uint16)])
+def test_dlpack_of_cuda_devices_is_copied_with_its_strides(values: np.ndarray[Any, Any], driver: FakeDriver) -> None:
+    found = to_host(Exported(values, device=2), "x")
+    np.testing.assert_array_equal(found, values)
+    assert found.dtype == values.dtype
+    assert driver.calls.count("cuMemcpyDtoH_v2") == bool(values.size)
+
+
+def test_dlpack_of_complex_numbers_of_a_device_is_refused(driver: FakeDriver) -> None:
+    with pytest.raises(InputError, match=r"x: a Exported that cannot be read \(numbers of DLPack type 5, 128 bits\)"):
+        to_host(Exported([1j], device=2), "x")
 
 
 @pytest.mark.parametrize("wrong", [[[1], [1, 2]], OnDevice(np.array([None], object))])
@@ -118,8 +131,29 @@ def test_an_array_of_the_device_is_copied() -> None:
     backend: Any = registry.open_backend("batched", 0)
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     array = backend.device.upload(values)
-    interface = {"shape": (2, 3), "typestr": "<f4", "data": (int(array.pointer), False), "version": 3}
+    interface = {"shape": (2, 3), "typestr": "<f4", "data": (array.ptr, False), "version": 3}
     np.testing.assert_array_equal(foreign.download(interface), values)
+
+
+class OnlyDlpack:
+    """An array without ``__cuda_array_interface__``."""
+
+    def __init__(self, array: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("values", ARRAYS)
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_arrays_of_other_libraries_are_copied_from_the_device(library: str, values: np.ndarray[Any, Any]) -> None:
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
+    copied = np.ascontiguousarray(values).reshape(values.shape)
+    array = module.asarray(copied) if library == "cupy" else module.from_numpy(copied).cuda()
+    for given, expected in ((array, copied), (array.T, copied.T)) if values.ndim == 2 else ((array, copied),):
+        for form in (given, OnlyDlpack(given)):
+            found = to_host(form, "x")
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == expected.dtype
 
 
 def small(**other: Any) -> gcnbatch.GraphSet:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import gcnbatch
+from gcnbatch.cli.app import app
 from tests.training.runs import environment
 
 STARTED = """
@@ -55,6 +60,61 @@ def test_a_public_name_is_documented_where_the_list_says(name: str) -> None:
         signature = inspect.signature(found)
         hints = [parameter.annotation for parameter in signature.parameters.values()]
         assert inspect.Signature.empty not in (*hints, signature.return_annotation)
+
+
+def test_what_a_public_function_returns_is_public() -> None:
+    returned = set()
+    for name in gcnbatch.PUBLIC:
+        if inspect.isfunction(found := getattr(gcnbatch, name)):
+            returned |= set(re.findall(r"\b[A-Z]\w+", str(inspect.signature(found).return_annotation))) - {"Any", "None", "Path"}
+    assert returned <= set(gcnbatch.PUBLIC)
+
+
+DOORS = {
+    "train": ("train", "resume"),
+    "compare-runs": ("compare_runs",),
+    "compare-backends": ("compare_backends",),
+    "data info": ("describe",),
+    "data split": ("add_splits",),
+    **{f"data {name}": (name,) for name in ("check", "synth", "khop", "shard")},
+    **{f"data import {kind}": (f"import_{kind}",) for kind in ("smiles", "csv", "planetoid", "tudataset", "ogb")},
+    **{f"bench {name}": (f"bench_{name}",) for name in ("spmm", "spgemm", "tune")},
+    "benchmark moleculenet": ("moleculenet",),
+    **{f"kernels {name}": (f"{name}_kernels",) for name in ("build", "list", "clear")},
+    **{name: (name,) for name in ("infer", "tune", "baseline", "explain", "report", "info")},
+}
+
+
+def commands() -> dict[str, Any]:
+    """Return the function of every command, by its words."""
+    found, groups = {}, [("", get_command(app))]
+    while groups:
+        path, group = groups.pop()
+        for name, inner in group.commands.items():
+            if hasattr(inner, "commands"):
+                groups.append((f"{path}{name} ", inner))
+            else:
+                found[f"{path}{name}"] = inspect.unwrap(inner.callback)
+    return found
+
+
+def test_every_command_calls_its_public_function() -> None:
+    found = commands()
+    assert set(found) == set(DOORS)
+    assert {name for names in DOORS.values() for name in names} <= set(gcnbatch.PUBLIC)
+    for command, names in DOORS.items():
+        tree = ast.parse(textwrap.dedent(inspect.getsource(found[command])))
+        called = {ast.unparse(call.func).rpartition(".")[2] for call in ast.walk(tree) if isinstance(call, ast.Call)}
+        places = {line.module for line in ast.walk(tree) if isinstance(line, ast.ImportFrom)}
+        modules = {
+            f"{line.module}.{name.name}"
+            for line in ast.walk(tree)
+            if isinstance(line, ast.ImportFrom)
+            for name in line.names
+        }
+        for name in names:
+            assert name in called, command
+            assert gcnbatch.PUBLIC[name] in places | modules, command
 
 
 @pytest.mark.parametrize("name", gcnbatch.PUBLIC)

@@ -51,7 +51,7 @@ def import_ogb(
     edge_channels: bool = False,
     progress: bool = False,
 ) -> ImportSummary:
-    """Convert an OGB folder of a graph set or a node set in blocks, with its splits.
+    r"""Convert an OGB folder of a graph set or a node set in blocks, with its splits.
 
     Parameters
     ----------
@@ -74,6 +74,26 @@ def import_ogb(
     Whole-numbered node features of graph sets are categories and become one-hot columns, with the values found in the
     data; others stay numbers. Without node features, the one-hot degree is the feature. A node set must have features;
     they stay numbers.
+
+    Raises
+    ------
+    InputError
+        When a file is missing, or contradicts another one.
+
+    Examples
+    --------
+    >>> import gzip
+    >>> from pathlib import Path
+    >>> import gcnbatch
+    >>> raw = {"num-node-list": "2\n1\n1", "num-edge-list": "1\n0\n0", "edge": "0,1", "graph-label": "0\n1\n1"}
+    >>> files = {f"raw/{name}": text for name, text in raw.items()}
+    >>> files |= {"split/scaffold/train": "0", "split/scaffold/valid": "2", "split/scaffold/test": "1"}
+    >>> for name, text in files.items():
+    ...     path = Path(f"ogbg_mini/{name}.csv.gz")
+    ...     path.parent.mkdir(parents=True, exist_ok=True)
+    ...     _ = path.write_bytes(gzip.compress(text.encode()))
+    >>> gcnbatch.import_ogb("ogbg_mini", "mini.h5").graphs
+    3
     """
     path = output_path(out)
     folder = source_folder(source)

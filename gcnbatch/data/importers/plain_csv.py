@@ -53,7 +53,7 @@ def import_csv(
     name: str = "",
     progress: bool = False,
 ) -> ImportSummary:
-    """Convert plain tables, CSV or Parquet by their endings.
+    r"""Convert plain tables, CSV or Parquet by their endings.
 
     Names of graphs and nodes are arbitrary texts, blank targets are missing labels.
 
@@ -79,10 +79,31 @@ def import_csv(
     progress : bool
         Show progress on stderr.
 
+    Raises
+    ------
+    InputError
+        Names the table and the first wrong row.
+
     Notes
     -----
     Without a ``graph`` column, all nodes are one graph. For a repeated edge, the first weight counts. Without feature
     columns, the one-hot degree is the feature.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import gcnbatch
+    >>> tables = {
+    ...     "E.csv": ["graph,src,dst", "g1,a,b", "g1,b,c"],
+    ...     "N.csv": ["graph,node,charge", "g1,a,0", "g1,b,-1", "g1,c,0", "g2,a,1"],
+    ...     "G.csv": ["graph,toxic", "g1,1", "g2,"],
+    ... }
+    >>> for name, lines in tables.items():
+    ...     _ = Path(name).write_text("\n".join(lines))
+    >>> gcnbatch.import_csv("g.h5", edges="E.csv", nodes="N.csv", graphs="G.csv").graphs
+    2
+    >>> gcnbatch.read("g.h5").y.tolist()
+    [[1.0], [nan]]
     """
     files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
     path = output_path(out, files)

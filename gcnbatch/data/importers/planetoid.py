@@ -45,6 +45,28 @@ def import_planetoid(
     -----
     Split: training nodes are the first ``len(y)``, validation nodes the next 500, test nodes those of ``test.index``.
     Missing test nodes (Citeseer has isolated ones) get a row of zeros and no label.
+
+    Raises
+    ------
+    InputError
+        When a file is missing, is no data, or contradicts another one.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import scipy.sparse as sp
+    >>> import gcnbatch
+    >>> x, classes = sp.csr_matrix(np.eye(3, 4, dtype=np.float32)), np.eye(2, dtype=np.int32)
+    >>> parts = {"y": classes[[0]], "allx": x[:2], "ally": classes, "tx": x[2:], "ty": classes[[1]]}
+    >>> for part, value in {**parts, "graph": {0: [1], 1: [0, 2], 2: [1]}}.items():
+    ...     _ = Path(f"ind.mini.{part}").write_bytes(pickle.dumps(value, protocol=2))
+    >>> _ = Path("ind.mini.test.index").write_text("2")
+    >>> gcnbatch.import_planetoid(".", "mini.h5", name="mini").nodes
+    3
+    >>> gcnbatch.read("mini.h5").splits["planetoid"].test.tolist()
+    [2]
     """
     path = output_path(out)
     folder = source_folder(source)

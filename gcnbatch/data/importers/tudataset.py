@@ -33,7 +33,7 @@ OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes"
 
 
 def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> ImportSummary:
-    """Convert a folder with ``DS_A.txt`` and its other files; the file names give DS.
+    r"""Convert a folder with ``DS_A.txt`` and its other files; the file names give DS.
 
     Parameters
     ----------
@@ -47,6 +47,23 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     Graph labels become classes; without them, graph attributes become regression targets. Node labels (one-hot) and
     node attributes become features; without both, the one-hot degree is the feature. Each edge label is a channel.
     These files list edges in both directions; repeated edges count once. Edge attributes are ignored.
+
+    Raises
+    ------
+    InputError
+        When a file is missing, or contradicts another one.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import gcnbatch
+    >>> files = {"A": "1, 2\n2, 1", "graph_indicator": "1\n1\n2", "graph_labels": "1\n-1"}
+    >>> for part, text in files.items():
+    ...     _ = Path(f"DS_{part}.txt").write_text(text)
+    >>> gcnbatch.import_tudataset(".", "ds.h5").graphs
+    2
+    >>> gcnbatch.read("ds.h5").header.class_names
+    ('-1', '1')
     """
     path = output_path(out)
     folder = source_folder(source)

@@ -1,4 +1,4 @@
-"""Copies of device arrays that belong to other libraries, given by ``__cuda_array_interface__``.
+"""Copies of device arrays that belong to other libraries, given by ``__cuda_array_interface__`` or DLPack.
 
 The copy needs only the driver: the arrays of PyTorch, CuPy or Numba are in the device's primary context, which PyCUDA
 need not have opened.
@@ -19,6 +19,24 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.errors import MachineError
 
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_KINDS = {0: "i", 1: "u", 2: "f", 6: "b"}  # DLDataTypeCode -> kind of NumPy
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor, the first member of DLManagedTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
 
 
 def download(interface: Mapping[str, Any]) -> NDArray[Any]:
@@ -50,6 +68,28 @@ def download(interface: Mapping[str, Any]) -> NDArray[Any]:
     _copy(raw, int(interface["data"][0]) + low)
     first = raw[-low : kind.itemsize - low].view(kind)
     return as_strided(first, shape, steps).copy()
+
+
+def download_dlpack(value: Any) -> NDArray[Any]:
+    """Return a copy in host memory of a device array that exports DLPack; see `download`."""
+    capsule = value.__dlpack__()  # its owner frees it: a capsule that is not renamed deletes what it holds
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    tensor = _Tensor.from_address(pointer(capsule, b"dltensor"))
+    if tensor.code not in _KINDS or tensor.lanes != 1:
+        raise TypeError(f"numbers of DLPack type {tensor.code}, {tensor.bits} bits")
+    kind = np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
+    strides = None
+    if tensor.strides:
+        strides = tuple(kind.itemsize * stride for stride in tensor.strides[: tensor.ndim])
+    return download(
+        {
+            "shape": tuple(tensor.shape[: tensor.ndim]),
+            "typestr": kind.str,
+            "data": (tensor.data + tensor.byte_offset, True),
+            "strides": strides,
+        }
+    )
 
 
 def _copy(host: NDArray[np.uint8], pointer: int) -> None:
