@@ -126,14 +126,20 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
   }
 }
 
-// Write the features of graph b beside R.
+// Begin the first dense layer of graph b: write the features beside the place of R, and the bias plus their products with the
+// weights to the place of the output. No kernel of the forward pass writes what this reads, so it may run before the wait.
 __device__ __forceinline__ void join_features(const ReadoutParams& params, const ReadoutShared& at, int b) {
+  const int P = params.P, D = params.D;
+  const Head head = at.heads[0].with_weights(params.weight_floats > 0 ? at.weights : nullptr);
+  float* features = at.forward + P;
 #pragma unroll 1
-  for (int d = threadIdx.x; d < params.D; d += THREADS)
-    at.forward[params.P + d] = params.members.of_step(params.features)[b * params.D + d];
+  for (int d = threadIdx.x; d < D; d += THREADS) features[d] = params.members.of_step(params.features)[b * D + d];
+  __syncthreads();
+  dense_forward(features + D, head.bias, features, head.weight + P * head.P, D, head.P, at.scratch);
 }
 
-// Compute the logits of graph b from h_1; they end at `at.forward + head_floats`. Store the inputs that the update reads.
+// Compute the logits of graph b from R, after `join_features`; they end at `at.forward + head_floats`. Store the inputs that
+// the update reads.
 __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b,
                                               const MemberValues& values) {
   float* in = at.forward;
@@ -144,7 +150,8 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
     float* out = in + head.F;
 #pragma unroll 1
     for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
-    dense_forward(out, in, head, at.scratch);
+    const bool is_joined = m == 0 && params.D > 0;
+    dense_forward(out, is_joined ? out : head.bias, in, head.weight, is_joined ? params.P : head.F, head.P, at.scratch);
     if (m + 1 < params.n_heads) {
 #pragma unroll 1
       for (int k = threadIdx.x; k < head.P; k += THREADS) {
@@ -224,6 +231,10 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
   const float label_weight = params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight;
   int begin = block < B ? params.members.of_step(params.node_ptr)[block] : 0,
       end = block < B ? params.members.of_step(params.node_ptr)[block + 1] : 0;
+  if (params.D > 0 && block < B) {
+    __syncthreads();  // heads and weights are copied
+    join_features(params, at, block);
+  }
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
@@ -247,7 +258,7 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
 #pragma unroll 1
       for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS)
         at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
-      join_features(params, at, b);
+      if (params.D > 0 && b != block) join_features(params, at, b);
       pool_graph(params, at, graph, values.keep_scale);
       __syncthreads();
       heads_forward(params, at, b, values);
