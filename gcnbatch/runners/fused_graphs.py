@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Array
+from gcnbatch.backends.base import Array, Readout
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLayer, Norm, Stack
@@ -49,8 +49,8 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
 
 def _unsupported(layer: Layer | Junction) -> str | None:
     """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
-    if isinstance(layer, ReadoutLayer) and len(layer.kinds) > 1:
-        return "concatenated readouts (model.readout)"
+    if isinstance(layer, ReadoutLayer) and len(layer.kinds) > len(set(layer.kinds)):
+        return "a readout twice (model.readout)"
     if isinstance(layer, LayerNormRelu):
         return "layer norm (model.norm)"
     if isinstance(layer, VirtualNode):
@@ -69,7 +69,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
     start = {name: slot.start for name, slot in layout.slots.items()}
     nodes: list[NodeLayer] = []
     graphs: list[GraphLayer] = []
-    readout: Any = None
+    readouts: tuple[Readout, ...] = ()
     rate = 0.0
     joined: Joined | None = None
     groups = _groups(model.layers)
@@ -78,14 +78,14 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
         rate = dropout.rate if dropout else rate
         key = dropout.name if dropout else ""
         if isinstance(head, ReadoutLayer):
-            (readout,) = head.kinds
+            readouts = head.kinds
             continue
         if isinstance(head, Join):
             joined = Joined(head.n_features, *(start[spec.name] for spec in head.specs()))
             continue
         assert isinstance(head, GraphConv | Dense), head
         places = (head.name, start[f"{head.name}.weight"], start[f"{head.name}.bias"], head.n_in, head.n_out)
-        if readout is not None:
+        if readouts:
             graphs.append(GraphLayer(*places, dropout=key))
             continue
         norm = next((layer for layer in behind if isinstance(layer, BatchNormRelu)), None)
@@ -95,7 +95,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
             known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
         channels = head.n_channels if isinstance(head, GraphConv) else 1
         nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key))
-    return Stack(tuple(nodes), readout, tuple(graphs), rate, target, joined)
+    return Stack(tuple(nodes), readouts, tuple(graphs), rate, target, joined)
 
 
 def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:

@@ -134,7 +134,7 @@ class NarrowWorkspace(Workspace):
         return (
             self._training
             and stack.nodes[-1].n_out == geometry.SPECIALISED_COLUMNS
-            and stack.readout != "max"
+            and stack.readouts in (("sum",), ("mean",))
             and stack.target != "multiclass"
             and len(stack.graphs) == 1
             and not stack.joined

@@ -87,7 +87,8 @@ class Stack:
     ----------
     nodes : tuple of NodeLayer
         The first is a graph convolution.
-    readout : {"sum", "mean", "max"}
+    readouts : tuple of {"sum", "mean", "max"}
+        Side by side.
     graphs : tuple of GraphLayer
         The last yields the logits.
     dropout : float
@@ -98,7 +99,7 @@ class Stack:
     """
 
     nodes: tuple[NodeLayer, ...]
-    readout: Readout
+    readouts: tuple[Readout, ...]
     graphs: tuple[GraphLayer, ...]
     dropout: float
     target: str

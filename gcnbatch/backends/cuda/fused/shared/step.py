@@ -33,6 +33,7 @@ from gcnbatch.data.graph_features import LIMIT
 
 MAX_MEMBERS = declared("fused/shared/fused.cuh").constant("MAX_MEMBERS")
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
+MOST_READOUTS = declared("fused/shared/pooling.cuh").constant("MOST_READOUTS")
 _TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
 LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # the target of each loss
 
@@ -331,7 +332,14 @@ class Workspace(ABC):
         fields |= {"features": self._graph_features, "D": self._n_features}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
-        return fields | {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target)}
+        return fields | {"readouts": self._readouts, "loss": LOSSES.index(stack.target)}
+
+    @property
+    def _readouts(self) -> dict[str, Any]:
+        """Return the fields of Readouts (fused/shared/pooling.cuh)."""
+        kinds = np.zeros(MOST_READOUTS, np.uint8)
+        kinds[: len(self._stack.readouts)] = [READOUTS.index(kind) for kind in self._stack.readouts]
+        return {"kinds": kinds, "n": len(self._stack.readouts)}
 
     def _logits_call(self) -> Call:
         stack, last = self._stack, self._stack.nodes[-1]
@@ -341,7 +349,7 @@ class Workspace(ABC):
         fields |= {"y": self._layers[-1].y, "shift": self._normed(len(self._layers) - 1).beta}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"features": self._graph_features, "D": self._n_features}
-        return self._call("fused_logits", launch, fields | {"P": last.n_out, "kind": READOUTS.index(stack.readout)})
+        return self._call("fused_logits", launch, fields | {"P": last.n_out, "readouts": self._readouts})
 
     # -------------------------------------------------------------------------------------------- update
 
