@@ -57,8 +57,6 @@ def _unsupported(layer: Layer | Junction) -> str | None:
         return "virtual nodes (model.virtual_node)"
     if layer.name.startswith("ffn"):
         return "feed-forward networks (model.ffn)"
-    if isinstance(layer, Add):
-        return "residual connections (model.residual)"
     if isinstance(layer, Concatenate | Maximum):
         return "jumping knowledge (model.jumping_knowledge)"
     return None
@@ -94,15 +92,16 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
             gamma, beta, mean, var = (start[spec.name] for spec in norm.specs())
             known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
         channels = head.n_channels if isinstance(head, GraphConv) else 1
-        nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key))
+        residual = any(isinstance(layer, Add) for layer in behind)
+        nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key, residual))
     return Stack(tuple(nodes), readouts, tuple(graphs), rate, target, joined)
 
 
 def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:
-    """Group the layers: each group begins with a product (GraphConv, Dense) or the readout."""
+    """Group the layers: each group begins with a product (GraphConv, Dense), the readout or features."""
     groups: list[list[Layer | Junction]] = []
     for layer in layers:
-        if isinstance(layer, Relu | BatchNormRelu | Dropout):
+        if isinstance(layer, Relu | BatchNormRelu | Dropout | Add):
             groups[-1].append(layer)
         else:
             groups.append([layer])
