@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLayer, Norm, Stack
-from gcnbatch.backends.ops import Array
+from gcnbatch.backends.ops import Array, Readout
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import (
@@ -49,16 +49,14 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
 
 def _unsupported(layer: Layer | Junction) -> str | None:
     """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
-    if isinstance(layer, ReadoutLayer) and len(layer.kinds) > 1:
-        return "concatenated readouts (model.readout)"
+    if isinstance(layer, ReadoutLayer) and len(layer.kinds) > len(set(layer.kinds)):
+        return "a readout twice (model.readout)"
     if isinstance(layer, LayerNormRelu):
         return "layer norm (model.norm)"
     if isinstance(layer, VirtualNode):
         return "virtual nodes (model.virtual_node)"
     if layer.name.startswith("ffn"):
         return "feed-forward networks (model.ffn)"
-    if isinstance(layer, Add):
-        return "residual connections (model.residual)"
     if isinstance(layer, Concatenate | Maximum):
         return "jumping knowledge (model.jumping_knowledge)"
     return None
@@ -69,7 +67,7 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
     start = {name: slot.start for name, slot in layout.slots.items()}
     nodes: list[NodeLayer] = []
     graphs: list[GraphLayer] = []
-    readout: Any = None
+    readouts: tuple[Readout, ...] = ()
     rate = 0.0
     joined: Joined | None = None
     groups = _groups(model.layers)
@@ -78,14 +76,14 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
         rate = dropout.rate if dropout else rate
         key = dropout.name if dropout else ""
         if isinstance(head, ReadoutLayer):
-            (readout,) = head.kinds
+            readouts = head.kinds
             continue
         if isinstance(head, Join):
             joined = Joined(head.n_features, *(start[spec.name] for spec in head.specs()))
             continue
         assert isinstance(head, GraphConv | Dense), head
         places = (head.name, start[f"{head.name}.weight"], start[f"{head.name}.bias"], head.n_in, head.n_out)
-        if readout is not None:
+        if readouts:
             graphs.append(GraphLayer(*places, dropout=key))
             continue
         norm = next((layer for layer in behind if isinstance(layer, BatchNormRelu)), None)
@@ -94,15 +92,16 @@ def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
             gamma, beta, mean, var = (start[spec.name] for spec in norm.specs())
             known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
         channels = head.n_channels if isinstance(head, GraphConv) else 1
-        nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key))
-    return Stack(tuple(nodes), readout, tuple(graphs), rate, target, joined)
+        residual = any(isinstance(layer, Add) for layer in behind)
+        nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key, residual))
+    return Stack(tuple(nodes), readouts, tuple(graphs), rate, target, joined)
 
 
 def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:
-    """Group the layers: each group begins with a product (GraphConv, Dense) or the readout."""
+    """Group the layers: each group begins with a product (GraphConv, Dense), the readout or features."""
     groups: list[list[Layer | Junction]] = []
     for layer in layers:
-        if isinstance(layer, Relu | BatchNormRelu | Dropout):
+        if isinstance(layer, Relu | BatchNormRelu | Dropout | Add):
             groups[-1].append(layer)
         else:
             groups.append([layer])

@@ -70,7 +70,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
   __shared__ float4 scratch[FOLD_FLOATS / 4];
   __shared__ float readout_of[COLUMNS], gradient_of[MOST_OUTPUTS];
   __shared__ double cost_of[MOST_OUTPUTS];
-  const int block = blockIdx.x, parts = params.parts_of_graphs, K = params.K, kind = params.kind;
+  const int block = blockIdx.x, parts = params.parts_of_graphs, K = params.K, kind = params.readouts.kinds[0];
   const int warp = threadIdx.x / 32, of_warp = threadIdx.x % 32, p = lanes_column(), lane = threadIdx.x % COLUMN_LANES;
 
   // Before the wait: kernels before the previous one wrote batch, weights and rates.

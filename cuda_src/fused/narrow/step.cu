@@ -7,6 +7,7 @@
 #include "fused/narrow/backward.cuh"
 #include "fused/narrow/forward.cuh"
 #include "fused/narrow/readout.cuh"
+#include "fused/narrow/residual.cuh"
 #include "fused/narrow/update.cuh"
 
 using namespace fused;
@@ -29,6 +30,20 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     fused_narrow_forward_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
   forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+}
+
+// ---- residual connections: between the passes of two layers, where a layer has one ----
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_residual_forward(const __grid_constant__ ResidualForwardParams params) {
+  extern __shared__ float4 shared4[];
+  residual_forward(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_residual_backward(const __grid_constant__ ResidualBackwardParams params) {
+  extern __shared__ float4 shared4[];
+  residual_backward(params, shared4);
 }
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----

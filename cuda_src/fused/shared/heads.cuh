@@ -46,24 +46,26 @@ __device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsi
   return value >= threshold;
 }
 
-// out[k] = bias[k] + sum over f of in[f] W[f, k]; in and out in shared memory. `scratch` holds a float per thread.
-__device__ __forceinline__ void dense_forward(float* out, const float* in, const Head& head, float* scratch) {
-  const int columns = min(power_of_two(head.P), THREADS), slices = THREADS / columns;
+// out[k] = base[k] + sum over f of in[f] W[f, k], W (F, P); in and out in shared memory; base may be out. `scratch` holds a
+// float per thread.
+__device__ __forceinline__ void dense_forward(float* out, const float* base, const float* in, const float* weight,
+                                              int F, int P, float* scratch) {
+  const int columns = min(power_of_two(P), THREADS), slices = THREADS / columns;
   const int folded = min(slices, WARPS);  // slices left after each warp has added its own
 #pragma unroll 1
-  for (int first = 0; first < head.P; first += columns) {
+  for (int first = 0; first < P; first += columns) {
     const int k = first + threadIdx.x % columns;
     float sum = 0.f;
-    if (k < head.P) {
-#pragma unroll 4
-      for (int f = threadIdx.x / columns; f < head.F; f += slices) sum += in[f] * head.weight[f * head.P + k];
+    if (k < P) {
+#pragma unroll 8
+      for (int f = threadIdx.x / columns; f < F; f += slices) sum += in[f] * weight[f * P + k];
     }
 #pragma unroll 1
     for (int offset = columns; offset < 32; offset *= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
     if (threadIdx.x % 32 < columns) scratch[threadIdx.x / max(columns, 32) * columns + threadIdx.x % columns] = sum;
     __syncthreads();
-    if (threadIdx.x < columns && k < head.P) {
-      sum = head.bias[k];
+    if (threadIdx.x < columns && k < P) {
+      sum = base[k];
 #pragma unroll
       for (int s = 0; s < WARPS; ++s)
         if (s < folded) sum += scratch[s * columns + threadIdx.x];

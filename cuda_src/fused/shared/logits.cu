@@ -1,9 +1,9 @@
 // Inference after the last node layer: readout and dense layers, one warp per graph.
 //
-//   logits[b] = dense layers of  [sum | mean | max over the nodes of graph b of relu(Y + shift), features of the graph]
+//   logits[b] = dense layers of  [readouts over the nodes of graph b of relu(Y + shift), features of the graph]
 //
 // Source: own. The readout of training (fused/shared/readout.cuh) uses a block per graph, because it also computes the
-// backward pass; here only throughput counts. Shapes and `kind` as there; `shift` (P,): see `Folding`; null: none.
+// backward pass; here only throughput counts. Shapes and readouts as there; `shift` (P,): see `Folding`; null: none.
 // Launch: 256 threads, members in z, 8 graphs per block at a time; blocks stride over the graphs.
 // Shared memory: columns_of(P) + 8 head_floats floats, dynamic; a warp reads consecutive words.
 // Traffic: reads 4 N P, writes 4 B K bytes.
@@ -19,12 +19,13 @@ struct LogitsParams {
   const float *y, *shift, *features;
   const Head* heads;
   Members members;
-  int P, D, n_heads, head_floats, kind;
+  Readouts readouts;
+  int P, D, n_heads, head_floats;
 };
 
 extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_constant__ LogitsParams params) {
   extern __shared__ float4 shared4[];
-  const int P = params.P, kind = params.kind;
+  const int P = params.P, R = params.readouts.n * P;
   float* shift_of = reinterpret_cast<float*>(shared4);
   float* of_graph = shift_of + columns_of(P) + threadIdx.x / 32 * params.head_floats;
   for (int p = threadIdx.x; p < P; p += blockDim.x)
@@ -33,7 +34,8 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
   const int lane = threadIdx.x % 32, B = params.members.of_step(params.size)[1];
   for (int b = blockIdx.x * 8 + threadIdx.x / 32; b < B; b += gridDim.x * 8) {
     const int begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
-    for (int p = lane; p < P; p += 32) {
+    for (int column = lane; column < R; column += 32) {
+      const int kind = params.readouts.kinds[column / P], p = column % P;
       const float shift = shift_of[p];
       const auto z_of = [&](int i) {
         return positive(params.members.of_step(params.y)[static_cast<long long>(i) * P + p] + shift);
@@ -49,11 +51,11 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
 #pragma unroll 4
         for (int i = begin; i < end; ++i) value += z_of(i);
       }
-      of_graph[p] = kind == MEAN && end > begin ? value / (end - begin) : value;
+      of_graph[column] = kind == MEAN && end > begin ? value / (end - begin) : value;
     }
 #pragma unroll 1
     for (int d = lane; d < params.D; d += 32)
-      of_graph[P + d] = params.members.of_step(params.features)[static_cast<long long>(b) * params.D + d];
+      of_graph[R + d] = params.members.of_step(params.features)[static_cast<long long>(b) * params.D + d];
     __syncwarp();
     float* in = of_graph;
     for (int m = 0; m < params.n_heads; ++m) {

@@ -6,6 +6,13 @@
 namespace fused {
 
 enum Pooling { SUM, MEAN, MAX };  // the host reads these values from here
+constexpr int MOST_READOUTS = 3;  // side by side: one of each kind
+
+// The readouts of a model, side by side: R (B, n P).
+struct Readouts {
+  unsigned char kinds[MOST_READOUTS];  // Pooling
+  unsigned char n;
+};
 
 // The sum so far; for MAX the largest value so far and its row.
 struct Pooled {

@@ -1,6 +1,6 @@
 // Readout, dense layers on graphs and loss, forward and backward: from the last layer's Y to its gradient G.
 //
-//   R[b] = sum | mean | max over the nodes of graph b of Z
+//   R[b] = sum | mean | max over the nodes of graph b of Z, or several of them side by side
 //   h_1 = [R, features of the graph],  h_{m+1} = dropout(relu(h_m W_m + b_m)),  logits
 //
 // and backward: dlogits of the loss, through the dense layers, dR, and G[i] = dR[b] where Z[i] > 0 and dropout kept it. The
@@ -10,7 +10,7 @@
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
 //   (8,): the step to stage next, and N, B, step of this one, and four that staging reads; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
 //   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); features (B, D), scaled, D may be 0; heads (n_heads,): the last is the output.
-// `kind` is a Pooling, `loss` a Loss.
+// `loss` is a Loss.
 // Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,
 //   …; blocks stride over the partial sums. Batch 50: 50 partial sums of a graph each, 50 blocks for a model alone.
 // Shared memory: dynamic; see `shared.geometry.readout`. Neighbouring threads access neighbouring columns: no bank conflicts.
@@ -40,8 +40,9 @@ struct ReadoutParams {
   const Head* heads;
   const MemberValues* values;
   Members members;
+  Readouts readouts;
   float epsilon, momentum;
-  int parts, parts_of_graphs, P, K, D, n_heads, head_floats, weight_floats, kind, loss;
+  int parts, parts_of_graphs, P, K, D, n_heads, head_floats, weight_floats, loss;
 
   __device__ __forceinline__ Statistics statistics() const {
     return {members.of_step(moments),
@@ -54,6 +55,7 @@ struct ReadoutParams {
             epsilon,
             momentum};
   }
+  __device__ __forceinline__ int width_of_readout() const { return readouts.n * P; }
   // Write the next step's number, and N, B and number of this step; one thread calls.
   __device__ __forceinline__ void note_progress(int N, int B) const {
     const int step = members.of_step(size)[2];
@@ -98,10 +100,10 @@ struct GraphOfBlock {
 // The column of this thread's lanes in a group of columns.
 __device__ __forceinline__ int lanes_column() { return threadIdx.x / COLUMN_LANES; }
 
-// Write R of a graph to `at.forward`.
+// Write one readout of a graph, (P,), to `readout`.
 __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const ReadoutShared& at,
-                                           const GraphOfBlock& graph, float keep_scale) {
-  const int P = params.P, kind = params.kind, n = graph.n;
+                                           const GraphOfBlock& graph, float keep_scale, int kind, float* readout) {
+  const int P = params.P, n = graph.n;
 #pragma unroll 1
   for (int first = 0; first < P; first += GROUP) {
     const int p = first + lanes_column();
@@ -120,20 +122,26 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
       pooled.join(kind, n,
                   {__shfl_xor_sync(FULL_WARP, pooled.value, offset), __shfl_xor_sync(FULL_WARP, pooled.row, offset)});
     if (threadIdx.x % COLUMN_LANES == 0 && p < P) {
-      at.forward[p] = n == 0 ? 0.f : kind == MEAN ? pooled.value / n : pooled.value;
-      at.peaks[p] = pooled.row;
+      readout[p] = n == 0 ? 0.f : kind == MEAN ? pooled.value / n : pooled.value;
+      if (kind == MAX) at.peaks[p] = pooled.row;
     }
   }
 }
 
-// Write the features of graph b beside R.
+// Begin the first dense layer of graph b: write the features beside the place of R, and the bias plus their products with the
+// weights to the place of the output. No kernel of the forward pass writes what this reads, so it may run before the wait.
 __device__ __forceinline__ void join_features(const ReadoutParams& params, const ReadoutShared& at, int b) {
+  const int R = params.width_of_readout(), D = params.D;
+  const Head head = at.heads[0].with_weights(params.weight_floats > 0 ? at.weights : nullptr);
+  float* features = at.forward + R;
 #pragma unroll 1
-  for (int d = threadIdx.x; d < params.D; d += THREADS)
-    at.forward[params.P + d] = params.members.of_step(params.features)[b * params.D + d];
+  for (int d = threadIdx.x; d < D; d += THREADS) features[d] = params.members.of_step(params.features)[b * D + d];
+  __syncthreads();
+  dense_forward(features + D, head.bias, features, head.weight + R * head.P, D, head.P, at.scratch);
 }
 
-// Compute the logits of graph b from h_1; they end at `at.forward + head_floats`. Store the inputs that the update reads.
+// Compute the logits of graph b from R, after `join_features`; they end at `at.forward + head_floats`. Store the inputs that
+// the update reads.
 __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b,
                                               const MemberValues& values) {
   float* in = at.forward;
@@ -144,7 +152,9 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
     float* out = in + head.F;
 #pragma unroll 1
     for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
-    dense_forward(out, in, head, at.scratch);
+    const bool is_joined = m == 0 && params.D > 0;
+    dense_forward(out, is_joined ? out : head.bias, in, head.weight, is_joined ? params.width_of_readout() : head.F,
+                  head.P, at.scratch);
     if (m + 1 < params.n_heads) {
 #pragma unroll 1
       for (int k = threadIdx.x; k < head.P; k += THREADS) {
@@ -172,7 +182,7 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
 #pragma unroll 1
     for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
     float* din = at.backward + offset;
-    dense_backward(din, dout, head, m > 0 ? head.F : params.P);
+    dense_backward(din, dout, head, m > 0 ? head.F : params.width_of_readout());
     if (m > 0) {  // the input went through relu and dropout, so it is 0 wherever the gradient is 0
 #pragma unroll 1
       for (int f = threadIdx.x; f < head.F; f += THREADS)
@@ -182,23 +192,37 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
   }
 }
 
+// The gradient of column p of a graph's rows: for all n of them, and what the row of the maximum gets on top.
+struct Shares {
+  float all, peak;
+
+  __device__ __forceinline__ Shares(const ReadoutParams& params, const float* gradient, int p, int n, float keep_scale)
+      : all(0.f), peak(0.f) {
+#pragma unroll 1
+    for (int r = 0; r < params.readouts.n; ++r) {
+      const int kind = params.readouts.kinds[r];
+      const float share = gradient[r * params.P + p] * keep_scale * (kind == MEAN ? 1.f / n : 1.f);
+      (kind == MAX ? peak : all) += share;
+    }
+  }
+};
+
 // Write G of a graph's rows; add the column sums of G and of G xhat to `at.sums`.
 __device__ __forceinline__ void give_graph(const ReadoutParams& params, const ReadoutShared& at,
                                            const GraphOfBlock& graph, float keep_scale) {
-  const int P = params.P, kind = params.kind, n = graph.n;
+  const int P = params.P, n = graph.n;
 #pragma unroll 1
   for (int first = 0; first < P; first += GROUP) {
     const int p = first + lanes_column();
     float2 sum = make_float2(0.f, 0.f);
     if (p < P) {
-      const float share = at.backward[p] * keep_scale * (kind == MEAN ? 1.f / n : 1.f);
+      const Shares shares(params, at.backward, p, n, keep_scale);
       const int peak = at.peaks[p];
       const Column column = at.columns.column(p);
       graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
         const int place = (graph.begin + i) * P + p;
-        const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place) &&
-                          (kind != MAX || i == peak);
-        const float own = open ? share : 0.f;
+        const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place);
+        const float own = open ? shares.all + (i == peak ? shares.peak : 0.f) : 0.f;
         params.members.of_step(params.g)[place] = own;
         sum = combine(sum, make_float2(own, own * column.x_hat(y)));
       });
@@ -224,6 +248,10 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
   const float label_weight = params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight;
   int begin = block < B ? params.members.of_step(params.node_ptr)[block] : 0,
       end = block < B ? params.members.of_step(params.node_ptr)[block + 1] : 0;
+  if (params.D > 0 && block < B) {
+    __syncthreads();  // heads and weights are copied
+    join_features(params, at, block);
+  }
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
@@ -247,8 +275,10 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
 #pragma unroll 1
       for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS)
         at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
-      join_features(params, at, b);
-      pool_graph(params, at, graph, values.keep_scale);
+      if (params.D > 0 && b != block) join_features(params, at, b);
+#pragma unroll 1
+      for (int r = 0; r < params.readouts.n; ++r)
+        pool_graph(params, at, graph, values.keep_scale, params.readouts.kinds[r], at.forward + r * P);
       __syncthreads();
       heads_forward(params, at, b, values);
       if (threadIdx.x < 32) {

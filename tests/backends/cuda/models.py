@@ -41,11 +41,29 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "features of graphs joined to the output": (
         {"target": "regression", "n_channels": 1, "graph_features": 40},
-        ("model.widths=[64,64]", "train.clip_norm=0.5", "train.weight_decay=1e-2"),
+        ("model.widths=[64,64]", "model.readout=sum,max", "train.clip_norm=0.5", "train.weight_decay=1e-2"),
+    ),
+    "residual connections, channels, dropout": (
+        {"n_channels": 3, "graph_features": 5},
+        (
+            "model.widths=[64,64,64]",
+            "model.residual=true",
+            "model.readout=sum,max",
+            "model.dropout=0.2",
+            "model.head=[9]",
+        ),
+    ),
+    "residual connections from the second layer on, dense": (
+        {"n_channels": 1, "target": "regression"},
+        ("model.widths=[33,64,64]", "model.residual=true", "model.dense=[17]", "train.clip_norm=0.5"),
+    ),
+    "residual connections without batch norm": (
+        {"target": "multiclass", "n_channels": 2},
+        ("model.widths=[70,70]", "model.residual=true", "model.norm=none", "train.optimizer=sgd"),
     ),
     "wide, features of graphs": (
         {"target": "multiclass", "graph_features": 7, "n_counts": 2},
-        ("model.widths=[200,150]", "model.head=[70,9]", "model.readout=max", "model.dropout=0.2"),
+        ("model.widths=[200,150]", "model.head=[70,9]", "model.readout=max,mean,sum", "model.dropout=0.2"),
     ),
     "wide, channels, dropout, dense": (
         {"n_channels": 3},

@@ -56,7 +56,7 @@ class FusedBackend(CudaBackend):
         held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training)
         device = self.device.for_cohorts() if len(labels) > 1 else self.device
         cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips)
-        predicting = forms.prediction_form(self.device.compute_capability, self.options.precision)
+        predicting = forms.prediction_form(stack, self.device.compute_capability, self.options.precision)
         return FusedEngine(cohort, rule, training, predicting)
 
     def _set_of(self, source: BatchSource, training: tuple[type[Form], ...]) -> FusedSet:

@@ -36,9 +36,9 @@ def training_forms(setting: Setting) -> tuple[type[Form], ...]:
     return ()
 
 
-def prediction_form(capability: tuple[int, int], precision: str) -> type[Form]:
+def prediction_form(stack: Stack, capability: tuple[int, int], precision: str) -> type[Form]:
     """Return the form for predictions."""
-    return next(form for form in FORMS if form.predicts(capability, precision))
+    return next(form for form in FORMS if form.predicts(stack, capability, precision))
 
 
 def most_nodes(stack: Stack) -> int:

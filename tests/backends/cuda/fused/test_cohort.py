@@ -45,7 +45,15 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "features of graphs, two dense layers, classes": (
         {"target": "multiclass", "n_channels": 1, "max_nodes": 12, "graph_features": 9},
-        ("model.widths=[33]", "model.head=[130,7]", "model.readout=mean", "train.clip_norm=0.1"),
+        ("model.widths=[33]", "model.head=[130,7]", "model.readout=mean,max,sum", "train.clip_norm=0.1"),
+    ),
+    "residual connections, dropout": (
+        {"n_channels": 2, "max_nodes": 12},
+        ("model.widths=[64,64,64]", "model.residual=true", "model.readout=sum,max", "model.dropout=0.25"),
+    ),
+    "residual connections, many tiles": (
+        {"n_channels": 1, "max_nodes": 170},
+        ("model.widths=[64,64]", "model.residual=true", "train.weight_decay=1e-2"),
     ),
     "more tiles than multiprocessors": ({"n_channels": 1, "max_nodes": 170}, ("model.widths=[64,64]",)),
 }

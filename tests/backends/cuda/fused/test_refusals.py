@@ -34,7 +34,8 @@ def fused_backend(free: int = 1 << 30, **options: Any) -> FusedBackend:
     ("about", "model", "what"),
     [
         ({"features": "csr"}, ("model.widths=[64,64]",), "sparse features"),
-        ({}, ("model.widths=[16,16]", "model.residual=true"), "residual connections (model.residual)"),
+        ({}, ("model.ffn=true",), "feed-forward networks (model.ffn)"),
+        ({}, ("model.readout=sum,max,sum",), "a readout twice (model.readout)"),
         ({"n_channels": 1}, ("model.widths=[16384,16384]",), "layers that need 584 of 227 KiB of shared memory"),
         ({"n_channels": 1}, ("model.head=[4096,4096]",), "layers that need 256 of 227 KiB of shared memory"),
     ],

@@ -36,7 +36,7 @@ class Fp16(Form):
             and len({layer.n_out for layer in stack.nodes}) == 1
             and first.n_out in geometry.WIDTHS
             and geometry.columns_of_u(first.n_in) <= geometry.MAX_COLUMNS
-            and len(stack.graphs) == 1
+            and len(stack.graphs) == len(stack.readouts) == 1
             and not stack.joined
             and len(stack.nodes) <= geometry.MAX_LAYERS
             and stack.n_outputs <= geometry.MAX_OUTPUTS

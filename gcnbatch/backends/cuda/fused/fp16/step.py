@@ -235,7 +235,7 @@ class Fp16Workspace(Workspace):
         fields |= {"head_weight": weight, "head_bias": bias, "exchange": self._exchange}
         fields |= {"input": self._head_inputs[0], "gradient": self._head_gradients[0]}
         fields |= {"n_layers": len(stack.nodes), "n_outputs": stack.n_outputs, "tiles": self.tiles}
-        fields |= {"readout": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target)}
+        fields |= {"readout": READOUTS.index(stack.readouts[0]), "loss": LOSSES.index(stack.target)}
         layers = [self._layer_fields(number) for number in range(len(stack.nodes))]
         fields |= {"reach": self._features.reach, "layers": padded(layers, geometry.MAX_LAYERS)}
         return [Call(geometry.entry(self._width), geometry.launch(self._width, self.tiles), fields)]

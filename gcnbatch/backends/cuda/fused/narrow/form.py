@@ -23,14 +23,15 @@ class Narrow(Form):
         return setting.precision == "fp32"
 
     @classmethod
-    def predicts(cls, capability: tuple[int, int], precision: str) -> bool:
+    def predicts(cls, stack: Stack, capability: tuple[int, int], precision: str) -> bool:
         return True
 
     @classmethod
     def launches(cls, stack: Stack) -> list[Launch]:
         forward = [geometry.forward(1, layer.n_in, layer.n_out, layer.k) for layer in stack.nodes]
         sizes = [(layer.n_in, layer.channels, layer.n_out, layer.k) for layer in stack.nodes]
-        return [*forward, *(geometry.backward(1, 1, *size) for size in sizes)]
+        residual = [geometry.residual(1, layer.n_out) for layer in stack.nodes if layer.residual]
+        return [*forward, *residual, *(geometry.backward(1, 1, *size) for size in sizes)]
 
     @classmethod
     def columns(cls, n_in: int, channels: int) -> int:

@@ -78,6 +78,12 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
+def residual(blocks: int, n_out: int) -> Launch:
+    """Return the launch of `fused_narrow_residual_forward` or `…_backward`."""
+    floats = shared.FOLD_FLOATS + 8 * columns_of(n_out)
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
 def specialised_readout(blocks: int) -> Launch:
     """Return the launch of `fused_narrow_readout_64x1`; its shared memory is static."""
     return Launch((blocks, 1, 1), (THREADS, 1, 1))

@@ -51,21 +51,30 @@ class NarrowWorkspace(Workspace):
 
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
         memory, rows, width = self._memory, self.capacity.rows, layer.n_out
-        y = memory.empty((rows, width))
+        y, h = memory.empty((rows, width)), memory.empty((rows, width)) if layer.residual else None
         if not self._training:
-            return LayerArrays(y)
-        is_first, is_last = layer is self._stack.nodes[0], layer is self._stack.nodes[-1]
+            return LayerArrays(y, h=h)
+        number = self._stack.nodes.index(layer)
+        branches = self._stack.branches(number)
         parts, columns = self._dealt.parts, shared.columns_of(width)
         return LayerArrays(
             y,
             stats=memory.empty((2, width)) if layer.norm else None,
-            u=self._x if is_first else memory.empty((rows, layer.k)),
+            u=self._x if number == 0 else memory.empty((rows, layer.k)),
             g=memory.empty((rows, width)),
             kept=memory.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
             moments=memory.empty((parts, columns, 2)) if layer.norm else None,
-            sums=memory.empty((self._graph_parts if is_last else parts, columns, 2)) if layer.norm else None,
+            sums=memory.empty((self._graph_parts if self._sums_graphs(number) else parts, columns, 2))
+            if layer.norm
+            else None,
             partials=memory.empty((self._dealt.dw_sums, layer.k, columns)),
+            h=h,
+            g_h=memory.empty((rows, width)) if branches else None,
         )
+
+    def _sums_graphs(self, number: int) -> bool:
+        """Whether the partial sums of a layer's G are of graphs, written by the readout, and not of tiles of rows."""
+        return number == len(self._stack.nodes) - 1 and not self._stack.branches(number)
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
         epsilon, momentum, _ = super()._norm_numbers(number)
@@ -100,7 +109,10 @@ class NarrowWorkspace(Workspace):
         return {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": layer.k, "kind": kind}
 
     def forward(self) -> list[Call]:
-        return [*(self._forward_call(number) for number in range(len(self._layers))), self._readout_call()]
+        calls = []
+        for number, layer in enumerate(self._stack.nodes):
+            calls += [self._forward_call(number), *([self._residual_forward_call(number)] if layer.residual else [])]
+        return [*calls, self._readout_call()]
 
     def _forward_call(self, number: int) -> Call:
         layer, arrays = self._stack.nodes[number], self._layers[number]
@@ -113,9 +125,7 @@ class NarrowWorkspace(Workspace):
             fields |= dict.fromkeys(("u", "y_prev", "kept_prev", *(f"{name}_prev" for name in Normed._fields)))
             fields |= {"x": self._x, "epsilon_prev": 1.0, "momentum_prev": 0.0, "parts_prev": 0}
         else:
-            previous = self._layers[number - 1]
-            fields |= {"u": arrays.u, "y_prev": previous.y, "kept_prev": previous.kept}
-            fields |= self._statistics(number - 1, "_prev")
+            fields |= {"u": arrays.u} | self._output(number - 1, "_prev")
             fields["x"] = self._x.view(self._data.channels * self._stack.nodes[0].n_in, 1)  # the row sums
         purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
         fields |= {"purpose": purpose, "of_dropout": self._of_dropout, "parts": self._dealt.parts}
@@ -123,6 +133,15 @@ class NarrowWorkspace(Workspace):
         blocks = self._dealt.forward_blocks(len(self.launched), self._device.multiprocessors)
         launch = geometry.forward(blocks, layer.n_in, layer.n_out, layer.k)
         return self._call(self._entry("forward", number), launch, fields | self._shape(number))
+
+    def _residual_forward_call(self, number: int) -> Call:
+        width, arrays = self._stack.nodes[number].n_out, self._layers[number]
+        of_prev = self._output(number - 1, "_prev")
+        names = ("y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
+        fields = self._statistics(number) | {name: of_prev[name] for name in names}
+        fields |= {"h": arrays.h, "y": arrays.y, "kept": arrays.kept, "size": self._size, "P": width}
+        blocks = self._dealt.forward_blocks(len(self.launched), self._device.multiprocessors)
+        return self._call("fused_narrow_residual_forward", geometry.residual(blocks, width), fields)
 
     @property
     def _of_dropout(self) -> DeviceArray | None:
@@ -134,7 +153,7 @@ class NarrowWorkspace(Workspace):
         return (
             self._training
             and stack.nodes[-1].n_out == geometry.SPECIALISED_COLUMNS
-            and stack.readout != "max"
+            and stack.readouts in (("sum",), ("mean",))
             and stack.target != "multiclass"
             and len(stack.graphs) == 1
             and not stack.joined
@@ -151,25 +170,39 @@ class NarrowWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- backward
 
     def backward(self) -> list[Call]:
-        return [self._backward_call(number) for number in range(len(self._layers) - 1, -1, -1)]
+        calls = []
+        for number in range(len(self._layers) - 1, -1, -1):
+            calls += [self._residual_backward_call(number)] if self._stack.branches(number) else []
+            calls.append(self._backward_call(number))
+        return calls
+
+    def _residual_backward_call(self, number: int) -> Call:
+        """Return the launch that adds the gradients of a layer's output and takes them to its G."""
+        (layer, *above), arrays, normed = self._stack.nodes[number:], self._layers[number], self._normed(number)
+        skips = bool(above) and above[0].residual
+        fields: dict[str, Any] = {"g": arrays.g, "g_h": arrays.g_h, "sums": arrays.sums, "size": self._size}
+        fields |= {"g_skip": self._layers[number + 1].g_h if skips else None, "y": arrays.y, "kept": arrays.kept}
+        fields |= {"stats": normed.stats, "gamma": normed.gamma, "beta": normed.beta}
+        fields |= {"parts": self._dealt.parts, "P": layer.n_out}
+        blocks = self._dealt.forward_blocks(len(self.launched), self._device.multiprocessors)
+        return self._call("fused_narrow_residual_backward", geometry.residual(blocks, layer.n_out), fields)
 
     def _backward_call(self, number: int) -> Call:
         layer, arrays, is_first = self._stack.nodes[number], self._layers[number], number == 0
-        is_last, normed = number == len(self._layers) - 1, self._normed(number)
+        normed, sums_graphs = self._normed(number), self._sums_graphs(number)
         names = ("g_prev", "sums_prev", "y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
         fields: dict[str, Any] = dict.fromkeys(names)
         if not is_first:
-            previous, known = self._layers[number - 1], self._normed(number - 1)
-            fields |= {"g_prev": previous.g, "sums_prev": previous.sums, "kept_prev": previous.kept}
-            fields |= {"y_prev": previous.y, "stats_prev": known.stats}
-            fields |= {"gamma_prev": known.gamma, "beta_prev": known.beta}
+            before = self._output(number - 1, "_prev")
+            before |= {f"{name}_prev": array for name, array in self._gradient(number - 1).items()}
+            fields |= {name: before[name] for name in names}
         fields |= {"size": self._size, "y": arrays.y, "g": arrays.g, "sums": arrays.sums, "u": arrays.u}
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "partials": arrays.partials}
         fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "of_dropout": self._of_dropout}
         n_in = 0 if is_first else layer.n_in
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, len(self.launched), self._device.multiprocessors)
-        fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if is_last else self._dealt.parts}
-        fields |= {"sums_are_of_graphs": int(is_last), "dw_sums": self._dealt.dw_sums}
+        fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if sums_graphs else self._dealt.parts}
+        fields |= {"sums_are_of_graphs": int(sums_graphs), "dw_sums": self._dealt.dw_sums}
         fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
         return self._call(self._entry("backward", number), launch, fields)
@@ -211,7 +244,7 @@ class NarrowWorkspace(Workspace):
         if layer.norm is None:
             return [weight, bias]
         assert arrays.sums is not None
-        parts, unit = arrays.sums.shape[0], OF_GRAPHS if number == len(self._layers) - 1 else shared.TILE
+        parts, unit = arrays.sums.shape[0], OF_GRAPHS if self._sums_graphs(number) else shared.TILE
         norm = [(layer.norm.gamma, arrays.sums.view(1, p)), (layer.norm.beta, arrays.sums)]
         return [weight, bias, *(job(start, (1, 1, p), sums, 2 * columns, parts, unit, step=2) for start, sums in norm)]
 

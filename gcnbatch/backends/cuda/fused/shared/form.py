@@ -93,8 +93,8 @@ class Form(ABC):
         """Return whether the form can train the model on the set; a few batches may still not fit (`plan`)."""
 
     @classmethod
-    def predicts(cls, capability: tuple[int, int], precision: str) -> bool:
-        """Return whether the form can predict on the device; the form that trains does not matter."""
+    def predicts(cls, stack: Stack, capability: tuple[int, int], precision: str) -> bool:
+        """Return whether the form can predict with the model on the device; the form that trains does not matter."""
         return False
 
     @classmethod

@@ -40,6 +40,8 @@ class NodeLayer:
     norm : Norm or None
     dropout : str
         Philox purpose of the masks; empty: no dropout.
+    residual : bool
+        Whether the output of the layer before is added.
     """
 
     name: str
@@ -51,6 +53,7 @@ class NodeLayer:
     is_dense: bool
     norm: Norm | None
     dropout: str
+    residual: bool = False
 
     @property
     def k(self) -> int:
@@ -87,7 +90,8 @@ class Stack:
     ----------
     nodes : tuple of NodeLayer
         The first is a graph convolution.
-    readout : {"sum", "mean", "max"}
+    readouts : tuple of {"sum", "mean", "max"}
+        Side by side.
     graphs : tuple of GraphLayer
         The last yields the logits.
     dropout : float
@@ -98,11 +102,15 @@ class Stack:
     """
 
     nodes: tuple[NodeLayer, ...]
-    readout: Readout
+    readouts: tuple[Readout, ...]
     graphs: tuple[GraphLayer, ...]
     dropout: float
     target: str
     joined: Joined | None = None
+
+    def branches(self, number: int) -> bool:
+        """Return whether a node layer's output is a sum, or part of that of the next layer: a residual connection."""
+        return any(layer.residual for layer in self.nodes[number : number + 2])
 
     @property
     def n_outputs(self) -> int:

@@ -33,6 +33,7 @@ from gcnbatch.data.graph_features import LIMIT
 
 MAX_MEMBERS = declared("fused/shared/fused.cuh").constant("MAX_MEMBERS")
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
+MOST_READOUTS = declared("fused/shared/pooling.cuh").constant("MOST_READOUTS")
 _TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
 LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # the target of each loss
 
@@ -50,6 +51,8 @@ class LayerArrays:
     sums: DeviceArray | None = None
     partials: DeviceArray | None = None
     totals: DeviceArray | None = None  # sums over all rows, in wide steps
+    h: DeviceArray | None = None  # the output of a residual connection
+    g_h: DeviceArray | None = None  # the gradient of an output that several layers read
 
 
 class Normed(NamedTuple):
@@ -300,11 +303,28 @@ class Workspace(ABC):
         norm = self._stack.nodes[number].norm
         return (1.0, 0.0, 0) if norm is None or not self._training else (norm.epsilon, norm.momentum, 0)
 
-    def _statistics(self, number: int, suffix: str = "") -> dict[str, Any]:
-        """Return the fields of Statistics (fused/shared/columns.cuh) for a layer, each name with `suffix`."""
+    def _statistics(self, number: int) -> dict[str, Any]:
+        """Return the fields of Statistics (fused/shared/columns.cuh) of a layer's Y."""
         epsilon, momentum, parts = self._norm_numbers(number)
-        fields = self._normed(number)._asdict() | {"epsilon": epsilon, "momentum": momentum, "parts": parts}
+        return self._normed(number)._asdict() | {"epsilon": epsilon, "momentum": momentum, "parts": parts}
+
+    def _output(self, number: int, suffix: str = "") -> dict[str, Any]:
+        """Return the fields from which kernels compute a layer's output: Y, dropout bits and Statistics, with `suffix`.
+
+        The output of a residual connection is stored. They read it as a Y without batch norm and dropout.
+        """
+        arrays, nothing = self._layers[number], dict.fromkeys(Normed._fields)
+        if self._stack.nodes[number].residual:
+            fields = {"y": arrays.h, "kept": None, **nothing, "epsilon": 1.0, "momentum": 0.0, "parts": 0}
+        else:
+            fields = {"y": arrays.y, "kept": arrays.kept, **self._statistics(number)}
         return {name + suffix: value for name, value in fields.items()}
+
+    def _gradient(self, number: int) -> dict[str, DeviceArray | None]:
+        """Return the fields of the gradient that the kernel after a layer writes: `g`, and `sums` of its columns."""
+        arrays = self._layers[number]
+        branches = self._stack.branches(number)
+        return {"g": arrays.g_h, "sums": None} if branches else {"g": arrays.g, "sums": arrays.sums}
 
     def _readout_call(self) -> Call:
         """Return the launch of the readout for any model."""
@@ -321,27 +341,34 @@ class Workspace(ABC):
 
     def _readout_fields(self) -> dict[str, Any]:
         """Return the fields of ReadoutParams (fused/shared/readout.cuh)."""
-        stack, arrays = self._stack, self._layers[-1]
-        fields = self._statistics(len(self._layers) - 1)
-        fields |= {"y": arrays.y, "g": arrays.g, "sums": arrays.sums, "kept": arrays.kept, "losses": self._losses}
-        fields |= {"size": self._size, "node_ptr": self._node_ptr}
+        stack, last = self._stack, len(self._layers) - 1
+        fields = self._output(last) | self._gradient(last)
+        fields |= {"losses": self._losses, "size": self._size, "node_ptr": self._node_ptr}
         fields |= {"rates": self.plan.rates, "progress": self.plan.progress}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
         fields |= {"values": self._model.values, "parts_of_graphs": self._graph_parts}
         fields |= {"features": self._graph_features, "D": self._n_features}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
-        return fields | {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target)}
+        return fields | {"readouts": self._readouts, "loss": LOSSES.index(stack.target)}
+
+    @property
+    def _readouts(self) -> dict[str, Any]:
+        """Return the fields of Readouts (fused/shared/pooling.cuh)."""
+        kinds = np.zeros(MOST_READOUTS, np.uint8)
+        kinds[: len(self._stack.readouts)] = [READOUTS.index(kind) for kind in self._stack.readouts]
+        return {"kinds": kinds, "n": len(self._stack.readouts)}
 
     def _logits_call(self) -> Call:
         stack, last = self._stack, self._stack.nodes[-1]
         sizes, among = (last.n_out, stack.head_floats), (self._device.multiprocessors, len(self.launched))
         launch = geometry.logits(self.capacity.graphs, *sizes, *among)
         fields: dict[str, Any] = {"logits": self.logits, "size": self._size, "node_ptr": self._node_ptr}
-        fields |= {"y": self._layers[-1].y, "shift": self._normed(len(self._layers) - 1).beta}
+        output = self._output(len(self._layers) - 1)
+        fields |= {"y": output["y"], "shift": output["beta"]}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"features": self._graph_features, "D": self._n_features}
-        return self._call("fused_logits", launch, fields | {"P": last.n_out, "kind": READOUTS.index(stack.readout)})
+        return self._call("fused_logits", launch, fields | {"P": last.n_out, "readouts": self._readouts})
 
     # -------------------------------------------------------------------------------------------- update
 

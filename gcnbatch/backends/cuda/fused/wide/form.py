@@ -32,12 +32,12 @@ class Wide(Form):
     @classmethod
     def trains(cls, setting: Setting) -> bool:
         is_ours = setting.precision == cls.precision and setting.capability in geometry.CAPABILITIES
-        return is_ours and is_wide(setting.stack)
+        return is_ours and is_wide(setting.stack) and not has_residuals(setting.stack)
 
     @classmethod
-    def predicts(cls, capability: tuple[int, int], precision: str) -> bool:
+    def predicts(cls, stack: Stack, capability: tuple[int, int], precision: str) -> bool:
         """Return whether products run on the device: batches are large, throughput counts, not latency."""
-        return precision == cls.precision and capability in geometry.CAPABILITIES
+        return precision == cls.precision and capability in geometry.CAPABILITIES and not has_residuals(stack)
 
     @classmethod
     def columns(cls, n_in: int, channels: int) -> int:
@@ -67,6 +67,11 @@ class WideTf32(Wide):
 def is_wide(stack: Stack) -> bool:
     """Return whether layers have so many weights that these kernels train faster than the narrow ones."""
     return sum(layer.k * layer.n_out for layer in stack.nodes) >= geometry.WIDE_ENOUGH * len(stack.nodes)
+
+
+def has_residuals(stack: Stack) -> bool:
+    """Return whether a layer has a residual connection, which these kernels do not take."""
+    return any(layer.residual for layer in stack.nodes)
 
 
 def to_tf32(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -81,7 +81,7 @@ class WideWorkspace(Workspace):
         if not self._training and last.k * last.n_out < geometry.WIDE_ENOUGH:
             return False
         launch = geometry.readout(self.capacity.graphs, last.n_out, self._stack.n_outputs)
-        is_plain = len(graphs) == 1 and not self._stack.joined
+        is_plain = len(graphs) == len(self._stack.readouts) == 1 and not self._stack.joined
         return is_plain and launch.shared <= shared.shared_limit(self._device.compute_capability)
 
     @property
@@ -183,7 +183,11 @@ class WideWorkspace(Workspace):
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "beta": normed.beta}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
         fields |= {"weight": weight, "bias": bias, "keep_scale": self._keep_scale, "P": head.n_in, "K": head.n_out}
-        fields |= {"kind": READOUTS.index(stack.readout), "loss": LOSSES.index(stack.target), "training": int(training)}
+        fields |= {
+            "kind": READOUTS.index(stack.readouts[0]),
+            "loss": LOSSES.index(stack.target),
+            "training": int(training),
+        }
         return self._call("fused_wide_readout", geometry.readout(self.capacity.graphs, head.n_in, head.n_out), fields)
 
     def _dropout_calls(self) -> list[Call]:

@@ -15,6 +15,7 @@ PLAIN = ["forward_first_64x1", "forward_64x1", "readout_64x1"]
 MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
     "64 columns, 1 channel": ((), {}, PLAIN),
     "mean": (("model.readout=mean",), {}, PLAIN),
+    "two readouts": (("model.readout=sum,mean",), {}, [*PLAIN[:2], "fused_readout"]),
     "max": (("model.readout=max",), {}, [*PLAIN[:2], "fused_readout"]),
     "two dense layers on graphs": (("model.head=[8]",), {}, [*PLAIN[:2], "fused_readout"]),
     "features of graphs": ((), {"graph_features": 3}, [*PLAIN[:2], "fused_readout"]),
