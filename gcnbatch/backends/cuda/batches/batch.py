@@ -247,18 +247,23 @@ def transposed(indptr: NDArray[Any], indices: Int32, n_cols: int) -> tuple[Int32
     return columns.indptr.astype(np.int32), columns.indices.astype(np.int32), columns.data
 
 
-def csr(matrix: Csr, coo: bool, pieces: bool) -> DeviceCsr:
-    """Return a host matrix with int32 pointers; `coo` adds the row of every entry, `pieces` the pieces if large."""
+def csr(matrix: Csr, coo: bool, pieces: bool, alone: bool = False) -> DeviceCsr:
+    """Return a host matrix with int32 pointers; `coo` adds the row of every entry, `pieces` the pieces if large.
+
+    `alone`: it is the only one of its set.
+    """
     indptr = matrix.indptr.astype(np.int32, copy=False)
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)) if coo else None
-    large = spmm_pieces.cut(indptr) if pieces else None
+    large = spmm_pieces.cut(indptr, alone=alone) if pieces else None
     return DeviceCsr(indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
 
 
-def adjacency(found: Adjacency, layout: GraphLayout, coo: bool, pieces: bool = False) -> DeviceAdjacency:
-    """Return a host adjacency with the bounds of its graphs."""
-    forward = csr(found.forward, coo, pieces)
-    transpose = forward if found.transpose is found.forward else csr(found.transpose, coo, pieces)
+def adjacency(
+    found: Adjacency, layout: GraphLayout, coo: bool, pieces: bool = False, alone: bool = False
+) -> DeviceAdjacency:
+    """Return a host adjacency with the bounds of its graphs; parameters as `csr`."""
+    forward = csr(found.forward, coo, pieces, alone)
+    transpose = forward if found.transpose is found.forward else csr(found.transpose, coo, pieces, alone)
     return DeviceAdjacency(forward, transpose, found.n_channels, layout.node_ptr.astype(np.int32), layout)
 
 

@@ -187,6 +187,13 @@ class Device:
             with self.errors():
                 self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
 
+    def copy(self, source: DeviceArray, out: DeviceArray) -> None:
+        """Queue a copy of `source` to `out`, an array of as many bytes."""
+        assert source.nbytes == out.nbytes, (source.shape, out.shape)
+        if out.nbytes:
+            with self.errors():
+                self.driver.memcpy_dtod_async(out.ptr, source.ptr, out.nbytes, self.stream)
+
     def upload(self, host: ArrayLike, out: DeviceArray | None = None) -> DeviceArray:
         """Copy `host` to `out` or a new array, wait for the copy, and return the array.
 
