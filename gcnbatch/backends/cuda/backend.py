@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched, Ops
 from gcnbatch.backends.cuda.batches.streaming import open_batches
-from gcnbatch.backends.cuda.ops.dense import DenseOps
-from gcnbatch.backends.cuda.ops.matmul import Precision
-from gcnbatch.backends.cuda.ops.matmul_tall import TallDenseOps
-from gcnbatch.backends.cuda.ops.per_graph import PerGraphDenseOps
+from gcnbatch.backends.cuda.operations import BatchedOps, PerGraphOps
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceCommunicator, DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.device import Device
@@ -22,7 +19,6 @@ from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.nccl import NcclCommunicator, load_nccl
-from gcnbatch.backends.cuda.spmm.ops import PerGraphSparseOps, SparseOps
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
@@ -32,22 +28,6 @@ RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; 
 HOLD = "meter_hold"  # the kernel that delays a queue; meters do not count it
 HOLD_SECONDS = 0.5  # time limit of a delay: without it, a host that waits for the device would wait forever
 PAPERS_KERNEL = "tf"  # cuda.spmm = "auto" of the non-batched backend: the kernel of the papers' baseline
-
-
-class BatchedOps(TallDenseOps, SparseOps):
-    """Operations with one or two launches for the whole batch."""
-
-    def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
-        DenseOps.__init__(self, device, precision)
-        SparseOps.__init__(self, device, kernel)
-
-
-class PerGraphOps(PerGraphDenseOps, PerGraphSparseOps):
-    """Operations with a launch per graph and channel for MatMul, Add and SpMM of graph convolutions."""
-
-    def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
-        DenseOps.__init__(self, device, precision)
-        SparseOps.__init__(self, device, kernel)
 
 
 class CudaBackend:

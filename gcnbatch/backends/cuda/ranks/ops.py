@@ -7,17 +7,15 @@ over all rows are global. All exchanges are queued on the device's stream: no st
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.ranks.communicator import Communicator
-
-if TYPE_CHECKING:
-    from gcnbatch.backends.cuda.backend import BatchedOps
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
 

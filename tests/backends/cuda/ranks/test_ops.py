@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.backend import BatchedOps
+from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
