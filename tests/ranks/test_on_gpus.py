@@ -158,7 +158,7 @@ def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> 
 
 def test_a_graph_on_two_gpus_has_the_losses_of_one_over_20_epochs(tmp_path: Path) -> None:
     needs_two_gpus()
-    synthetic.write("reddit", tmp_path / "set.h5", scale=0.05)
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.1)  # more than a million entries a rank
     to_run = [
         "train",
         "--data",

@@ -99,20 +99,18 @@ class GraphPartBatch:
         form, halo, upload = spmm_kernel(kernel), part.adjacency, device.upload
         first, stop = (int(bound) for bound in part.bounds[rank : rank + 2])
         own, wide = (GraphLayout(np.array([0, n]), halo.n_channels) for n in (stop - first, _columns(halo)))
-        found = batch.adjacency(halo, own, form.coo, form.pieces, alone=True).map(upload)
-        whole = upload(wide.node_ptr.astype(np.int32))
-        rows = upload(np.concatenate([*halo.sent, np.zeros(0)]).astype(np.int32))
-        adjacency = DeviceHalo(
-            found.forward,
-            found.transpose,
-            halo.n_channels,
-            found.node_ptr,
-            own,
-            DeviceAdjacency(found.forward, found.transpose, halo.n_channels, whole, wide),
-            Exchanged(rows, [len(some) for some in halo.sent], list(halo.received)),
+        scales = (halo.scales, halo.scales[::-1]) if halo.scales else (None, None)
+        forward, transpose = (
+            batch.csr(matrix, form.coo, form.pieces, alone=True, scales=of).map(upload)
+            for matrix, of in zip((halo.forward, halo.transpose), scales, strict=True)
         )
+        node_ptr, whole = (upload(layout.node_ptr.astype(np.int32)) for layout in (own, wide))
+        rows = upload(np.concatenate([*halo.sent, np.zeros(0)]).astype(np.int32))
+        about = (forward, transpose, halo.n_channels)
+        exchanged = Exchanged(rows, [len(some) for some in halo.sent], list(halo.received))
+        adjacency = DeviceHalo(*about, node_ptr, own, DeviceAdjacency(*about, whole, wide), exchanged)
         x = batch.features(part.x, own).map(upload) if isinstance(part.x, Csr) else upload(np.ascontiguousarray(part.x))
-        self._batch = DeviceBatch(found.node_ptr, x, adjacency, upload(targets[first:stop]), own)
+        self._batch = DeviceBatch(node_ptr, x, adjacency, upload(targets[first:stop]), own)
 
     def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
         """Do nothing: every step has the same batch."""
