@@ -160,8 +160,7 @@ class Ops(Protocol):
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero each element with probability `rate`, scale the others by 1 / (1 - rate); return (y, mask), any shape.
 
-        Element e (row-major, from `key.first`) is kept when its 32 random bits are at least floor(rate * 2^32). CUDA
-        kernels count from 0.
+        Element e (row-major, from `key.first`) is kept when its 32 random bits are at least floor(rate * 2^32).
         """
 
     def dropout_backward(self, dy: Array, mask: Array, rate: float) -> Array:

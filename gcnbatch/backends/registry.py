@@ -161,6 +161,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         backend="gcnbatch.backends.cuda.entry",
         measured=Measured(253, "NVIDIA H200"),
         on_gpu=True,
+        data_parallel=True,
     ),
     BackendEntry(
         name="nonbatched",

@@ -48,7 +48,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
                 ("BLAS", "; ".join(blas)),
                 *_gpus("; ".join(devices), found),
                 *_cuda(found["cuda"]),
-                *_ranks(found["ranks"]),
+                *_ranks(found),
                 ("gcnbatch", found["gcnbatch"]),
                 ("Python", f"{found['python']}, {found['platform']}"),
                 *((name, version or _missing(name)) for name, version in found["packages"].items()),
@@ -92,8 +92,8 @@ def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _ranks(found: dict[str, Any]) -> list[tuple[str, str]]:
-    nccl = ", ".join(f"{name} {version}" for name, version in found["nccl"].items())
-    return [("MPI", found["mpi"] or found["missing"]["mpi"]), ("NCCL", nccl or found["missing"]["nccl"])]
+    mpi, cuda = found["ranks"], found["cuda"]
+    return [("MPI", mpi["mpi"] or mpi["missing"]["mpi"]), ("NCCL", cuda["nccl"] or cuda["missing"]["nccl"])]
 
 
 def _missing(package: str) -> str:

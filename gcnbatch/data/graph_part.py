@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.batches import node_features
 from gcnbatch.data.graphs import Edges, Int64
-from gcnbatch.data.normalize import scaled_weights
+from gcnbatch.data.normalize import scaled_weights, scales_of
 from gcnbatch.data.partition import partition
 from gcnbatch.data.sparse import Adjacency, Array, Csr, check_reach
 from gcnbatch.data.store import Dataset
@@ -38,10 +38,13 @@ class HaloAdjacency(Adjacency):
         By rank, the own nodes whose values that rank needs.
     received : sequence of int
         By rank, the nodes of the halo that it holds; they are in the halo in this order.
+    scales : (float32 (n,), float32 (n + m,)) or None
+        As `gcnbatch.data.batches.PreparedSet.scales`, of this rank's rows and columns.
     """
 
     sent: Sequence[Int64]
     received: Sequence[int]
+    scales: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def read_part(dataset: Dataset, normalize: bool, ranks: Communicator, block: int
     first, stop = (int(bound) for bound in bounds[ranks.rank : ranks.rank + 2])
     rows, columns, weights = reader.deal(bounds, sums)
     check_reach(len(rows), "edges")
-    adjacency = _with_halo(rows - first, columns, weights, bounds, channels, ranks)
+    unweighted = sums if channels == 1 and not dataset.weighted else None
+    adjacency = _with_halo(rows - first, columns, weights, bounds, channels, ranks, unweighted)
     return GraphPart(bounds, adjacency, node_features(dataset.features(first, stop)))
 
 
@@ -140,9 +144,18 @@ class _EdgeReader:
 
 
 def _with_halo(
-    rows: Int64, columns: Int64, weights: NDArray[np.float32], bounds: Int64, channels: int, ranks: Communicator
+    rows: Int64,
+    columns: Int64,
+    weights: NDArray[np.float32],
+    bounds: Int64,
+    channels: int,
+    ranks: Communicator,
+    sums: NDArray[np.float64] | None,
 ) -> HaloAdjacency:
-    """Return the adjacency of these entries: own rows from 0, columns as cells of the whole graph."""
+    """Return the adjacency of these entries: own rows from 0, columns as cells of the whole graph.
+
+    `sums` are the entries of the graph's rows and columns, (2, N), if its values follow from them.
+    """
     import scipy.sparse as sp
 
     first, stop = (int(bound) for bound in bounds[ranks.rank : ranks.rank + 2])
@@ -157,7 +170,11 @@ def _with_halo(
     width = (stop - first + len(halo)) * channels
     check_reach(width, "nodes times channels")
     matrix = sp.coo_array((weights, (rows, local * channels + channel)), shape=(stop - first, width)).tocsr()
-    return HaloAdjacency(_csr(matrix), _csr(matrix.T.tocsr()), channels, sent, received)
+    scales = None
+    if sums is not None and matrix.nnz == len(rows):
+        held = np.concatenate([sums[1][first:stop], sums[1][halo]])
+        scales = scales_of(sums[0][first:stop]), scales_of(held)
+    return HaloAdjacency(_csr(matrix), _csr(matrix.T.tocsr()), channels, sent, received, scales)
 
 
 def _csr(matrix: Any) -> Csr:

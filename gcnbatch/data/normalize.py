@@ -58,7 +58,12 @@ def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[N
 
     The weight of an entry is their product. `row_ptr` and `column_ptr` count the entries of rows and of columns.
     """
-    return tuple((1.0 / np.sqrt(np.maximum(np.diff(ptr), 1))).astype(np.float32) for ptr in (row_ptr, column_ptr))
+    return tuple(scales_of(np.diff(ptr)) for ptr in (row_ptr, column_ptr))
+
+
+def scales_of(entries: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the scale of each row or column of an unweighted matrix, given its number of entries."""
+    return (1.0 / np.sqrt(np.maximum(entries, 1))).astype(np.float32)
 
 
 class _EdgeBlock(NamedTuple):

@@ -1,21 +1,17 @@
-"""The MPI and NCCL of this installation, for ``gcnbatch info``; neither is initialised."""
+"""The MPI of this installation, for ``gcnbatch info``; it is not initialised."""
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from gcnbatch.ranks.world import LIBRARY, MPI4PY
 
-_NCCL = ("nccl4py", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
-
 
 def collect() -> dict[str, Any]:
-    """Return `mpi`, the library that mpi4py loads, `nccl`, the installed packages by name, and `missing`: reasons."""
+    """Return `mpi`, the library that mpi4py loads, and `missing`: the reason under the same name."""
     library, reason = _mpi()
-    nccl = {name: version for name in _NCCL if (version := _version(name))}
-    missing = {"mpi": reason, "nccl": "" if nccl else "not installed"}
-    return {"mpi": library, "nccl": nccl, "missing": missing}
+    return {"mpi": library, "missing": {"mpi": reason}}
 
 
 def _mpi() -> tuple[str | None, str]:
@@ -27,10 +23,3 @@ def _mpi() -> tuple[str | None, str]:
     except (ImportError, RuntimeError) as error:
         return None, f"{str(error).splitlines()[0]}. {LIBRARY}"
     return " ".join(mpi.Get_library_version().split(",")[0].splitlines()[0].split()), ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

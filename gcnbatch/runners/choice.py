@@ -34,7 +34,7 @@ def make_runner(backend: Backend, task: RunnerTask) -> Runner:
 
 def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
     """Return why `backend` cannot train one model on so many ranks, or None."""
-    if not registry.entry(backend.name).data_parallel:
+    if ranks > 1 and not registry.entry(backend.name).data_parallel:
         able = " or ".join(f"--backend {found.name}" for found in registry.BACKENDS if found.data_parallel)
         got = f"cannot share one run among {ranks} ranks"
         hint = f"Use {able}, start it without a launcher, or train folds, repeats or an ensemble on the ranks."
@@ -96,23 +96,30 @@ class BackendChoice:
         self._opened: list[Backend] = []
         self.fastest = next(self._backends())
 
-    def backend_for(self, tasks: Sequence[RunnerTask]) -> Backend:
-        """Return the fastest backend that supports all of these tasks.
+    def backend_for(self, tasks: Sequence[RunnerTask], ranks: int = 1) -> Backend:
+        """Return the fastest backend that supports all of these tasks, each trained by so many ranks together.
 
         Raises
         ------
         InputError
             No backend does. The message gives the reason of the named backend, or of the slowest.
+        BackendUnavailable
+            What the ranks need to exchange the backend's arrays is missing.
         """
-        why = ""
+        why, refused = "", None
         for backend in self._backends():
+            if refused := distributed_refusal(backend, ranks):
+                why = why or f"{backend.name} {refused.got}"
+                continue
             reason = next((reason for task in tasks if (reason := refusal(backend, task))), None)
             if reason is None:
+                if ranks > 1:
+                    cast(DistributedBackend, backend).check_ranks()
                 if why:
                     self._say(f"backend {backend.name}: {why}")
                 return backend
             why = why or f"{backend.name} does not take {reason}"
-        raise _refused(backend, str(reason))
+        raise refused or _refused(backend, str(reason))
 
     def make_runner(self, task: RunnerTask) -> Runner:
         """Return the runner of `backend_for` this task."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, Feed, Offset, Runner
+from gcnbatch.backends.base import START, Backend, Batch, Clock, Feed, Offset, Runner
 from gcnbatch.backends.ops import Array, Csr, Ops
 from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.graphs import Int64
@@ -27,18 +27,25 @@ from gcnbatch.runners.task import RunnerTask
 class DistributedBackend(Backend, Protocol):
     """A backend whose operations can compute parts of global batches."""
 
+    def check_ranks(self) -> None:
+        """Raise `BackendUnavailable` with reason and fix if ranks cannot exchange the backend's arrays."""
+
+    def communicator(self, ranks: Communicator) -> Communicator:
+        """Return the door for the backend's arrays between these ranks, given that for host arrays."""
+
     def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
-        """Return the operations on this rank's part."""
+        """Return the operations on this rank's part; `ranks` is what `communicator` returned."""
 
     def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
         """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
 
 
 class _Part(NamedTuple):
-    """A rank's part of a global batch: its graphs, where it begins, and the rows of targets of each rank."""
+    """A rank's part of a global batch: its graphs, where it begins, and each rank's nodes and rows of targets."""
 
     graphs: Int64
     offset: Offset
+    nodes: Int64
     rows: Int64
 
 
@@ -49,16 +56,22 @@ class DistributedRunner(OpsRunner):
     """
 
     def __init__(self, backend: DistributedBackend, task: RunnerTask, ranks: Communicator) -> None:
-        super().__init__(backend, task)
         self._ranks = ranks
-        self._sync = task.train.sync_batch_norm
-        self._ops = backend.distributed_ops(ranks, self._sync)
-        self._parts: list[_Part] = []
         self._bounds: Int64 | None = None  # of the ranks' nodes in a set of one graph
-        if task.source.n_graphs == 1 and task.source.header.level == "node":
-            assert task.source.file is not None, "each rank reads its own part"
-            part = read_part(task.source.file, task.source.normalize, ranks)
-            self._bounds, self._feed = part.bounds, backend.part_feed(part, task.targets, ranks.rank)
+        super().__init__(backend, task)
+        self._sync = task.train.sync_batch_norm
+        self._door = backend.communicator(ranks)
+        self._ops = backend.distributed_ops(self._door, self._sync)
+        self._parts: list[_Part] = []
+
+    def _open_feed(self, backend: Any, task: RunnerTask) -> Feed:
+        if task.source.n_graphs > 1 or task.source.header.level == "graph":
+            return super()._open_feed(backend, task)
+        assert task.source.file is not None, "each rank reads its own part"
+        part = read_part(task.source.file, task.source.normalize, self._ranks)
+        self._bounds = part.bounds
+        feed: Feed = backend.part_feed(part, task.targets, self._ranks.rank)
+        return feed
 
     @property
     def eval_batch_size(self) -> int:
@@ -72,8 +85,8 @@ class DistributedRunner(OpsRunner):
         super().begin_epoch(epoch, [part.graphs for part in self._parts], learning_rate)
 
     def step(self, index: int) -> None:
-        clock, offset = Clock(self._epoch, index), self._parts[index].offset
-        self.gradients_of(self._feed.batch(index), clock, self._totals, offset)
+        part = self._parts[index]
+        self._gradients_of_all(self._feed.batch(index), Clock(self._epoch, index), self._totals, part)
         self._update()
 
     def predict(self, graphs: Int64) -> NDArray[np.float32]:
@@ -84,38 +97,41 @@ class DistributedRunner(OpsRunner):
         found = self._ranks.all_gather(padded)
         return np.concatenate([logits[:count] for logits, count in zip(found, part.rows, strict=True)])
 
-    def gradients_of(self, batch: Batch, clock: Clock, totals: Array, offset: Offset = ORIGIN) -> dict[str, Array]:
+    def _gradients_of_all(self, batch: Batch, clock: Clock, totals: Array, part: _Part) -> dict[str, Array]:
+        """Return the gradients of a global batch, of which `batch` is this rank's part."""
+        offset = part.offset
         if isinstance(batch.x, Csr):
             stored = self._ranks.all_gather(np.array([len(batch.x.data)]))
             offset = offset._replace(entries=int(stored[: self._ranks.rank].sum()))
         before = None if self._sync else self._at.read(self._buffers)
-        found = super().gradients_of(batch, clock, totals, offset)
-        self._ranks.all_reduce(self._gradients)
+        found = self.gradients_of(batch, clock, totals, offset)
+        self._door.all_reduce(self._gradients)
         if before is not None:
-            self._average_statistics(before, int(batch.node_ptr[-1]))
+            self._average_statistics(before, part.nodes)
         return found
 
-    def _average_statistics(self, before: NDArray[np.float32], nodes: int) -> None:
-        """Give all ranks the same running statistics: the mean of their changes, weighted by nodes."""
-        all_nodes = int(self._ranks.all_gather(np.array([nodes])).sum())
-        change = (self._at.read(self._buffers) - before) * np.float32(nodes / max(all_nodes, 1))
+    def _average_statistics(self, before: NDArray[np.float32], nodes: Int64) -> None:
+        """Give all ranks the same running statistics: the mean of their changes, weighted by the ranks' nodes."""
+        share = nodes[self._ranks.rank] / max(int(nodes.sum()), 1)
+        change = (self._at.read(self._buffers) - before) * np.float32(share)
         self._ranks.all_reduce(change)
         self._at.write(self._buffers, before + change)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         part = self._part(graphs)
-        return self.gradients_of(self._feed.gather(part.graphs), START, totals, part.offset)
+        return self._gradients_of_all(self._feed.gather(part.graphs), START, totals, part)
 
     def _part(self, graphs: Int64) -> _Part:
         source, rank = self._task.source, self._ranks.rank
         if self._bounds is not None:
-            return _Part(graphs, Offset(nodes=int(self._bounds[rank])), np.diff(self._bounds))
+            held = np.diff(self._bounds)
+            return _Part(graphs, Offset(nodes=int(self._bounds[rank])), held, held)
         nodes = (source.node_ptr[1:] - source.node_ptr[:-1])[graphs]
         bounds = partition(nodes, self._ranks.size)
         first_nodes = np.concatenate([[0], np.cumsum(nodes)])[bounds]
         rows = np.diff(bounds if source.header.level == "graph" else first_nodes)
         offset = Offset(nodes=int(first_nodes[rank]), graphs=int(bounds[rank]))
-        return _Part(graphs[bounds[rank] : bounds[rank + 1]], offset, rows)
+        return _Part(graphs[bounds[rank] : bounds[rank + 1]], offset, np.diff(first_nodes), rows)
 
 
 class Leader:

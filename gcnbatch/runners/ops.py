@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, CohortRunner, Offset, Runner
+from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, CohortRunner, Feed, Offset, Runner
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Flow
@@ -45,8 +45,11 @@ class OpsRunner(ModelState):
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
         super().__init__(backend, task)
         self._ops = backend.ops
-        self._feed = backend.feed(task.source, task.targets)
+        self._feed = self._open_feed(backend, task)
         self._prepared: Flow | None = None  # one-graph data set: state behind the model's constant layers
+
+    def _open_feed(self, backend: Backend, task: RunnerTask) -> Feed:
+        return backend.feed(task.source, task.targets)
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch, self._learning_rate = epoch, learning_rate

@@ -175,4 +175,9 @@ def open_again(folder: Path, config: str, together: bool = False) -> tuple[Exper
         if ranks is not None:
             digest.check(folder, experiment, "other data than on rank 0")
         device = settings.device if ranks is None else ranks.device(settings.device)
-        return experiment, registry.open_backend(settings.backend, device, settings.cuda)
+        try:
+            return experiment, registry.open_backend(settings.backend, device, settings.cuda)
+        except InputError as error:  # no such device
+            if ranks is not None:
+                error.advise("Start no more ranks on a host than it has GPUs.")
+            raise

@@ -24,7 +24,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
-from gcnbatch.runners.choice import BackendChoice, distributed_refusal
+from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import digest, event_file, report, run_files, warm_start
 from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
@@ -188,9 +188,8 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
         if ranks:
             dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
-        backend = choice.backend_for([one.experiment.task(one.split)[0] for one in planned])
-        if ranks and (refused := distributed_refusal(backend, ranks.size)):
-            raise refused
+        tasks = [one.experiment.task(one.split)[0] for one in planned]
+        backend = choice.backend_for(tasks, ranks.size if ranks else 1)
         yield planned, backend
 
 

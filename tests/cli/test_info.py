@@ -18,7 +18,12 @@ from gcnbatch.backends.cuda.runtime import inventory as report
 from gcnbatch.cli import app
 from tests.entries import MadeEntry, register
 
-NO_CUDA = {"missing": {"compiler": "none"}, "compiler": None, "cache": {"folder": "/", "files": 0, "bytes": 0}}
+NO_CUDA = {
+    "missing": {"compiler": "none", "nccl": "none"},
+    "compiler": None,
+    "nccl": None,
+    "cache": {"folder": "/", "files": 0, "bytes": 0},
+}
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ AT_THE_THRESHOLD = float(philox.bits(*KEY[:4], 1)[0]) / 2**32  # element 0 is ke
 RATES = [0.0, 0.5, 0.9, AT_THE_THRESHOLD]
 
 
-def dropout(case: Case, rate: float) -> Problem:
+def dropout(case: Case, rate: float, key: DropoutKey = KEY) -> Problem:
     def run(ops, x, dy, entries):
-        y, mask = ops.dropout(x, rate, KEY)
-        y_entries, _ = ops.dropout(entries, rate, KEY)
+        y, mask = ops.dropout(x, rate, key)
+        y_entries, _ = ops.dropout(entries, rate, key)
         return {"y": y, "dx": ops.dropout_backward(dy, mask, rate), "y_entries": y_entries}
 
     rng = case.rng()
@@ -37,12 +37,18 @@ def test_dropout(backend: Adapter, case: Case, rate: float):
     assert_parity(backend, dropout(case, rate))
 
 
+@pytest.mark.parametrize("first", [4, 8, 13, 2**33 + 5])
+def test_dropout_of_later_rows_of_a_global_batch(backend: Adapter, case: Case, first: int):
+    assert_parity(backend, dropout(case, 0.5, KEY._replace(first=first)))
+
+
 MUTANTS = {
     "not scaled": mutant(dropout_backward=lambda right, dy, mask, rate: dy * mask),
     "float16 values": mutant(dropout=lambda right, x, rate, key: right(half(x), rate, key)),
     "mask of the next step": mutant(
         dropout=lambda right, x, rate, key: right(x, rate, key._replace(step=key.step + 1))
     ),
+    "mask of the first rows": mutant(dropout=lambda right, x, rate, key: right(x, rate, key._replace(first=0))),
     "mask of another element": mutant(dropout_backward=lambda right, dy, mask, rate: right(dy, np.roll(mask, 1), rate)),
 }
 
@@ -50,7 +56,7 @@ MUTANTS = {
 @on_telling_cases
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_rejected(case: Case, name: str):
-    assert_rejected(MUTANTS[name], dropout(case, 0.9))
+    assert_rejected(MUTANTS[name], dropout(case, 0.9, KEY._replace(first=13)))
 
 
 @on_telling_cases

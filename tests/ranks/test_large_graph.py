@@ -59,6 +59,22 @@ def test_parts_together_are_the_graph(options: dict[str, Any], ranks: int, tmp_p
             np.testing.assert_allclose(found, matrix[first + row], rtol=1e-6)
 
 
+def test_parts_of_an_unweighted_graph_have_scales_whose_products_are_their_values(tmp_path: Path) -> None:
+    path = tmp_path / "set.h5"
+    synthetic.write("reddit", path, scale=0.002)
+    with Dataset(path) as dataset:
+        for part in on_ranks(2, lambda door: read_part(dataset, True, door)):
+            matrix = part.adjacency.forward
+            assert part.adjacency.scales is not None
+            rows, columns = part.adjacency.scales
+            row = np.repeat(np.arange(len(rows)), np.diff(matrix.indptr))
+            np.testing.assert_allclose(rows[row] * columns[matrix.indices], matrix.data, rtol=1e-6)
+    for options in ({"n_channels": 1, "weights": True}, {"n_channels": 2}):
+        with Dataset(write_one_graph(path, **options)) as dataset:
+            (part,) = on_ranks(1, lambda door, dataset=dataset: read_part(dataset, True, door))
+            assert part.adjacency.scales is None
+
+
 def steps(runner: Any, count: int) -> tuple[list[float], Any]:
     """Train so many epochs of one step; return the losses, and the logits at the end."""
     losses = []

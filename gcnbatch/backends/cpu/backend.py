@@ -142,6 +142,13 @@ class CpuBackend:
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         return HostFeed(source, targets)
 
+    def check_ranks(self) -> None:
+        """Raise nothing: MPI moves host arrays."""
+
+    def communicator(self, ranks: Communicator) -> Communicator:
+        """Return `ranks`: this backend's arrays are host arrays."""
+        return ranks
+
     def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
         """Return the operations on this rank's part of global batches."""
         return distributed_ops(cast(PartialOps, self.ops), ranks, sync_batch_norm)

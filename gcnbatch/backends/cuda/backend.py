@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched
 from gcnbatch.backends.cuda.batches.streaming import open_batches
-from gcnbatch.backends.cuda.ops.dense import DenseOps
-from gcnbatch.backends.cuda.ops.matmul import Precision
-from gcnbatch.backends.cuda.ops.matmul_tall import TallDenseOps
-from gcnbatch.backends.cuda.ops.per_graph import PerGraphDenseOps
+from gcnbatch.backends.cuda.operations import BatchedOps, PerGraphOps
+from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
+from gcnbatch.backends.cuda.ranks.ops import DeviceCommunicator, DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm.ops import PerGraphSparseOps, SparseOps
+from gcnbatch.backends.cuda.runtime.nccl import NcclCommunicator, load_nccl
 from gcnbatch.backends.ops import Ops
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_part import GraphPart
+from gcnbatch.ranks.communicator import Communicator
 
 RESIDENT_SHARE = 0.6  # of the memory that is free when the data set is opened; the rest is for activations
 HOLD = "meter_hold"  # the kernel that delays a queue; meters do not count it
 HOLD_SECONDS = 0.5  # time limit of a delay: without it, a host that waits for the device would wait forever
 PAPERS_KERNEL = "tf"  # cuda.spmm = "auto" of the non-batched backend: the kernel of the papers' baseline
-
-
-class BatchedOps(TallDenseOps, SparseOps):
-    """Operations with one or two launches for the whole batch."""
-
-    def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
-        DenseOps.__init__(self, device, precision)
-        SparseOps.__init__(self, device, kernel)
-
-
-class PerGraphOps(PerGraphDenseOps, PerGraphSparseOps):
-    """Operations with a launch per graph and channel for MatMul, Add and SpMM of graph convolutions."""
-
-    def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
-        DenseOps.__init__(self, device, precision)
-        SparseOps.__init__(self, device, kernel)
 
 
 class CudaBackend:
@@ -85,6 +70,23 @@ class CudaBackend:
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         how = (self.options.resident, self.resident_budget, self._kernel, self._per_graph)
         return open_batches(self.device, source, targets, *how)
+
+    def check_ranks(self) -> None:
+        """Raise unless ranks can exchange device arrays."""
+        load_nccl()
+
+    def communicator(self, ranks: Communicator) -> NcclCommunicator:
+        """Return the door for device arrays between these ranks."""
+        return NcclCommunicator(self.device, ranks)
+
+    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+        """Return the operations on this rank's part of global batches."""
+        local, door = cast(BatchedOps, self.ops), cast(DeviceCommunicator, ranks)
+        return cast(Ops, DeviceDistributedOps(local, door, sync_batch_norm))
+
+    def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
+        """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
+        return GraphPartBatch(self.device, part, targets, rank, self._kernel)
 
 
 class DeviceMeter:

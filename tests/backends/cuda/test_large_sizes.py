@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gcnbatch.backends.cuda.backend import BatchedOps
 from gcnbatch.backends.cuda.fused.kipf.engine import most_elements
+from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops import common, matmul_tall
 from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, MAX_GRID_X, MAX_GRID_YZ
 from gcnbatch.backends.cuda.spmm import geometry

@@ -247,12 +247,18 @@ def transposed(indptr: NDArray[Any], indices: Int32, n_cols: int) -> tuple[Int32
     return columns.indptr.astype(np.int32), columns.indices.astype(np.int32), columns.data
 
 
-def csr(matrix: Csr, coo: bool, pieces: bool) -> DeviceCsr:
-    """Return a host matrix with int32 pointers; `coo` adds the row of every entry, `pieces` the pieces if large."""
+def csr(
+    matrix: Csr, coo: bool, pieces: bool, alone: bool = False, scales: tuple[Array, Array] | None = None
+) -> DeviceCsr:
+    """Return a host matrix with int32 pointers; `coo` adds the row of every entry, `pieces` the pieces if large.
+
+    `alone`: it is the only one of its set, perhaps with `scales` whose products are its values.
+    """
     indptr = matrix.indptr.astype(np.int32, copy=False)
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)) if coo else None
-    large = spmm_pieces.cut(indptr) if pieces else None
-    return DeviceCsr(indptr, matrix.indices, matrix.data, matrix.n_cols, rows, large)
+    large = spmm_pieces.cut(indptr, scales and spmm_pieces.Scales(*scales), alone) if pieces else None
+    data = matrix.data[:0] if large and large.scales else matrix.data
+    return DeviceCsr(indptr, matrix.indices, data, matrix.n_cols, rows, large)
 
 
 def adjacency(found: Adjacency, layout: GraphLayout, coo: bool, pieces: bool = False) -> DeviceAdjacency:

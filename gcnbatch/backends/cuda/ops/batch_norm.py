@@ -34,32 +34,56 @@ class BatchNormOps(KernelOps):
         training: bool,
         relu: bool = False,
     ) -> tuple[DeviceArray, BatchNormSaved | None]:
-        (N, P), launch = x.shape, self.device.launch
-        y = self.device.empty((N, P))
-        tiles = row_tiles(N, P)
-        output = {"y": y, "x": x, "gamma": gamma, "beta": beta, "N": N, "P": P, "relu": relu}
-        running = {"running_mean": running_mean, "running_var": running_var, "epsilon": epsilon}
+        N, P = x.shape
         if not training:
-            launch("batch_norm_evaluate", tiles, **output, **running)
+            y = self.device.empty((N, P))
+            output = {"y": y, "x": x, "gamma": gamma, "beta": beta, "N": N, "P": P, "relu": relu}
+            running = {"running_mean": running_mean, "running_var": running_var, "epsilon": epsilon}
+            self.device.launch("batch_norm_evaluate", row_tiles(N, P), **output, **running)
             return y, None
         statistics = self.device.empty((2, P))
-        if N:
-            plan, partials, counters = self.column_sums(N, P, 3 * FLOAT_BYTES)
-            launch(
-                "batch_norm_statistics",
-                plan.launch,
-                statistics=statistics,
-                partials=partials,
-                counters=counters,
-                x=x,
-                momentum=momentum,
-                N=N,
-                P=P,
-                rows_per_chunk=plan.rows_per_chunk,
-                **running,
-            )
-            launch("batch_norm_normalise", tiles, statistics=statistics, **output)
+        self.batch_norm_statistics(x, statistics, running_mean, running_var, epsilon, momentum)
+        y = self.batch_norm_normalise(x, statistics, gamma, beta, relu)
         return y, BatchNormSaved(x, statistics, y if relu else None)
+
+    def batch_norm_statistics(
+        self,
+        x: DeviceArray,
+        statistics: DeviceArray,
+        running_mean: DeviceArray,
+        running_var: DeviceArray,
+        epsilon: float,
+        momentum: float,
+    ) -> None:
+        """Write `statistics` of the rows of x and update the running ones; without rows, write nothing."""
+        N, P = x.shape
+        if not N:
+            return
+        plan, partials, counters = self.column_sums(N, P, 3 * FLOAT_BYTES)
+        self.device.launch(
+            "batch_norm_statistics",
+            plan.launch,
+            statistics=statistics,
+            running_mean=running_mean,
+            running_var=running_var,
+            partials=partials,
+            counters=counters,
+            x=x,
+            epsilon=epsilon,
+            momentum=momentum,
+            N=N,
+            P=P,
+            rows_per_chunk=plan.rows_per_chunk,
+        )
+
+    def batch_norm_normalise(
+        self, x: DeviceArray, statistics: DeviceArray, gamma: DeviceArray, beta: DeviceArray, relu: bool
+    ) -> DeviceArray:
+        """Return y for these statistics."""
+        (N, P), y = x.shape, self.device.empty(x.shape)
+        output = {"y": y, "x": x, "statistics": statistics, "gamma": gamma, "beta": beta}
+        self.device.launch("batch_norm_normalise", row_tiles(N, P), **output, N=N, P=P, relu=relu)
+        return y
 
     def batch_norm_backward(
         self,
@@ -68,18 +92,36 @@ class BatchNormOps(KernelOps):
         gamma: DeviceArray,
         out: tuple[DeviceArray, DeviceArray] | None = None,
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        (N, P), (x, statistics, y) = dy.shape, saved
-        dx = self.device.empty((N, P))
+        dgamma, dbeta = self.batch_norm_sums(dy, saved, out)
+        return self.batch_norm_dx(dy, saved, gamma, dgamma, dbeta), dgamma, dbeta
+
+    def batch_norm_sums(
+        self, dy: DeviceArray, saved: BatchNormSaved, out: tuple[DeviceArray, DeviceArray] | None = None
+    ) -> tuple[DeviceArray, DeviceArray]:
+        """Return dgamma and dbeta, written to `out`."""
+        N, P = dy.shape
         dgamma, dbeta = out or (self.device.empty((P,)), self.device.empty((P,)))
         plan, partials, counters = self.column_sums(N, P, 2 * FLOAT_BYTES)
-        both = {"dgamma": dgamma, "dbeta": dbeta, "dy": dy, "x": x, "y": y, "statistics": statistics, "N": N, "P": P}
         self.device.launch(
             "batch_norm_backward_sums",
             plan.launch,
+            dgamma=dgamma,
+            dbeta=dbeta,
             partials=partials,
             counters=counters,
+            dy=dy,
+            N=N,
+            P=P,
             rows_per_chunk=plan.rows_per_chunk,
-            **both,
+            **saved._asdict(),
         )
-        self.device.launch("batch_norm_backward_dx", row_tiles(N, P), dx=dx, gamma=gamma, **both)
-        return dx, dgamma, dbeta
+        return dgamma, dbeta
+
+    def batch_norm_dx(
+        self, dy: DeviceArray, saved: BatchNormSaved, gamma: DeviceArray, dgamma: DeviceArray, dbeta: DeviceArray
+    ) -> DeviceArray:
+        """Return dx, for sums of the same rows."""
+        (N, P), dx = dy.shape, self.device.empty(dy.shape)
+        sums = {"gamma": gamma, "dgamma": dgamma, "dbeta": dbeta}
+        self.device.launch("batch_norm_backward_dx", row_tiles(N, P), dx=dx, dy=dy, N=N, P=P, **sums, **saved._asdict())
+        return dx

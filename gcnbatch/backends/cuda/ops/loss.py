@@ -60,7 +60,8 @@ class LossOps(KernelOps):
     def _loss(self, logits: DeviceArray, y: DeviceArray, n_threads: int) -> tuple[Launch, dict[str, DeviceArray], Loss]:
         """Return the launch, the arguments that all losses share, and the results (total, weight, dlogits)."""
         launch = loss_geometry(logits.size, n_threads, self.device.multiprocessors)
-        total, weight, dlogits = self.device.empty((1,)), self.device.empty((1,)), self.device.empty(logits.shape)
+        both, dlogits = self.device.empty((2,)), self.device.empty(logits.shape)
+        total, weight = both.view(0, 1), both.view(1, 1)  # side by side, so that ranks add both at once
         partials, counter = self.workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
         arrays = {"total": total, "weight": weight, "dlogits": dlogits, "partials": partials, "counter": counter}
         return launch, {**arrays, "logits": logits, "y": y}, (total, weight, dlogits)

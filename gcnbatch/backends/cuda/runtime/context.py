@@ -167,6 +167,13 @@ class DeviceContext:
             with self.errors():
                 self.driver.memset_d8_async(array.ptr, 0, array.nbytes, self.stream)
 
+    def copy(self, source: DeviceArray, out: DeviceArray) -> None:
+        """Queue a copy of `source` to `out`, an array of as many bytes."""
+        assert source.nbytes == out.nbytes, (source.shape, out.shape)
+        if out.nbytes:
+            with self.errors():
+                self.driver.memcpy_dtod_async(out.ptr, source.ptr, out.nbytes, self.stream)
+
     def pinned(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Return a host array in page-locked memory, from which `upload_async` copies without waiting.
 

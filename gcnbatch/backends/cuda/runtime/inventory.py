@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gcnbatch.backends.cuda.runtime import compiler, loader
+from gcnbatch.backends.cuda.runtime import compiler, loader, nccl
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
 from gcnbatch.errors import BackendUnavailable
 
 
 def collect() -> dict[str, Any]:
-    """Return plain values for JSON: ``driver``, ``devices``, ``compiler``, ``cache``, ``missing``.
+    """Return plain values for JSON: ``driver``, ``devices``, ``compiler``, ``nccl``, ``cache``, ``missing``.
 
     A missing part is None (devices: an empty list); ``missing`` holds the reason and the fix under the same name.
     """
-    found: dict[str, Any] = {"driver": None, "devices": [], "compiler": None, "missing": {}}
+    found: dict[str, Any] = {"driver": None, "devices": [], "compiler": None, "nccl": None, "missing": {}}
     try:
         major, minor = loader.driver_cuda_version()
         found["driver"] = f"CUDA {major}.{minor}"
@@ -29,6 +29,10 @@ def collect() -> dict[str, Any]:
         found["compiler"] = f"{cache.compiler.name} {cache.compiler.version}"
     else:
         found["missing"]["compiler"] = _why(compiler.no_compiler())
+    try:
+        found["nccl"] = f"NCCL {nccl.version(nccl.load_nccl())}"
+    except BackendUnavailable as error:
+        found["missing"]["nccl"] = _why(error)
     sizes = [cubin.path.stat().st_size for cubin in cache.cubins()]
     found["cache"] = {"folder": str(cache.folder), "files": len(sizes), "bytes": sum(sizes)}
     return found

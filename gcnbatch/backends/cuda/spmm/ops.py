@@ -37,13 +37,13 @@ class SparseOps:
 
     def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
         width = h.shape[1] // adjacency.n_channels
-        y = self.device.empty((h.shape[0], width))
+        y = self.device.empty((adjacency.layout.n_nodes, width))
         self._product(y, h, adjacency.forward, adjacency, 1, width)
         return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
         width = dy.shape[1]
-        dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
+        dh = self.device.empty((adjacency.layout.n_nodes, adjacency.n_channels * width))
         self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width)
         return dh
 

@@ -1,0 +1,166 @@
+"""Operations of backend ``batched`` on a rank's part of a global batch (cuda_src/ranks).
+
+As on the host (`gcnbatch.backends.cpu.distributed`), operations within a row, a node or a graph stay local, and sums
+over all rows are global. All exchanges are queued on the device's stream: no step waits for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from gcnbatch.backends.cuda.operations import BatchedOps
+from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
+from gcnbatch.backends.cuda.ops.common import row_tiles
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo
+from gcnbatch.backends.cuda.runtime.launch import elementwise
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.ranks.communicator import Communicator
+
+Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
+
+
+class DeviceCommunicator(Communicator, Protocol):
+    """What the operations need of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`."""
+
+    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
+        """Write the sum over all ranks of each first array to its second one."""
+
+    def exchange(self, parts: Any, rows: Any, out: DeviceArray | None = None) -> list[DeviceArray]:
+        """Send a part to each rank; receive those of the others in `out`, one after the other."""
+
+
+class SyncedSaved(NamedTuple):
+    """What a global batch norm saves: that of the local one, and the rows of all ranks, (1,)."""
+
+    local: BatchNormSaved
+    rows: DeviceArray
+
+
+class DeviceDistributedOps:
+    """`gcnbatch.backends.base.Ops` on this rank's rows; all others are those of `local`.
+
+    Parameters as `gcnbatch.backends.cpu.distributed.DistributedOps`.
+    """
+
+    def __init__(self, local: BatchedOps, ranks: DeviceCommunicator, sync_batch_norm: bool) -> None:
+        self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    # -------------------------------------------------------------------------------------------- one large graph
+
+    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+        """Product of this rank's rows, with its halo fetched from the other ranks."""
+        if not isinstance(adjacency, DeviceHalo):
+            return self._local.spmm(adjacency, h)
+        (n, width), device, halo = h.shape, self._device, adjacency.exchanged
+        both, packed = device.empty((n + halo.n_received, width)), device.empty((halo.n_sent, width))
+        if halo.n_sent:
+            launch = row_tiles(halo.n_sent, width)
+            device.launch("halo_pack", launch, packed=packed, x=h, rows=halo.rows, n_rows=halo.n_sent, P=width)
+        self._ranks.exchange(halo.sent_parts(packed), halo.received, both.view(n * width, (halo.n_received, width)))
+        device.copy(h, both.view(0, h.shape))
+        return self._local.spmm(adjacency, both)
+
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+        """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
+        if not isinstance(adjacency, DeviceHalo):
+            return self._local.spmm_backward(adjacency, dy)
+        halo, dh = adjacency.exchanged, self._local.spmm_backward(adjacency.wide, dy)
+        n, width = dy.shape[0], dh.shape[1]
+        own = dh.view(0, (n, width))
+        parts = halo.received_parts(dh.view(n * width, (halo.n_received, width)))
+        shares = self._ranks.exchange(parts, halo.sent)
+        for rows, share in zip(halo.sent_rows(), shares, strict=True):
+            if count := rows.size:
+                about = {"x": own, "share": share, "rows": rows, "n_rows": count, "P": width}
+                self._device.launch("halo_add", row_tiles(count, width), **about)
+        return own
+
+    # -------------------------------------------------------------------------------------------- batch norm
+
+    def batch_norm(
+        self,
+        x: DeviceArray,
+        gamma: DeviceArray,
+        beta: DeviceArray,
+        running_mean: DeviceArray,
+        running_var: DeviceArray,
+        epsilon: float,
+        momentum: float,
+        training: bool,
+        relu: bool = False,
+    ) -> tuple[DeviceArray, Any]:
+        """Normalise by the statistics of the global batch."""
+        about = (gamma, beta, running_mean, running_var, epsilon, momentum, training, relu)
+        if not (training and self._sync):
+            return self._local.batch_norm(x, *about)
+        (N, P), device, local = x.shape, self._device, self._local
+        own, statistics, rows = device.empty((3, P)), device.empty((2, P)), device.empty((1,))
+        device.launch("ranks_batch_norm_begin", elementwise(P), own=own, N=N, P=P)
+        local.batch_norm_statistics(x, statistics, own.view(P, (P,)), own.view(2 * P, (P,)), epsilon, 1.0)
+        device.launch(
+            "ranks_batch_norm_combine",
+            elementwise(P),
+            statistics=statistics,
+            running_mean=running_mean,
+            running_var=running_var,
+            rows=rows,
+            gathered=self._ranks.all_gather(own),
+            x=x,
+            epsilon=epsilon,
+            momentum=momentum,
+            ranks=self._ranks.size,
+            N=N,
+            P=P,
+        )
+        y = local.batch_norm_normalise(x, statistics, gamma, beta, relu)
+        return y, SyncedSaved(BatchNormSaved(x, statistics, y if relu else None), rows)
+
+    def batch_norm_backward(
+        self,
+        dy: DeviceArray,
+        saved: Any,
+        gamma: DeviceArray,
+        out: tuple[DeviceArray, DeviceArray] | None = None,
+    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Gradients of `batch_norm`; dgamma and dbeta are this rank's addends."""
+        if not isinstance(saved, SyncedSaved):
+            return self._local.batch_norm_backward(dy, saved, gamma, out)
+        (N, P), device, local = dy.shape, self._device, self._local
+        dgamma, dbeta = local.batch_norm_sums(dy, saved.local, out)
+        sums = device.empty((2, P))
+        all_dgamma, all_dbeta = sums.view(0, (P,)), sums.view(P, (P,))
+        self._ranks.add_up((dgamma, all_dgamma), (dbeta, all_dbeta))
+        device.launch("ranks_batch_norm_share", elementwise(2 * P), sums=sums, rows=saved.rows, N=N, P=P)
+        return local.batch_norm_dx(dy, saved.local, gamma, all_dgamma, all_dbeta), dgamma, dbeta
+
+    # -------------------------------------------------------------------------------------------- losses
+
+    def sigmoid_cross_entropy(
+        self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None
+    ) -> Loss:
+        """Sum of loss and weight of the global batch, and the gradient of their quotient by this rank's logits."""
+        return self._of_all(self._local.sigmoid_cross_entropy, logits, y, pos_weight, totals=totals)
+
+    def softmax_cross_entropy(
+        self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
+    ) -> Loss:
+        """As `sigmoid_cross_entropy`."""
+        return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+
+    def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
+        """As `sigmoid_cross_entropy`."""
+        return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
+
+    def _of_all(self, loss: Callable[..., Loss], *about: DeviceArray, totals: DeviceArray | None) -> Loss:
+        total, _, dlogits = loss(*about)
+        own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
+        both = self._device.empty((2,))
+        self._ranks.add_up((own, both))
+        launch = elementwise(max(dlogits.size, 1))
+        arrays = {"dlogits": dlogits, "totals": totals, "own": own, "sums": both, "n": dlogits.size}
+        self._device.launch("ranks_loss", launch, **arrays)
+        return both.view(0, 1), both.view(1, 1), dlogits

@@ -1,0 +1,165 @@
+"""NCCL through nccl4py: the door for device arrays between ranks, on PyCUDA's context and the device's stream.
+
+Nothing here runs before several ranks share a model on GPUs. nccl4py's plain bindings take addresses, so no array
+library is needed. Calls are queued on the stream and return at once, like kernel launches.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.errors import BackendUnavailable, MachineError
+from gcnbatch.ranks.communicator import Communicator
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+INSTALL = "Install it: pip install 'gcnbatch[nccl13]', or nccl12 for drivers older than 580"
+_TYPES = {"int32": "Int32", "int64": "Int64", "float32": "Float32", "float64": "Float64", "uint8": "Uint8"}
+
+
+def load_nccl() -> Any:
+    """Return nccl4py's plain bindings, with NCCL's library loaded.
+
+    Raises
+    ------
+    BackendUnavailable
+        When nccl4py or the library is not installed.
+    """
+    try:
+        calls = import_module("nccl.bindings.nccl")
+    except ImportError as error:
+        raise BackendUnavailable("NCCL", "nccl4py is not installed", hint=f"{INSTALL}.") from error
+    try:
+        calls.get_version()
+    except Exception as error:  # a class of cuda-pathfinder, which nccl4py brings
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BackendUnavailable("NCCL", f"its library cannot be loaded ({reason})", hint=f"{INSTALL}.") from error
+    return calls
+
+
+def version(calls: Any) -> str:
+    """Return the library's version, such as ``"2.28.9"``."""
+    number = int(calls.get_version())
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+
+
+class NcclCommunicator:
+    """`gcnbatch.ranks.communicator.Communicator` of arrays on this rank's device; all ranks create it together.
+
+    NCCL chooses the order of its sums by size, ranks and the links between the GPUs. The sums are equal to the bit on
+    all ranks, and in later runs on the same machine.
+
+    Parameters
+    ----------
+    device : Device
+        A different one on each rank.
+    ranks : Communicator
+        Of host arrays: it carries NCCL's identifier.
+
+    Raises
+    ------
+    BackendUnavailable
+        NCCL is missing.
+    MachineError
+        NCCL cannot connect the devices.
+    """
+
+    def __init__(self, device: Device, ranks: Communicator) -> None:
+        self._device, self._calls = device, load_nccl()
+        self.rank, self.size = ranks.rank, ranks.size
+        calls = self._calls
+        identifier = np.zeros(len(bytes(calls.UniqueId())), np.uint8)
+        with self._errors():
+            if self.rank == 0:
+                identifier[:] = np.frombuffer(bytes(calls.get_unique_id()), np.uint8)
+            ranks.broadcast(identifier)
+            unique = calls.UniqueId.from_buffer(identifier.tobytes())
+            self._comm = calls.comm_init_rank(self.size, unique, self.rank)
+            atexit.register(self._abort)
+        self._sum = int(calls.RedOp.Sum)
+        self._of = {np.dtype(name): int(getattr(calls.DataType, of)) for name, of in _TYPES.items()}
+
+    def all_reduce(self, array: DeviceArray) -> None:
+        self.add_up((array, array))
+
+    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
+        """Write the sum over all ranks of each first array to its second one, in one group of NCCL calls."""
+        with self._group():
+            for given, out in arrays:
+                if given.size:
+                    about = (given.size, self._of[given.dtype], self._sum, self._comm, self._stream)
+                    self._calls.all_reduce(given.ptr, out.ptr, *about)
+
+    def all_gather(self, array: DeviceArray) -> DeviceArray:
+        found = self._device.empty((self.size, *array.shape), array.dtype)
+        if array.size:
+            with self._errors():
+                about = (array.size, self._of[array.dtype], self._comm, self._stream)
+                self._calls.all_gather(array.ptr, found.ptr, *about)
+        return found
+
+    def broadcast(self, array: DeviceArray) -> None:
+        if array.size:
+            with self._errors():
+                about = (array.size, self._of[array.dtype], 0, self._comm, self._stream)
+                self._calls.broadcast(array.ptr, array.ptr, *about)
+
+    def exchange(
+        self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray | None = None
+    ) -> list[DeviceArray]:
+        """As `Communicator.exchange`. What others send is received in `out`, one after the other, else in a new array.
+
+        `rows` of this rank itself are not counted in `out`.
+        """
+        like, others = parts[0], [rank for rank in range(self.size) if rank != self.rank]
+        if out is None:
+            out = self._device.empty((sum(rows[rank] for rank in others), *like.shape[1:]), like.dtype)
+        received, start, width = [parts[self.rank]] * self.size, 0, prod(like.shape[1:])
+        for rank in others:
+            received[rank] = out.view(start, (rows[rank], *like.shape[1:]))
+            start += rows[rank] * width
+        about = (self._of[like.dtype],)
+        with self._group():
+            for rank in others:
+                if parts[rank].size:
+                    self._calls.send(parts[rank].ptr, parts[rank].size, *about, rank, self._comm, self._stream)
+                if received[rank].size:
+                    self._calls.recv(received[rank].ptr, received[rank].size, *about, rank, self._comm, self._stream)
+        return received
+
+    @property
+    def _stream(self) -> int:
+        return int(self._device.stream.handle)
+
+    @contextmanager
+    def _group(self) -> Iterator[None]:
+        """Start the calls inside together; send and receive would otherwise wait for each other."""
+        with self._errors():
+            self._calls.group_start()
+            try:
+                yield
+            finally:
+                self._calls.group_end()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._calls.NCCLError as error:
+            said = (str(error).splitlines() or ["failed"])[0]
+            hint = "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more."
+            raise MachineError(f"NCCL between {self.size} ranks", said, hint=hint) from error
+
+    def _abort(self) -> None:
+        """Leave without waiting for the others, before the context goes."""
+        with suppress(self._calls.NCCLError):
+            self._calls.comm_abort(self._comm)

@@ -1,0 +1,161 @@
+"""NCCL through a stand-in for nccl4py whose arrays are host memory: calls, groups, errors."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.runtime import inventory, nccl
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.nccl import NcclCommunicator
+from gcnbatch.errors import BackendUnavailable, MachineError
+from tests.ranks.threads import on_ranks
+
+STREAM = 77
+
+
+class Failed(Exception):
+    """The stand-in's NCCLError."""
+
+
+class Unique(bytes):
+    """The stand-in's identifier."""
+
+    def __new__(cls, value: bytes = bytes(128)) -> Unique:
+        return super().__new__(cls, value)
+
+    @classmethod
+    def from_buffer(cls, value: bytes) -> Unique:
+        return cls(value)
+
+
+class Library(ModuleType):
+    """The stand-in for ``nccl.bindings.nccl``: it logs calls with their arguments."""
+
+    RedOp, DataType = SimpleNamespace(Sum=0), SimpleNamespace(Int32=2, Int64=4, Float32=7, Float64=8, Uint8=1)
+    UniqueId, NCCLError = Unique, Failed
+
+    def __init__(self) -> None:
+        super().__init__("nccl.bindings.nccl")
+        self.calls: list[tuple[Any, ...]] = []
+        self.failing = ""
+
+    def get_version(self) -> int:
+        if self.failing == "get_version":
+            raise OSError("libnccl.so.2: cannot open shared object file\nmore")
+        return 22809
+
+    def get_unique_id(self) -> Unique:
+        return Unique(bytes(range(128)))
+
+    def comm_init_rank(self, size: int, identifier: Unique, rank: int) -> Any:
+        self.calls.append(("comm_init_rank", size, bytes(identifier), rank))
+        return f"comm {rank}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("all_reduce", "all_gather", "broadcast", "send", "recv", "group_start", "group_end"):
+            raise AttributeError(name)
+
+        def call(*about: Any) -> None:
+            if self.failing == name:
+                raise Failed("UnhandledCudaError (1): unhandled cuda error\nmore")
+            self.calls.append((name, *about))
+
+        return call
+
+
+class HostDevice:
+    """A device whose arrays are host memory."""
+
+    stream = SimpleNamespace(handle=STREAM)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
+        kind = np.dtype(dtype)
+        memory = (ctypes.c_char * max(int(np.prod(shape)) * kind.itemsize, 1))()
+        return DeviceArray(ctypes.addressof(memory) if np.prod(shape) else 0, shape, kind, memory)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    found = Library()
+    for name in ("nccl", "nccl.bindings"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "nccl.bindings.nccl", found)
+    monkeypatch.setattr(nccl.atexit, "register", lambda call: None)
+    return found
+
+
+def doors(size: int = 2) -> list[NcclCommunicator]:
+    return on_ranks(size, lambda ranks: NcclCommunicator(HostDevice(), ranks))  # type: ignore[arg-type]
+
+
+def test_all_ranks_join_with_the_identifier_of_rank_0(library: Library) -> None:
+    assert [(door.rank, door.size) for door in doors(3)] == [(0, 3), (1, 3), (2, 3)]
+    assert sorted(library.calls) == [("comm_init_rank", 3, bytes(range(128)), rank) for rank in range(3)]
+
+
+def test_sums_of_several_arrays_are_one_group_on_the_devices_stream(library: Library) -> None:
+    door, device = doors()[1], HostDevice()
+    one, other, out, empty = (device.empty((count,)) for count in (3, 5, 5, 0))
+    totals = device.empty((2,), np.float64)
+    library.calls.clear()
+    door.add_up((one, one), (other, out), (empty, empty), (totals, totals))
+    assert library.calls == [
+        ("group_start",),
+        ("all_reduce", one.ptr, one.ptr, 3, 7, 0, "comm 1", STREAM),
+        ("all_reduce", other.ptr, out.ptr, 5, 7, 0, "comm 1", STREAM),
+        ("all_reduce", totals.ptr, totals.ptr, 2, 8, 0, "comm 1", STREAM),
+        ("group_end",),
+    ]
+    library.calls.clear()
+    assert door.all_gather(one).shape == (2, 3)
+    assert library.calls[0][0] == "all_gather"
+
+
+def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(library: Library) -> None:
+    door, device = doors(3)[1], HostDevice()
+    parts, out = [device.empty((count, 4)) for count in (2, 0, 0)], device.empty((8, 4))
+    library.calls.clear()
+    received = door.exchange(parts, [5, 0, 3], out)
+    assert [part.shape for part in received] == [(5, 4), (0, 4), (3, 4)]
+    assert library.calls == [
+        ("group_start",),
+        ("send", parts[0].ptr, 8, 7, 0, "comm 1", STREAM),
+        ("recv", out.ptr, 20, 7, 0, "comm 1", STREAM),
+        ("recv", out.ptr + 5 * 16, 12, 7, 2, "comm 1", STREAM),
+        ("group_end",),
+    ]
+    assert [part.shape for part in door.exchange(parts, [5, 0, 3])] == [(5, 4), (0, 4), (3, 4)]
+
+
+def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:
+    door = doors()[0]
+    library.failing = "all_reduce"
+    array = HostDevice().empty((3,))
+    with pytest.raises(MachineError) as failed:
+        door.all_reduce(array)
+    assert str(failed.value) == (
+        "NCCL between 2 ranks: UnhandledCudaError (1): unhandled cuda error. Each rank needs a GPU of its own; "
+        "NCCL_DEBUG=INFO says more."
+    )
+    assert library.calls[-1] == ("group_end",)
+
+
+def test_what_is_missing_is_named_with_what_to_install(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert inventory.collect()["nccl"] == "NCCL 2.28.9"
+    install = "Install it: pip install 'gcnbatch[nccl13]', or nccl12 for drivers older than 580."
+    library.failing = "get_version"
+    with pytest.raises(BackendUnavailable) as failed:
+        nccl.load_nccl()
+    said = "its library cannot be loaded (libnccl.so.2: cannot open shared object file)"
+    assert str(failed.value) == f"NCCL: {said}. {install}"
+    monkeypatch.setitem(sys.modules, "nccl.bindings.nccl", None)
+    with pytest.raises(BackendUnavailable) as failed:
+        nccl.load_nccl()
+    assert str(failed.value) == f"NCCL: nccl4py is not installed. {install}"
+    assert inventory.collect()["missing"]["nccl"] == f"nccl4py is not installed. {install}"

@@ -1,0 +1,93 @@
+"""Ranks that are threads of this process and share one GPU: distributed training on a device without NCCL.
+
+One thread runs at a time, so they can share the device's stream and workspaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from tests.ranks.threads import Result, ThreadCommunicator, on_ranks
+
+
+class DeviceThreads:
+    """The methods of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`, through host memory."""
+
+    def __init__(self, backend: CudaBackend, ranks: Any) -> None:
+        self.rank, self.size = ranks.rank, ranks.size
+        self._device, self._ranks = backend.device, ranks
+
+    def all_reduce(self, array: DeviceArray) -> None:
+        self.add_up((array, array))
+
+    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
+        for given, out in arrays:
+            host = self._device.download(given)
+            self._ranks.all_reduce(host)
+            self._device.upload(host, out)
+
+    def all_gather(self, array: DeviceArray) -> DeviceArray:
+        return self._device.upload(self._ranks.all_gather(self._device.download(array)))
+
+    def exchange(
+        self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray | None = None
+    ) -> list[DeviceArray]:
+        found = self._ranks.exchange([self._device.download(part) for part in parts], rows)
+        others = [part for rank, part in enumerate(found) if rank != self.rank]
+        if out is not None and out.size:
+            self._device.upload(np.concatenate(others), out)
+        return [self._device.upload(part) for part in found]
+
+
+class OneAtATime:
+    """`ThreadCommunicator` that lets another rank run while this one waits."""
+
+    def __init__(self, ranks: ThreadCommunicator, turn: Lock) -> None:
+        self._ranks, self._turn = ranks, turn
+        self.rank, self.size = ranks.rank, ranks.size
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        exchange = getattr(self._ranks, name)
+
+        def waiting(*about: Any) -> Any:
+            self._turn.release()
+            try:
+                return exchange(*about)
+            finally:
+                self._turn.acquire()
+
+        return waiting
+
+
+class BackendOfThreads:
+    """A backend of one GPU, with `DeviceThreads` in place of NCCL."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def communicator(self, ranks: Any) -> DeviceThreads:
+        return DeviceThreads(self._backend, ranks)
+
+
+def on_device_ranks(backend: CudaBackend, size: int, run: Callable[[Any, Any], Result]) -> list[Result]:
+    """Call `run` with a backend and a door for host arrays on so many ranks; return what each returns."""
+    turn, context = Lock(), backend.device._context
+
+    def guarded(ranks: ThreadCommunicator) -> Result:
+        with turn:
+            context.push()
+            try:
+                return run(BackendOfThreads(backend), OneAtATime(ranks, turn))
+            finally:
+                context.pop()
+
+    return on_ranks(size, guarded)

@@ -1,0 +1,189 @@
+"""One model on several GPUs: what one rank trains, up to rounding; on one GPU with threads, on two with NCCL."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backend_comparison.parity import Parity
+from gcnbatch.backend_comparison.workload import Effort, opened
+from gcnbatch.backends.registry import open_backend
+from gcnbatch.config import resolve
+from gcnbatch.data import synthetic
+from gcnbatch.data.splits import make_split
+from gcnbatch.data.store import Dataset
+from gcnbatch.runners.distributed import DistributedRunner
+from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.training.experiment import Experiment
+from tests.ranks.device_threads import on_device_ranks
+from tests.ranks.launcher import mpirun
+from tests.ranks.test_large_graph import steps, write_one_graph
+from tests.training.runs import assert_same_weights, gcnbatch, history, options, write_set
+
+pytestmark = pytest.mark.gpu
+EFFORT = Effort(parity_batches=3, parity_steps=3, samples=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "train"),
+    [
+        (
+            {"widths": [8, 7], "dense": [8], "head": [6], "dropout": 0.3, "readout": ["sum", "max"]},
+            {"n_channels": 2},
+            {},
+        ),
+        ({"widths": [8, 8], "norm": "layer", "virtual_node": True, "dropout": 0.2}, {"target": "multiclass"}, {}),
+        ({"widths": [8, 8], "ffn": True, "residual": True}, {"target": "regression", "features": "csr"}, {}),
+        ({"widths": [64, 64]}, {}, {"clip_norm": 0.1}),
+    ],
+    ids=["two readouts and dropout", "layer norm, classes", "sparse features, values", "clipped"],
+)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 9])  # the last batch has fewer graphs than nine ranks
+def test_ranks_train_what_one_process_trains(
+    model: dict[str, Any], data: dict[str, Any], train: dict[str, Any], ranks: int, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "set.h5", **data)
+    train = {"batch_size": 12, "weight_decay": 0.01, **train}
+    tree = {"data": {"path": str(tmp_path / "set.h5")}, "model": model, "train": train}
+    backend: Any = open_backend("batched")
+    with opened(resolve(tree)) as workload:
+        parity = Parity(workload, EFFORT)
+        found = on_device_ranks(
+            backend, ranks, lambda own, door: parity._observe(DistributedRunner(own, workload.task, door))
+        )
+        worst = max(parity._deviations(found[0]), key=lambda deviation: deviation.ratio)
+        assert worst.agrees, worst
+        for other in found[1:]:
+            for key, value in found[0].items():
+                np.testing.assert_array_equal(other[key], value, err_msg=str(key))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "kipf", "widths": [16], "input_dropout": False},
+        {"kind": "kipf", "widths": [16, 12, 8], "dropout": 0.3},
+        {"widths": [16, 16], "dropout": 0.2},
+    ],
+    ids=["A X once", "four layers", "batch norm"],
+)
+def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(model: dict[str, Any], tmp_path: Path) -> None:
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.02)
+    losses, logits = in_one_process(tmp_path / "set.h5", model)
+    for ranks in (2, 3):
+        for found, outputs in over_ranks(tmp_path / "set.h5", model, ranks):
+            np.testing.assert_allclose(found, losses, rtol=1e-5)
+            np.testing.assert_allclose(outputs, logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())
+
+
+@pytest.mark.parametrize("spmm", ["auto", "naive", "swa_csr", "swa_coo", "tf"])
+def test_every_adjacency_product_takes_a_part_of_a_graph(spmm: str, tmp_path: Path) -> None:
+    path = write_one_graph(tmp_path / "set.h5", n_channels=2, target="multiclass", n_tasks=1)
+    losses, _ = in_one_process(path, {"widths": [8, 8]})
+    for ranks in (2, 70):  # more ranks than nodes
+        for found, _ in over_ranks(path, {"widths": [8, 8]}, ranks, spmm):
+            np.testing.assert_allclose(found, losses, rtol=1e-5)
+
+
+def in_one_process(path: Path, model: dict[str, Any]) -> Any:
+    config = resolve({"data": {"path": str(path)}, "model": model})
+    with Dataset(path) as dataset:
+        experiment = Experiment(config, dataset)
+        task, _ = experiment.task(make_split(config.split, config.seed, experiment.split_rows))
+        return steps(OpsRunner(open_backend("batched"), task), 20)
+
+
+def over_ranks(path: Path, model: dict[str, Any], ranks: int, spmm: str = "auto") -> list[Any]:
+    config = resolve({"data": {"path": str(path)}, "model": model, "cuda": {"spmm": spmm}})
+    backend: Any = open_backend("batched", 0, config.cuda)
+    with Dataset(path) as dataset:
+        experiment = Experiment(config, dataset, on_ranks=True)
+        task, _ = experiment.task(make_split(config.split, config.seed, experiment.split_rows))
+        return on_device_ranks(backend, ranks, lambda own, door: steps(DistributedRunner(own, task, door), 20))
+
+
+# ------------------------------------------------------------------------------------------------ NCCL, two GPUs
+
+
+@cache
+def needs_two_gpus() -> None:
+    from gcnbatch.backends.cuda.runtime import loader, nccl
+    from gcnbatch.errors import BackendUnavailable
+
+    if (count := len(loader.devices())) < 2:
+        pytest.skip(f"{count} GPU; this needs two")
+    try:
+        nccl.load_nccl()
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+
+
+TO_RUN = options("model.widths=[64,64]", "model.dropout=0.2", "train.epochs=4", "train.weight_decay=0.01")
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return a folder with the runs `one`, `two` and `again`, and what the first on two GPUs said."""
+    needs_two_gpus()
+    folder = tmp_path_factory.mktemp("on_two")
+    write_set(folder / "set.h5", missing=0.0)
+    data = ("train", "--data", folder / "set.h5", *TO_RUN)
+    gcnbatch(*data, "--backend", "batched", "-o", folder / "one")
+    _, said = mpirun(2, *data, "-o", folder / "two")
+    mpirun(2, *data, "--backend", "batched", "-o", folder / "again")
+    return folder, said
+
+
+def test_two_gpus_train_what_one_trains_up_to_rounding(on_two: tuple[Path, str]) -> None:
+    folder, said = on_two
+    assert "2 ranks train one model together" in said
+    assert "backend batched: fused cannot share one run among 2 ranks" in said
+    for ours, alone in zip(history(folder / "two"), history(folder / "one"), strict=True):
+        for loss in ("train_loss", "valid_loss"):
+            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
+    metrics = json.loads((folder / "two" / "metrics.json").read_text(encoding="utf-8"))
+    assert (metrics["backend"], metrics["ranks"]) == ("batched", 2)
+
+
+def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> None:
+    folder, _ = on_two
+    assert_same_weights(folder / "two", folder / "again")
+    assert history(folder / "two") == history(folder / "again")
+
+
+def test_a_graph_on_two_gpus_has_the_losses_of_one_over_20_epochs(tmp_path: Path) -> None:
+    needs_two_gpus()
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.1)  # more than a million entries a rank
+    to_run = [
+        "train",
+        "--data",
+        tmp_path / "set.h5",
+        "--backend",
+        "batched",
+        "--epochs",
+        20,
+        "--set",
+        "model.kind=kipf",
+    ]
+    gcnbatch(*to_run, "-o", tmp_path / "one")
+    mpirun(2, *to_run, "-o", tmp_path / "two")
+    for ours, alone in zip(history(tmp_path / "two"), history(tmp_path / "one"), strict=True):
+        assert ours["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-5)
+
+
+def test_more_ranks_than_gpus_are_refused(tmp_path: Path) -> None:
+    from gcnbatch.backends.cuda.runtime import loader
+
+    needs_two_gpus()
+    write_set(tmp_path / "set.h5")
+    count = len(loader.devices())
+    _, said = mpirun(
+        count + 1, "train", "--data", tmp_path / "set.h5", "--backend", "batched", "-o", tmp_path / "run", check=2
+    )
+    assert f"device: {count}; expected 0 to {count - 1}" in said
+    assert "Start no more ranks on a host than it has GPUs." in said
