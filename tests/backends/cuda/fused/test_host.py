@@ -119,31 +119,6 @@ def test_every_launch_names_all_arguments_of_its_kernel(
     assert len([call for call in calls if call.entry.startswith(first)]) == len(at._stack.nodes)
 
 
-def test_a_residual_connection_is_a_launch_forward_and_one_for_each_output_that_branches_backward(
-    tmp_path: Path,
-) -> None:
-    write_set(tmp_path / "data.h5", n_channels=1)
-    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64,32]", "model.residual=true"), training=True)
-    forward, backward = (
-        [call.entry.removeprefix("fused_") for call in calls] for calls in (at.forward(), at.backward())
-    )
-    layers = ["narrow_forward_first_64x1", "narrow_forward_64x1", "narrow_residual_forward", "narrow_forward"]
-    assert forward == [*layers, "readout"]
-    branch = "narrow_residual_backward"
-    assert backward == ["narrow_backward", branch, "narrow_backward_64x1", branch, "narrow_backward_first_64x1"]
-    entries = Sources(cuda_sources()).entries
-    assert all(entries[call.entry].pack(call.arguments) for call in (*at.forward(), *at.backward()))
-
-
-def test_layers_with_residual_connections_run_in_narrow_kernels(tmp_path: Path) -> None:
-    write_set(tmp_path / "data.h5")
-    assignments = ("model.widths=[256,256]", "model.residual=true")
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
-    assert training_forms(Setting(stack, (9, 0), "fp32", channels=3, largest=50)) == (Narrow,)
-    assert prediction_form(stack, (9, 0), "fp32") is Narrow
-
-
 def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", n_channels=1)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
@@ -255,31 +230,6 @@ def test_training_forms_depend_on_weights_and_gpu(
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths}]")) as work:
         stack = describe(work.task.model, work.task.model.layout(), "binary")
     assert training_forms(Setting(stack, capability, precision, channels=3, largest=50)) == forms
-
-
-@pytest.mark.parametrize(
-    ("precision", "n_features", "form"), [("fp32", 86, Narrow), ("fp32", 150, Wide), ("tf32", 86, WideTf32)]
-)
-def test_layers_of_64_columns_and_bond_channels_run_in_narrow_kernels(
-    precision: str, n_features: int, form: type[Form], tmp_path: Path
-) -> None:
-    """There they train in cohorts; other forms take them in TF32, and with more weights."""
-    write_set(tmp_path / "data.h5", n_channels=5, n_features=n_features)
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
-    assert training_forms(Setting(stack, (9, 0), precision, channels=5, largest=50)) == (form,)
-
-
-@pytest.mark.parametrize(("head", "clip", "entry"), [(8, 0, ""), (600, 0, "_of_many"), (600, 1, "")])
-def test_a_thread_updates_four_elements_of_many_parameters(head: int, clip: int, entry: str, tmp_path: Path) -> None:
-    """Not where gradients are clipped, whose norm is a sum over threads."""
-    write_set(tmp_path / "data.h5", n_channels=1)
-    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]", f"model.head=[{head}]"), training=True)
-    cohort = replace(at._cohort, clips=bool(clip))
-    recorder: Any = None
-    at = Narrow(cohort, recorder, True).workspace(cohort.data.capacity(8), steps=3, graphs=24)
-    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=bool(clip))
-    assert {call.entry for call in at.update(rule)} == {f"fused_narrow_update{entry}"}
 
 
 def test_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
