@@ -78,7 +78,13 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 extern "C" __global__ void __launch_bounds__(256, 3)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
-  update_phase(params, shared4);
+  update_phase<false>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3)
+    fused_narrow_update_of_many(const __grid_constant__ NarrowUpdateParams params) {
+  extern __shared__ float4 shared4[];
+  update_phase<true>(params, shared4);
 }
 
 // Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold

@@ -7,7 +7,8 @@
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,)
 //   UpdateChunk; norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 9,900 parameters: 310
-//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts a chunk has 128 elements.
+//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts, and
+//   where there are many parameters, a chunk has 128 elements.
 // Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -157,7 +158,9 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);
 }
 
-// A block has one unit: a share of the graphs to stage, or a chunk.
+// A block has one unit: a share of the graphs to stage, or a chunk. Chunks of four elements a thread take registers, which
+// small models alone do without.
+template <bool HAS_WIDE_CHUNKS>
 __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, float4* shared4) {
   const UpdateParams& of = params.common;
   const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
@@ -174,7 +177,7 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const UpdateChunk chunk = reinterpret_cast<const UpdateChunk*>(of.chunks)[number];
   const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);
-  if (SHARES_LAUNCHES && chunk.width == 4) {
+  if (HAS_WIDE_CHUNKS && chunk.width == 4) {
     update_chunk<4>(params, chunk, number, job, at, of_thread);
   } else {
     update_chunk<1>(params, chunk, number, job, at, of_thread);

@@ -119,31 +119,6 @@ def test_every_launch_names_all_arguments_of_its_kernel(
     assert len([call for call in calls if call.entry.startswith(first)]) == len(at._stack.nodes)
 
 
-def test_a_residual_connection_is_a_launch_forward_and_one_for_each_output_that_branches_backward(
-    tmp_path: Path,
-) -> None:
-    write_set(tmp_path / "data.h5", n_channels=1)
-    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64,32]", "model.residual=true"), training=True)
-    forward, backward = (
-        [call.entry.removeprefix("fused_") for call in calls] for calls in (at.forward(), at.backward())
-    )
-    layers = ["narrow_forward_first_64x1", "narrow_forward_64x1", "narrow_residual_forward", "narrow_forward"]
-    assert forward == [*layers, "readout"]
-    branch = "narrow_residual_backward"
-    assert backward == ["narrow_backward", branch, "narrow_backward_64x1", branch, "narrow_backward_first_64x1"]
-    entries = Sources(cuda_sources()).entries
-    assert all(entries[call.entry].pack(call.arguments) for call in (*at.forward(), *at.backward()))
-
-
-def test_layers_with_residual_connections_run_in_narrow_kernels(tmp_path: Path) -> None:
-    write_set(tmp_path / "data.h5")
-    assignments = ("model.widths=[256,256]", "model.residual=true")
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
-    assert training_forms(Setting(stack, (9, 0), "fp32", channels=3, largest=50)) == (Narrow,)
-    assert prediction_form(stack, (9, 0), "fp32") is Narrow
-
-
 def test_a_step_of_two_layers_is_six_launches(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", n_channels=1)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)

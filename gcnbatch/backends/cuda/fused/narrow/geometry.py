@@ -20,6 +20,7 @@ SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
+MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
 
 

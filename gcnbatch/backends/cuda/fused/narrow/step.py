@@ -31,11 +31,10 @@ SPECIALISED = "_64x1"  # suffix of specialised kernels
 class NarrowWorkspace(Workspace):
     """The arrays and launches of a narrow step; parameters as `Workspace`."""
 
-    update_entry = "fused_narrow_update"
-
     def __init__(self, cohort: Cohort, memory: Memory, capacity: Capacity, plan: StagedEpoch, training: bool) -> None:
         self._dealt = geometry.dealt(capacity.rows, cohort.members, cohort.device.multiprocessors)
         super().__init__(cohort, memory, capacity, plan, training)
+        self.update_entry = "fused_narrow_update_of_many" if self._has_wide_chunks else "fused_narrow_update"
         if training:
             self._jobs = self._job_tables()
 
@@ -226,11 +225,12 @@ class NarrowWorkspace(Workspace):
 
     @property
     def _has_wide_chunks(self) -> bool:
-        """Whether threads of the update have four elements: fewer blocks for many members.
+        """Whether threads of the update have four elements: fewer blocks for many members, or many parameters.
 
         The norm of clipped gradients is a sum over chunks, so there the members do not matter.
         """
-        return self._cohort.members >= geometry.MANY_MEMBERS and not self._cohort.clips
+        is_large = len(self._model.trainable) >= geometry.MANY_PARAMETERS
+        return (is_large or self._cohort.members >= geometry.MANY_MEMBERS) and not self._cohort.clips
 
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]

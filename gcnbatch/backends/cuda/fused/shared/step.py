@@ -251,11 +251,10 @@ class Workspace(ABC):
         fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
         fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
         fields |= {"features": self._graph_features, "D": self._n_features, "set_features": data.graph_features}
-        joined = self._stack.joined
-        scaling = (None, None) if joined is None else (joined.mean, joined.scale)
-        for name, start in zip(("feature_mean", "feature_scale"), scaling, strict=True):
-            fields[name] = None if start is None else self._model.buffer(start, self._n_features)
-        fields["feature_limit"] = LIMIT
+        fields |= {"feature_mean": None, "feature_scale": None, "feature_limit": LIMIT}
+        if joined := self._stack.joined:
+            fields["feature_mean"] = self._model.buffer(joined.mean, joined.n_features)
+            fields["feature_scale"] = self._model.buffer(joined.scale, joined.n_features)
         return self._upload_stages(layout, fields)
 
     @property
@@ -323,8 +322,7 @@ class Workspace(ABC):
     def _gradient(self, number: int) -> dict[str, DeviceArray | None]:
         """Return the fields of the gradient that the kernel after a layer writes: `g`, and `sums` of its columns."""
         arrays = self._layers[number]
-        branches = self._stack.branches(number)
-        return {"g": arrays.g_h, "sums": None} if branches else {"g": arrays.g, "sums": arrays.sums}
+        return {"g": arrays.g_h, "sums": None} if self._stack.branches(number) else {"g": arrays.g, "sums": arrays.sums}
 
     def _readout_call(self) -> Call:
         """Return the launch of the readout for any model."""

@@ -32,7 +32,14 @@ class Wide(Form):
     @classmethod
     def trains(cls, setting: Setting) -> bool:
         is_ours = setting.precision == cls.precision and setting.capability in geometry.CAPABILITIES
-        return is_ours and is_wide(setting.stack) and not has_residuals(setting.stack)
+        return is_ours and cls.prefers(setting.stack) and not has_residuals(setting.stack)
+
+    @classmethod
+    def prefers(cls, stack: Stack) -> bool:
+        """Return whether these kernels take a model that narrow ones train, too."""
+        has_few_columns = max(layer.n_out for layer in stack.nodes) <= geometry.FEW_COLUMNS
+        enough = geometry.WIDE_ENOUGH_IN_FEW_COLUMNS if has_few_columns else geometry.WIDE_ENOUGH
+        return mean_weights(stack) >= enough
 
     @classmethod
     def predicts(cls, stack: Stack, capability: tuple[int, int], precision: str) -> bool:
@@ -60,13 +67,18 @@ class WideTf32(Wide):
     products, precision = "tf32", "tf32"
 
     @classmethod
+    def prefers(cls, stack: Stack) -> bool:
+        """Return whether the model is not too narrow; no other form trains in TF32."""
+        return mean_weights(stack) >= geometry.WIDE_ENOUGH
+
+    @classmethod
     def rounded(cls, u: NDArray[np.float32]) -> NDArray[np.float32]:
         return to_tf32(u)
 
 
-def is_wide(stack: Stack) -> bool:
-    """Return whether layers have so many weights that these kernels train faster than the narrow ones."""
-    return sum(layer.k * layer.n_out for layer in stack.nodes) >= geometry.WIDE_ENOUGH * len(stack.nodes)
+def mean_weights(stack: Stack) -> float:
+    """Return the mean number of weights of a node layer."""
+    return sum(layer.k * layer.n_out for layer in stack.nodes) / len(stack.nodes)
 
 
 def has_residuals(stack: Stack) -> bool:

@@ -1,15 +1,27 @@
-"""Which layers of a narrow step run the specialised kernels."""
+"""Which models train in narrow steps, and which kernels they launch."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gcnbatch.backend_comparison.workload import opened
+from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.narrow.form import Narrow
+from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.resources import cuda_sources
+from gcnbatch.runners.fused_graphs import describe
 from tests.backends.cuda.fused.test_host import workspace
-from tests.training.runs import write_set
+from tests.training.runs import configure, write_set
 
 PLAIN = ["forward_first_64x1", "forward_64x1", "readout_64x1"]
 MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
@@ -50,3 +62,56 @@ def test_specialised_kernels_run_where_the_layer_has_their_shape(
         if call.entry.endswith("forward_first_64x1"):
             assert (given["C"], given["P"]) == (1, 64)
             assert given["K"] <= geometry.FORWARD_CHUNK
+
+
+def test_a_residual_connection_is_a_launch_forward_and_one_for_each_output_that_branches_backward(
+    tmp_path: Path,
+) -> None:
+    write_set(tmp_path / "data.h5", n_channels=1)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64,32]", "model.residual=true"), training=True)
+    forward, backward = (
+        [call.entry.removeprefix("fused_") for call in calls] for calls in (at.forward(), at.backward())
+    )
+    layers = ["narrow_forward_first_64x1", "narrow_forward_64x1", "narrow_residual_forward", "narrow_forward"]
+    assert forward == [*layers, "readout"]
+    branch = "narrow_residual_backward"
+    assert backward == ["narrow_backward", branch, "narrow_backward_64x1", branch, "narrow_backward_first_64x1"]
+    entries = Sources(cuda_sources()).entries
+    assert all(entries[call.entry].pack(call.arguments) for call in (*at.forward(), *at.backward()))
+
+
+def stack_of(path: Path, *assignments: str) -> Stack:
+    with opened(configure(f"data.path={path}", *assignments)) as work:
+        return describe(work.task.model, work.task.model.layout(), "binary")
+
+
+def test_layers_with_residual_connections_run_in_narrow_kernels(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5")
+    assignments = ("model.widths=[256,256]", "model.residual=true")
+    stack = stack_of(tmp_path / "data.h5", *assignments)
+    assert training_forms(Setting(stack, (9, 0), "fp32", channels=3, largest=50)) == (Narrow,)
+    assert prediction_form(stack, (9, 0), "fp32") is Narrow
+
+
+@pytest.mark.parametrize(
+    ("precision", "n_features", "form"), [("fp32", 86, Narrow), ("fp32", 150, Wide), ("tf32", 86, WideTf32)]
+)
+def test_layers_of_64_columns_and_bond_channels_run_in_narrow_kernels(
+    precision: str, n_features: int, form: type[Form], tmp_path: Path
+) -> None:
+    """There they train in cohorts; other forms take them in TF32, and with more weights."""
+    write_set(tmp_path / "data.h5", n_channels=5, n_features=n_features)
+    stack = stack_of(tmp_path / "data.h5", "model.widths=[64,64]")
+    assert training_forms(Setting(stack, (9, 0), precision, channels=5, largest=50)) == (form,)
+
+
+@pytest.mark.parametrize(("head", "clip", "entry"), [(8, 0, ""), (600, 0, "_of_many"), (600, 1, "")])
+def test_a_thread_updates_four_elements_of_many_parameters(head: int, clip: int, entry: str, tmp_path: Path) -> None:
+    """Not where gradients are clipped, whose norm is a sum over threads."""
+    write_set(tmp_path / "data.h5", n_channels=1)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]", f"model.head=[{head}]"), training=True)
+    cohort = replace(at._cohort, clips=bool(clip))
+    recorder: Any = None
+    at = Narrow(cohort, recorder, True).workspace(cohort.data.capacity(8), steps=3, graphs=24)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=bool(clip))
+    assert {call.entry for call in at.update(rule)} == {f"fused_narrow_update{entry}"}
