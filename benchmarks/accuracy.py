@@ -8,7 +8,6 @@ that of the best validation epoch: ROC-AUC (mean over tasks), accuracy or RMSE, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -16,31 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shared import config_of, options_of_training
 
 from gcnbatch import environment
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.training import run
 from gcnbatch.training.metrics import default_monitor
 
 
 def main() -> None:
     """Train with every seed and print one JSON row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config")
-    parser.add_argument("data")
+    parser = options_of_training(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
     given = parser.parse_args()
     valid, test, seconds = [], [], []
     metrics: dict[str, Any] = {}
     for seed in range(given.seeds):
-        tree = {**read_toml(given.config), "seed": seed}
-        put(tree, ("data", "path"), given.data)
-        for text in given.assignments:
-            put(tree, *parse_assignment(text))
         with tempfile.TemporaryDirectory() as folder:
-            _, metrics = run.start(resolve(tree), Path(folder) / "run", quiet=True)
+            _, metrics = run.start(config_of(given, seed=seed), Path(folder) / "run", quiet=True)
         figure = next(name for name in ("roc_auc", "rmse", "accuracy") if metrics["test"].get(name) is not None)
         if "classes" in metrics["test"]:
             figure = default_monitor("multiclass")

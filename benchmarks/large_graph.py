@@ -11,13 +11,13 @@ step is the same model with torch.sparse.mm, autograd and Adam.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from shared import emit as print_row
+from shared import options
 
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
@@ -221,7 +221,7 @@ def peer_rows(graph: PowerLaw, x: torch.Tensor, y: torch.Tensor, emit: Callable[
 
 def main() -> None:
     """Run the named parts, or all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("parts", nargs="*", default=["spmm", "epoch"])
     parser.add_argument("--nodes", type=int, default=232_965)
     parser.add_argument("--edges", type=int, default=57_307_946)
@@ -238,8 +238,7 @@ def main() -> None:
     size = {"nodes": graph.n, "entries": graph.nnz, "longest_row": int(graph.degree.max())}
 
     def emit(**row: Any) -> None:
-        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
-        print(json.dumps({**rounded, **size, **about}), flush=True)
+        print_row({**row, **size, **about}, digits=4)
 
     if "spmm" in given.parts:
         spmm_rows(graph, backend, emit, [int(width) for width in given.columns.split(",")])

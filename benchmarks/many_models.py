@@ -14,39 +14,28 @@ warm-up, in microseconds a step **and model**:
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from shared import REPEATS, config_of, emit, median_seconds, options_of_training, task_of
 
 from gcnbatch import environment
 from gcnbatch.backends.base import CohortRunner, MemberEpoch
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import parse_assignment, put, read_toml
-from gcnbatch.data.splits import make_split
-from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_cohort
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.training.experiment import Experiment
 
-REPEATS, STEPS, PREDICTED = 5, 126, 800
+STEPS, PREDICTED = 126, 800
 
 
-def median_seconds(call: Callable[[], object]) -> float:
+def warm_median_seconds(call: Callable[[], object]) -> float:
     """Return the median time of a call after one that is not timed, in seconds."""
     call()
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    return median_seconds(call)
 
 
 class Epochs:
@@ -95,37 +84,26 @@ def row(backend: Any, task: RunnerTask, rows: Any, size: int, models: int) -> di
     batches = [np.split(order, range(size, len(order), size))[:STEPS] for order in orders]
     epochs = Epochs(cohort, batches, task.train.learning_rate)
     found: dict[str, Any] = {"models": models, "make_s": made}
-    found["step_us"] = median_seconds(epochs.run) / epochs.steps / models * 1e6
+    found["step_us"] = warm_median_seconds(epochs.run) / epochs.steps / models * 1e6
     found["device_us"] = epochs.device_us(backend.meter) / models
     found["mb"] = (before - backend.device.memory().free) / models / 2**20
     asked = [order[:PREDICTED] for order in orders]
-    found["predict_us"] = median_seconds(lambda: cohort.predict(asked)) / models / len(asked[0]) * 1e6
+    found["predict_us"] = warm_median_seconds(lambda: cohort.predict(asked)) / models / len(asked[0]) * 1e6
     cohort.close()
     return found
 
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config")
-    parser.add_argument("data")
+    parser = options_of_training(__doc__)
     parser.add_argument("--models", default="1,4,16,64")
-    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
     given = parser.parse_args()
-    tree = read_toml(given.config)
-    put(tree, ("data", "path"), given.data)
-    for text in given.assignments:
-        put(tree, *parse_assignment(text))
-    config = resolve(tree)
-    experiment = Experiment(config, Dataset(given.data))
-    split = make_split(config.split, config.seed, experiment.split_rows)
-    task, _ = experiment.task(split)
-    rows = experiment.source.graphs_of(split.train)
+    config = config_of(given)
+    _, task, rows = task_of(config, given.data)
     backend: Any = open_backend("fused", options=config.cuda)
     for models in map(int, given.models.split(",")):
         timed = row(backend, task, rows, config.train.batch_size, models)
-        rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in timed.items()}
-        print(json.dumps({**rounded, "config": config.name, "commit": environment.commit()}), flush=True)
+        emit({**timed, "config": config.name, "commit": environment.commit()})
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ Reaction100, with 75,477 graphs, is not public. The labels are random and serve 
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 
 import numpy as np
+from shared import options
 
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
@@ -38,7 +38,7 @@ def drawn(molecules: GraphSet, n_graphs: int, seed: int = 0) -> GraphSet:
 
 def main() -> None:
     """Write the set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("molecules", help="a data set of molecules, such as Tox21 with at most 50 atoms")
     parser.add_argument("out")
     parser.add_argument("--graphs", type=int, default=75_477)

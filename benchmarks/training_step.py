@@ -19,9 +19,7 @@ is the host's: opening and checking the file, assembling a batch, and ``gcnbatch
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import subprocess
 import sys
 import tempfile
@@ -31,19 +29,16 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+from shared import REPEATS, config_of, emit, median_seconds, options_of_training, task_of
 
 from gcnbatch import environment
 from gcnbatch.backends.base import Meter, Runner
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import parse_assignment, put, read_toml
-from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training.experiment import Experiment
 
-REPEATS = 5
 FIRST_STEP = """
 import importlib.util, os, sys, time
 
@@ -83,16 +78,6 @@ main()
 """  # runs the command with its own order of imports and exits after the first step
 STEPS, EPOCH_STEPS, IN_A_ROW, QUEUED_STEPS, NONBATCHED_STEPS = 100, 1024, 32, 128, 30  # at most
 SMALL, AT_ONCE = 200, 16_384  # graphs in a batch of predictions
-
-
-def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the median time of a call, in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
 
 
 def host_row(path: str, experiment: Experiment, batches: list[Any]) -> dict[str, float]:
@@ -197,23 +182,14 @@ def graphs_per_s(runner: Runner, batches: list[Any]) -> float:
 
 def main() -> None:
     """Print the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config")
-    parser.add_argument("data")
+    parser = options_of_training(__doc__)
     parser.add_argument("--backends", default="cpu")
-    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
     given = parser.parse_args()
-    tree = read_toml(given.config)
-    put(tree, ("data", "path"), given.data)
-    for text in given.assignments:
-        put(tree, *parse_assignment(text))
-    config = resolve(tree)
+    config = config_of(given)
     arguments = [given.config, "--data", given.data]
     arguments += [argument for text in given.assignments for argument in ("--set", text)]
-    experiment = Experiment(config, Dataset(given.data))
-    split = make_split(config.split, config.seed, experiment.split_rows)
-    task, _ = experiment.task(split)
-    order = np.random.default_rng(0).permutation(experiment.source.graphs_of(split.train))
+    experiment, task, rows_of_training = task_of(config, given.data)
+    order = np.random.default_rng(0).permutation(rows_of_training)
     size = config.train.batch_size
     batches = np.split(order, range(size, len(order), size))
     if len(batches) == 1:
@@ -224,8 +200,7 @@ def main() -> None:
         row = backend_row(name, task, batches, experiment.source.n_graphs, config.cuda)
         rows.append({**row, "first_step_s": first_step_s(name, arguments)})
     for row in rows:
-        rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}
-        print(json.dumps({**rounded, **about}), flush=True)
+        emit({**row, **about})
 
 
 if __name__ == "__main__":

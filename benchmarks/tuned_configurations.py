@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from shared import options
 
 from gcnbatch import environment, fileio
 from gcnbatch.benchmark.suite import find_sets, load
@@ -43,7 +44,7 @@ WRAP = " \\\n#       "
 
 def main() -> None:
     """Search all sets at once, then write their configurations."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("tables", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", default=",".join(SETTINGS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 # Before NumPy is imported: concurrent test processes must not each start a thread per core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -17,6 +18,7 @@ import pytest
 
 from gcnbatch import confined
 from gcnbatch.backends import registry
+from gcnbatch.cli import app
 from gcnbatch.data import audit
 from tests.training.runs import lighten
 
@@ -78,3 +80,17 @@ def _open_data_sets_here(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     lighten(monkeypatch)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs ``gcnbatch`` with these arguments here, and returns (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcnbatch", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            app.main()
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
+
+    return run

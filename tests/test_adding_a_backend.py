@@ -13,7 +13,6 @@ import pytest
 
 from gcnbatch import backends
 from gcnbatch.backends import registry
-from gcnbatch.cli import app
 from gcnbatch.reference import ReferenceOps
 from tests.entries import register
 from tests.ops.adapters import host_adapters
@@ -35,15 +34,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+def call(command):
+    return command
 
 
 def test_every_command_knows_the_new_backend(toy: None, call, tmp_path: Path) -> None:

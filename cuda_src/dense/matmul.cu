@@ -13,7 +13,7 @@
 // Shapes: X (N, F), W (F, P), Y (N, P), float32, row-major, rows ldx, ldw, ldy (lddx, ...) floats apart, so the
 // operands may be parts of larger matrices. Any number and alignment of rows and columns is allowed: tiles are padded
 // with zeros; operands that are aligned to 16 bytes are copied 16 bytes at a time.
-// Strategies: `<rows>x<columns>` of the tile of C = A B that a block computes, chosen by gcnbatch's dense geometry:
+// Strategies: `<rows>x<columns>` of the tile of C = A B that a block computes; the host's `product_geometry` chooses one:
 //   128x64   256 threads of 8 x 4 sums, depth 16: arithmetic-bound, for wide layers
 //   64x64    128 threads of 8 x 4 sums, depth 16
 //   32x32    128 threads of 4 x 2 sums, depth 32

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, ResidentOption, listed, settings
+from gcnbatch.cli.configuration import (
+    BatchSizeOption,
+    ConfigArgument,
+    DataOption,
+    DeviceOption,
+    ResidentOption,
+    SeedOption,
+    listed,
+    settings,
+)
 
 EPILOG = """\b
 Examples:
@@ -22,21 +31,15 @@ Exit code 1 if a backend does not agree with the reference; then no speeds are s
 
 
 def compare_backends(
-    config: Annotated[
-        Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)
-    ] = None,
+    config: ConfigArgument = None,
+    data: DataOption = None,
     backends: Annotated[
         str, typer.Option("--backends", metavar="A,B,…", help="Backends to compare.", show_default="all")
     ] = "",
     device: DeviceOption = None,
     resident: ResidentOption = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
-    ] = None,
+    batch_size: BatchSizeOption = None,
+    seed: SeedOption = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see train --keys."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,18 @@ from gcnbatch.backends import registry
 from gcnbatch.config_tree import parse_assignment
 
 BACKENDS = f"{', '.join(registry.choices()[:-1])} or {registry.choices()[-1]}."
+ConfigArgument = Annotated[
+    Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
+]
+DataOption = Annotated[Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)]
+BackendOption = Annotated[str | None, typer.Option("--backend", help=BACKENDS, show_default=False)]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)
+]
+BatchSizeOption = Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
+]
 DeviceOption = Annotated[
     int | None,
     typer.Option("--device", metavar="N", help="GPU, of those that CUDA_VISIBLE_DEVICES shows.", show_default="0"),

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, ResidentOption, jobs_key, settings
+from gcnbatch.cli.configuration import (
+    BackendOption,
+    BatchSizeOption,
+    ConfigArgument,
+    DataOption,
+    DeviceOption,
+    EpochsOption,
+    JobsOption,
+    ResidentOption,
+    SeedOption,
+    jobs_key,
+    settings,
+)
 from gcnbatch.text import printable
 
 if TYPE_CHECKING:
@@ -29,22 +41,14 @@ Examples:
 
 
 def train(
-    config: Annotated[
-        Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)
-    ] = None,
-    backend: Annotated[str | None, typer.Option("--backend", help=BACKENDS, show_default=False)] = None,
+    config: ConfigArgument = None,
+    data: DataOption = None,
+    backend: BackendOption = None,
     device: DeviceOption = None,
     resident: ResidentOption = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Graphs per step.", show_default=False)] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of weights, shuffles, dropout and splits.", show_default=False)
-    ] = None,
+    epochs: EpochsOption = None,
+    batch_size: BatchSizeOption = None,
+    seed: SeedOption = None,
     folds: Annotated[
         int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)
     ] = None,

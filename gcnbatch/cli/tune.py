@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key, settings
+from gcnbatch.cli.configuration import (
+    BackendOption,
+    ConfigArgument,
+    DataOption,
+    DeviceOption,
+    EpochsOption,
+    JobsOption,
+    jobs_key,
+    settings,
+)
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -29,12 +38,8 @@ A space names keys of the configuration (see train --keys):
 
 
 def tune(
-    config: Annotated[
-        Path | None, typer.Argument(help="TOML configuration.", metavar="CONFIG.toml", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="HDF5 file or folder of shards.", show_default=False)
-    ] = None,
+    config: ConfigArgument = None,
+    data: DataOption = None,
     trials: Annotated[
         int | None, typer.Option("--trials", min=1, help="Trials of the study.", show_default="50 without --minutes")
     ] = None,
@@ -51,11 +56,9 @@ def tune(
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Validate on splits with other seeds.", show_default=False)
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Passes over the training rows.", show_default=False)
-    ] = None,
+    epochs: EpochsOption = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of search and runs.", show_default=False)] = None,
-    backend: Annotated[str | None, typer.Option("--backend", help=BACKENDS, show_default=False)] = None,
+    backend: BackendOption = None,
     device: DeviceOption = None,
     jobs: JobsOption = None,
     assignments: Annotated[

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.errors import InputError
+from gcnbatch.uncertainty.figures import mean_of_defined
 
 if TYPE_CHECKING:
     from gcnbatch.data.schema import Target
@@ -70,7 +71,7 @@ def evaluate(
     figures = [{metric: _figure(metric, target, column) for metric in METRICS[target]} for column in columns]
     lost = [int(np.count_nonzero(~_finite_rows(column.outputs))) for column in columns]
     result: dict[str, Any] = {
-        metric: None if any(lost) else _mean([of_task[metric] for of_task in figures])
+        metric: None if any(lost) else mean_of_defined([of_task[metric] for of_task in figures])
         for metric in averaged(target, len(columns))
     }
     result["labelled"] = sum(len(column.labels) for column in columns)
@@ -96,7 +97,7 @@ def score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -
     columns = _columns(target, y, outputs)
     if not all(_finite_rows(column.outputs).all() for column in columns):
         return None
-    return _mean([_figure(metric, target, column) for column in columns])
+    return mean_of_defined([_figure(metric, target, column) for column in columns])
 
 
 class Curves(NamedTuple):
@@ -225,11 +226,6 @@ def _figure(metric: str, target: Target, column: _Column) -> float | None:
     return float(_FIGURES[target][metric](*column))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    defined = [value for value in values if value is not None]
-    return float(np.mean(defined)) if defined else None
-
-
 def _class_counts(column: _Column, class_names: Sequence[str]) -> dict[str, dict[str, int]]:
     predicted = np.where(_finite_rows(column.outputs), _predicted(column.outputs), -1)
     return {
@@ -286,7 +282,7 @@ def _mean_roc_auc(y: NDArray[Any], probabilities: NDArray[np.float32]) -> float 
     before = negatives[rows * np.arange(tasks + 1)]
     hits, misses = np.bincount(of_task, minlength=tasks), np.diff(before)
     wins = np.bincount(of_task, twice - 2 * before[of_task], tasks) / 2
-    return _mean([float(won / pairs) for won, pairs in zip(wins, hits * misses, strict=True) if pairs])
+    return mean_of_defined([float(won / pairs) for won, pairs in zip(wins, hits * misses, strict=True) if pairs])
 
 
 # scikit-learn's functions check their arguments for milliseconds, too long for thousands of tasks, and its import takes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def evaluate(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floa
         after = None if probabilities is None else labelled(header, y, probabilities)
         tasks, overall = _classification(uncertainty, columns, after, level)
     names = list(dict.fromkeys(key for of in tasks.values() for key in of if key not in ("calibration", "width")))
-    means = {key: _mean([of.get(key) for of in tasks.values()]) for key in names}
+    means = {key: mean_of_defined([of.get(key) for of in tasks.values()]) for key in names}
     what = "interval" if header.target == "regression" else "set"
     rows = "validation rows" if header.target != "binary" else "validation rows of the rarer label"
     lacking = uncertainty.lacking_tasks(level).items()
@@ -153,6 +154,7 @@ def _regression(uncertainty: Uncertainty, columns: list[Any], level: float) -> d
     return tasks
 
 
-def _mean(values: list[float | None]) -> float | None:
+def mean_of_defined(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if all are."""
     defined = [value for value in values if value is not None]
     return float(np.mean(defined)) if defined else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from gcnbatch.backends.cuda import entry
 from gcnbatch.bench import command, records
 from gcnbatch.bench.methods import COMPARED
 from gcnbatch.bench.spmm_runs import Outcome
-from gcnbatch.cli import app
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable
 from tests.builders import build_graphset
@@ -22,21 +21,14 @@ REASON = "no NVIDIA driver (it is not here)"
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def call(command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def no_gpu(*about: object) -> None:
         raise BackendUnavailable("backend batched", REASON, hint="Install one.")
 
     monkeypatch.setattr(entry, "open_backend", no_gpu)
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "bench", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+    return partial(command, "bench")
 
 
 def test_without_a_gpu_only_scipy_is_measured_with_a_message(call, tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
 from gcnbatch import progress
-from gcnbatch.cli import app
 from gcnbatch.data import synthetic
 
 
@@ -20,15 +18,8 @@ def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+def call(command):
+    return command
 
 
 @pytest.fixture

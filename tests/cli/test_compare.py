@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gcnbatch.cli import app
 from tests.backend_comparison.backends import Another, OneWrongElement
 from tests.entries import MadeEntry, register
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def call(command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "compare-backends", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+    return partial(command, "compare-backends")
 
 
 def test_the_quickstart_on_the_cpu(call, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from gcnbatch.cli import app
 from gcnbatch.cli.text_tables import facts, size, table
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset, write_graphset
@@ -22,15 +22,8 @@ from tests.builders import build_graphset
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+def call(command):
+    return partial(command, "data")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.cli import app
 from gcnbatch.data.store import Dataset
 from tests.data.test_import_ogb import folder_of as ogb_folder
 from tests.data.test_import_planetoid import mini as planetoid_folder
@@ -23,15 +22,8 @@ class Result:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "data", "import", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return Result(int(left.value.code or 0), captured.out, captured.err)
-
-    return call
+def run(command):
+    return lambda *arguments: Result(*command("data", "import", *arguments))
 
 
 @pytest.fixture
@@ -134,7 +126,7 @@ def test_plain_csv_tables_are_imported(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "example"),
+    ("importer", "example"),
     [
         ("smiles", "gcnbatch data import smiles tox21.csv.gz -o tox21.h5"),
         ("planetoid", "gcnbatch data import planetoid planetoid/data --name cora -o cora.h5"),
@@ -143,8 +135,8 @@ def test_plain_csv_tables_are_imported(run, tmp_path: Path) -> None:
         ("csv", "gcnbatch data import csv --edges E.csv --nodes N.csv --graphs G.csv -o g.h5"),
     ],
 )
-def test_help_shows_an_example(run, command: str, example: str) -> None:
-    result = run(command, "--help")
+def test_help_shows_an_example(run, importer: str, example: str) -> None:
+    result = run(importer, "--help")
     assert result.code == 0
     assert any(example in line for line in result.out)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gcnbatch.cli import app
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from tests.builders import build_graphset
@@ -32,15 +32,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "infer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+def call(command):
+    return partial(command, "infer")
 
 
 def test_a_table_on_stdout_and_its_figures_on_stderr(call, files) -> None:

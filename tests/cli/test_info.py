@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import pytest
 from gcnbatch import __version__, environment
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import inventory as report
-from gcnbatch.cli import app
 from tests.entries import MadeEntry, register
 
 NO_CUDA = {
@@ -27,15 +27,8 @@ NO_CUDA = {
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "info", *arguments])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+def call(command):
+    return partial(command, "info")
 
 
 @pytest.fixture

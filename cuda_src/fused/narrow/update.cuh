@@ -6,9 +6,9 @@
 // gradients and partial sums of their squared norm, APPLY reads both and updates. ONLY_GRADIENTS alone computes gradients.
 // Shapes: parameters, m, v, gradients, weight_decay, l2 flat (n,); jobs (n_jobs,) Job; chunks (n_chunks,)
 //   UpdateChunk; norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
-// Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 9,900 parameters: 310
-//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts, and
-//   where there are many parameters, a chunk has 128 elements.
+// Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 10,060 parameters: 315
+//   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts, and where there are many
+//   parameters, a chunk has 128 elements.
 // Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.backend import CpuBackend, HostBatch, HostFeed, HostMeter
-from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to
+from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to, update_running
 from gcnbatch.backends.ops import Adjacency, Csr, Ops, Readout
 from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
@@ -301,8 +301,7 @@ class CompiledOps(CpuOps):
         mean, var = running_mean, running_var
         if training and n:
             mean, var = _moments(x)
-            running_mean += np.float32(momentum) * (mean - running_mean)
-            running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
+            update_running(running_mean, running_var, mean, var, n, momentum)
         inverse = 1 / np.sqrt(var + np.float32(epsilon))
         _normalise(x, mean, gamma * inverse, beta, relu, y)
         return y, (x, mean, inverse, y, relu)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cpu.ops import Float, add_to
+from gcnbatch.backends.cpu.ops import Float, add_to, update_running
 from gcnbatch.backends.ops import Adjacency, Ops, PartialOps
 from gcnbatch.data.graph_part import HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
@@ -80,8 +80,7 @@ class DistributedOps:
             return self._local.batch_norm(x, gamma, beta, running_mean, running_var, *about, training, relu)
         n, mean, var = self._moments(x)
         if n:
-            running_mean += np.float32(momentum) * (mean - running_mean)
-            running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
+            update_running(running_mean, running_var, mean, var, n, momentum)
         y, saved = self._local.batch_norm(x, gamma, beta, mean, var, *about, False, relu)
         return y, (saved, n)
 

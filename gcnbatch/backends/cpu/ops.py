@@ -107,8 +107,7 @@ class CpuOps:
         n = len(x)
         if training and n:
             mean, var, centred = _moments(x)
-            running_mean += np.float32(momentum) * (mean - running_mean)
-            running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
+            update_running(running_mean, running_var, mean, var, n, momentum)
         else:
             centred = x - running_mean
             var = running_var
@@ -335,6 +334,12 @@ def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> fl
     if totals is not None:
         totals += (loss, weight)
     return float(loss)
+
+
+def update_running(running_mean: Float, running_var: Float, mean: Float, var: Float, n: int, momentum: float) -> None:
+    """Move the running statistics of batch norm, in place, towards the mean and biased variance of a batch's n rows."""
+    running_mean += np.float32(momentum) * (mean - running_mean)
+    running_var += np.float32(momentum) * (var * np.float32(n / max(n - 1, 1)) - running_var)
 
 
 def _moments(x: Float) -> tuple[Float, Float, Float]:

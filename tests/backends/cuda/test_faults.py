@@ -123,6 +123,7 @@ def test_a_run_resumes_to_equal_bits_after_running_out_of_memory_anywhere(
 
 # The device executes a store to an address that is nowhere, behind a step that the host has queued.
 LOSE = """
+import numpy as np
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray

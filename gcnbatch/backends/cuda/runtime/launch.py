@@ -12,6 +12,7 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.errors import InputError
 
 BLOCK_THREADS: int = declared("common/common.cuh").constant("BLOCK_THREADS")
+WARP_BITS = 5  # log2 of the threads of a warp
 MAX_THREADS = 1024
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65_535
@@ -81,6 +82,15 @@ def ceil_div(a: int, b: int) -> int:
 def next_power_of_two(n: int) -> int:
     """Return the smallest power of two that is at least `n`, and at least 1."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+def log2(power_of_two: int) -> int:
+    """Return the exponent of a power of two.
+
+    >>> log2(next_power_of_two(48))
+    6
+    """
+    return power_of_two.bit_length() - 1
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Literal, NamedTuple
 
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import WARP_BITS, Launch, ceil_div, log2, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 _PLAN, _SORT, _HASH = (declared(f"spgemm/{name}.cu") for name in ("plan", "sort", "hash"))
@@ -34,7 +34,6 @@ SMALLEST_TABLE_BITS = 9
 BLOCK_BYTES = HASH_WARPS * HASH_BYTES_PER_2_SLOTS << (SMALLEST_TABLE_BITS - 1)  # unless one table needs more
 PART_BITS = 11  # a part has less than 2 * PART_PRODUCTS products, or one entry
 INCOMPRESSIBLE = 2.0  # below this many products per distinct column, products are sorted instead of hashed
-WARP_BITS = 5
 BALANCED = 0.5  # the paper's limit of variance / mean of the bounds
 WASTE = 2  # limit of shared memory with one table size for all rows / with a table size per group
 MARGIN = 1.25  # columns that a guessed table has room for / expected columns
@@ -153,7 +152,7 @@ def long_limit(table_bits: int) -> int:
 def bound(n_rows: int, n_entries: int) -> tuple[Launch, int]:
     """Return the launch of `spgemm_bound` and its lane_bits: about two entries per lane of a row."""
     wanted = next_power_of_two(ceil_div(n_entries, 2 * max(n_rows, 1)))
-    return rows_of_scan(n_rows), min(wanted.bit_length() - 1, WARP_BITS)
+    return rows_of_scan(n_rows), min(log2(wanted), WARP_BITS)
 
 
 @lru_cache(maxsize=256)
@@ -219,7 +218,7 @@ def merge_tiles(n_columns: int) -> int:
 @lru_cache(maxsize=256)
 def compact(n_rows: int, n_results: int) -> tuple[Launch, int]:
     """Return the launch of `spgemm_compact` and its lane_bits: about four results per lane of a row."""
-    lane_bits = min(next_power_of_two(ceil_div(n_results, 4 * max(n_rows, 1))).bit_length() - 1, WARP_BITS)
+    lane_bits = min(log2(next_power_of_two(ceil_div(n_results, 4 * max(n_rows, 1)))), WARP_BITS)
     return Launch((ceil_div(n_rows, SCAN_THREADS >> lane_bits), 1, 1), (SCAN_THREADS, 1, 1)), lane_bits
 
 
@@ -239,7 +238,7 @@ def method_of(group: int, ratio: float, n_columns: int) -> Method:
     if ratio < INCOMPRESSIBLE:
         return Method("expand", max(group, SMALLEST_TABLE_BITS))
     expected = next_power_of_two(ceil(MARGIN * 2**group / ratio))
-    return Method("hash", max(min(group, expected.bit_length() - 1) + 1, SMALLEST_TABLE_BITS))
+    return Method("hash", max(min(group, log2(expected)) + 1, SMALLEST_TABLE_BITS))
 
 
 @lru_cache(maxsize=256)

@@ -13,14 +13,15 @@ from gcnbatch.backends.cuda.runtime.launch import (
     BLOCK_THREADS,
     MAX_GRID_X,
     MAX_GRID_YZ,
+    WARP_BITS,
     Launch,
     ceil_div,
     elementwise,
+    log2,
     next_power_of_two,
 )
 from gcnbatch.backends.cuda.runtime.sources import declared
 
-WARP_BITS = 5
 WARP = 1 << WARP_BITS
 NEIGHBOURS: int = declared("common/graph_view.cuh").constant("NEIGHBOURS")  # entries that a thread has in flight
 MAX_PASSES = 16
@@ -75,7 +76,7 @@ class SwaCsrGeometry(NamedTuple):
 
 def vector_bits(width: int, vector: int) -> int:
     """Return log2 of the threads that share a row's columns: one per vector of `vector` floats, at most a warp."""
-    return min(_log2(next_power_of_two(ceil_div(width, vector))), WARP_BITS)
+    return min(log2(next_power_of_two(ceil_div(width, vector))), WARP_BITS)
 
 
 def sharing_bits(n_rows: int, n_entries: int, lane_bits: int) -> int:
@@ -158,7 +159,7 @@ def sampled_products(n_entries: int, width: int, vector: int) -> tuple[Launch, i
 
 def sub_warp_bits(width: int) -> int:
     """Return log2 of the papers' sub-warp: 32 threads for width > 16, else the smallest power of two that holds it."""
-    return WARP_BITS if width > 16 else _log2(next_power_of_two(width))
+    return WARP_BITS if width > 16 else log2(next_power_of_two(width))
 
 
 @lru_cache(maxsize=4096)
@@ -237,7 +238,3 @@ def gather(n_graphs: int, n_elements: int, multiprocessors: int, matrices: int =
     wanted = ceil_div(n_elements, max(n_graphs, 1) * 4 * BLOCK_THREADS)
     affordable = ceil_div(8 * multiprocessors, max(n_graphs, 1))
     return Launch((n_graphs, max(min(wanted, affordable), 1), matrices), (BLOCK_THREADS, 1, 1))
-
-
-def _log2(power_of_two: int) -> int:
-    return power_of_two.bit_length() - 1

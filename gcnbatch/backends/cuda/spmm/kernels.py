@@ -44,26 +44,25 @@ class Product(NamedTuple):
     def csr(self) -> dict[str, Any]:
         """Return the operands as arguments of a CSR kernel."""
         matrix = self.matrix
-        return {
-            "out": self.out,
-            "dense": self.dense,
-            "indptr": matrix.indptr,
-            "indices": matrix.indices,
-            "data": matrix.data,
-        }
+        arrays = {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data}
+        return {"out": self.out, "dense": self.dense, "width": self.width, **arrays}
 
     def coo(self) -> dict[str, Any]:
         """Return the operands as arguments of a COO kernel."""
         matrix = self.matrix
-        return {
-            "out": self.out,
-            "dense": self.dense,
-            "rows": matrix.rows,
-            "columns": matrix.indices,
-            "data": matrix.data,
-        }
+        arrays = {"rows": matrix.rows, "columns": matrix.indices, "data": matrix.data}
+        return {"out": self.out, "dense": self.dense, "width": self.width, **arrays}
 
-    def parts(self) -> dict[str, int]:
+    def csr_part(self) -> dict[str, Any]:
+        """Return the arguments of a CSR kernel for the matrix of one graph and channel."""
+        rows = {"first_row": self.first_row, "n_rows": self.n_rows, "accumulate": self.accumulate}
+        return {**self.csr(), **rows, **self._parts()}
+
+    def coo_part(self) -> dict[str, Any]:
+        """Return the arguments of a COO kernel for the matrix of one graph and channel."""
+        return {**self.coo(), "first_entry": self.first_entry, "n_entries": self.n_entries, **self._parts()}
+
+    def _parts(self) -> dict[str, int]:
         """Return the offsets and strides of the dense operands."""
         return {
             "out_first": self.out_first,
@@ -109,22 +108,12 @@ class Naive:
     pieces = False
 
     def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        n_rows, width = product.n_rows, product.width
-        launch = thread_per_output(n_rows, width)
-        device.launch("spmm_naive_batched", launch, n_rows=n_rows, width=width, **product.csr())
+        launch = thread_per_output(product.n_rows, product.width)
+        device.launch("spmm_naive_batched", launch, n_rows=product.n_rows, **product.csr())
 
     def graph(self, device: Device, product: Product) -> None:
-        n_rows, width = product.n_rows, product.width
-        device.launch(
-            "spmm_naive_graph",
-            thread_per_output(n_rows, width),
-            first_row=product.first_row,
-            n_rows=n_rows,
-            width=width,
-            accumulate=product.accumulate,
-            **product.csr(),
-            **product.parts(),
-        )
+        launch = thread_per_output(product.n_rows, product.width)
+        device.launch("spmm_naive_graph", launch, **product.csr_part())
 
 
 class RowSplit:
@@ -140,17 +129,7 @@ class RowSplit:
         n_rows, width = product.n_rows, product.width
         vector = vector_width(width, product.out, product.dense)
         shape = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
-        device.launch(
-            f"spmm_csr_float{vector}",
-            shape.launch,
-            first_row=product.first_row,
-            n_rows=n_rows,
-            width=width,
-            accumulate=product.accumulate,
-            **shape.shares(),
-            **product.csr(),
-            **product.parts(),
-        )
+        device.launch(f"spmm_csr_float{vector}", shape.launch, **shape.shares(), **product.csr_part())
 
 
 ROW_SPLIT = RowSplit()
@@ -200,7 +179,7 @@ class ShortRows:
             ROW_SPLIT.batched(device, product, blocks)
             return
         form, launch, lane_bits = found
-        sizes = {"n_rows": n_rows, "width": width, "lane_bits": lane_bits}
+        sizes = {"n_rows": n_rows, "lane_bits": lane_bits}
         device.launch(f"spmm_rows_float{vector}_{form}", launch, **sizes, **product.csr())
 
     def graph(self, device: Device, product: Product) -> None:
@@ -227,7 +206,6 @@ class SwaCsr:
             shape.launch,
             node_ptr=blocks.node_ptr,
             rows_per_node=blocks.rows_per_node,
-            width=product.width,
             column_block=shape.column_block,
             sub_bits=shape.sub_bits,
             blocks_per_graph=shape.blocks_per_graph,
@@ -239,18 +217,8 @@ class SwaCsr:
             ROW_SPLIT.graph(device, product)
             return
         shape = geometry.swa_csr(1, product.n_rows, product.width)
-        device.launch(
-            "spmm_swa_csr_graph",
-            shape.launch,
-            first_row=product.first_row,
-            n_rows=product.n_rows,
-            width=product.width,
-            accumulate=product.accumulate,
-            column_block=shape.column_block,
-            sub_bits=shape.sub_bits,
-            **product.csr(),
-            **product.parts(),
-        )
+        sizes = {"column_block": shape.column_block, "sub_bits": shape.sub_bits}
+        device.launch("spmm_swa_csr_graph", shape.launch, **sizes, **product.csr_part())
 
 
 class SwaCoo:
@@ -270,7 +238,6 @@ class SwaCoo:
             indptr=product.matrix.indptr,
             node_ptr=blocks.node_ptr,
             rows_per_node=blocks.rows_per_node,
-            width=product.width,
             column_block=shape.column_block,
             partition_bits=shape.partition_bits,
             sub_bits=shape.sub_bits,
@@ -282,32 +249,12 @@ class SwaCoo:
         if shape.case == 3:
             self._case_3(device, product, shape)
             return
-        device.launch(
-            "spmm_swa_coo_graph",
-            shape.launch,
-            first_entry=product.first_entry,
-            n_entries=product.n_entries,
-            n_rows=product.n_rows,
-            width=product.width,
-            accumulate=product.accumulate,
-            column_block=shape.column_block,
-            sub_bits=shape.sub_bits,
-            **product.coo(),
-            **product.parts(),
-        )
+        sizes = {"column_block": shape.column_block, "sub_bits": shape.sub_bits, "n_rows": product.n_rows}
+        device.launch("spmm_swa_coo_graph", shape.launch, accumulate=product.accumulate, **sizes, **product.coo_part())
 
     def _case_3(self, device: Device, product: Product, shape: geometry.SwaCooGeometry) -> None:
         zero_unless_adding(device, product)
-        device.launch(
-            "spmm_swa_coo_global",
-            shape.launch,
-            first_entry=product.first_entry,
-            n_entries=product.n_entries,
-            width=product.width,
-            sub_bits=shape.sub_bits,
-            **product.coo(),
-            **product.parts(),
-        )
+        device.launch("spmm_swa_coo_global", shape.launch, sub_bits=shape.sub_bits, **product.coo_part())
 
 
 class TensorFlow:
@@ -328,8 +275,7 @@ class TensorFlow:
             return
         zero_unless_adding(device, product)
         launch = geometry.entries_by_columns(product.n_entries, product.width)
-        entries = {"first_entry": product.first_entry, "n_entries": product.n_entries, "width": product.width}
-        device.launch("spmm_tf", launch, **entries, **product.coo(), **product.parts())
+        device.launch("spmm_tf", launch, **product.coo_part())
 
 
 def zero_unless_adding(device: Device, product: Product) -> None:

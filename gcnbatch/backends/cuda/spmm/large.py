@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, WARP_BITS, Launch, ceil_div, log2, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Product
 from gcnbatch.backends.cuda.spmm.pieces import STEP, Large, Pieces, Scales
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
-WARP_BITS = 5
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
@@ -76,13 +75,13 @@ def large_product(
     (1, 16, 2, 3, 2)
     """
     n_slices, slice_width = slice_columns(width, n_columns, cache_bytes)
-    lane_bits = _log2(next_power_of_two(slice_width // 4))
+    lane_bits = log2(next_power_of_two(slice_width // 4))
     all_at_once = n_pieces << WARP_BITS <= ROUNDS * THREADS_PER_MULTIPROCESSOR * multiprocessors
     shared = longest if all_at_once else n_entries // n_pieces + 1
-    group_bits = min(WARP_BITS - lane_bits, _log2(next_power_of_two(ceil_div(shared, STEP))))
+    group_bits = min(WARP_BITS - lane_bits, log2(next_power_of_two(ceil_div(shared, STEP))))
     product = Launch((ceil_div(n_pieces, THREADS >> (lane_bits + group_bits)), n_slices, 1), (THREADS, 1, 1))
     slices = Launch((ceil_div(n_columns * slice_width // 4, BLOCK_THREADS), n_slices, 1), (BLOCK_THREADS, 1, 1))
-    fold_lane_bits = min(_log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
+    fold_lane_bits = min(log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
     fold_grid = (ceil_div(n_split, THREADS // 32), ceil_div(width, 4 << fold_lane_bits), 1)
     fold = Launch(fold_grid, (THREADS, 1, 1))
     return LargeGeometry(product, slices, fold, n_slices, slice_width, lane_bits, group_bits, fold_lane_bits)
@@ -162,7 +161,3 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
             lane_bits=shape.fold_lane_bits,
             **results,
         )
-
-
-def _log2(power_of_two: int) -> int:
-    return power_of_two.bit_length() - 1

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gcnbatch import resources
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.cli import app
 from tests.backends.cuda.conftest import calls
 from tests.backends.cuda.fake_pycuda import Fake
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Path):
+def call(command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path):
     monkeypatch.setenv("GCNBATCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(resources, "cuda_sources", lambda: folder)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcnbatch", "kernels", *arguments])
-        with pytest.raises(SystemExit) as left:
-            app.main()
-        printed = capsys.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
+    return partial(command, "kernels")
 
 
 def test_kernels_are_built_for_other_machines_listed_and_cleared(call, nvcc: Path, tmp_path: Path) -> None:

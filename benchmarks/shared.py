@@ -1,0 +1,67 @@
+"""What the programs of this folder share: options of a configured training, medians of times, rows of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcnbatch.config import Config, resolve
+from gcnbatch.config_tree import parse_assignment, put, read_toml
+from gcnbatch.data.splits import make_split
+from gcnbatch.data.store import Dataset
+from gcnbatch.runners.task import RunnerTask
+from gcnbatch.training.experiment import Experiment
+
+REPEATS = 5
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is a program's docstring."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def options_of_training(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a program that takes a configuration, a data set and ``--set``; see `config_of`."""
+    parser = options(description)
+    parser.add_argument("config")
+    parser.add_argument("data")
+    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
+    return parser
+
+
+def config_of(given: argparse.Namespace, **keys: Any) -> Config:
+    """Return the configuration that the options name, with these keys of its top level."""
+    tree = {**read_toml(given.config), **keys}
+    put(tree, ("data", "path"), given.data)
+    for text in given.assignments:
+        put(tree, *parse_assignment(text))
+    return resolve(tree)
+
+
+def task_of(config: Config, data: str) -> tuple[Experiment, RunnerTask, Any]:
+    """Return the experiment on a data set, the task of its first split, and the graphs of the training rows."""
+    experiment = Experiment(config, Dataset(data))
+    split = make_split(config.split, config.seed, experiment.split_rows)
+    task, _ = experiment.task(split)
+    return experiment, task, experiment.source.graphs_of(split.train)
+
+
+def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Return the median time of a call, in seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def emit(row: dict[str, Any], digits: int = 3) -> None:
+    """Print a row as JSON, with rounded figures."""
+    rounded = {name: round(value, digits) if isinstance(value, float) else value for name, value in row.items()}
+    print(json.dumps(rounded), flush=True)
