@@ -78,13 +78,11 @@ def test_frozen_layers_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (("model.residual=true", "model.widths=[8,8]"), "residual connections (model.residual)"),
         (("model.jumping_knowledge=cat", "model.widths=[8,8]"), "jumping knowledge (model.jumping_knowledge)"),
         (("model.jumping_knowledge=max", "model.widths=[8,8]"), "jumping knowledge (model.jumping_knowledge)"),
         (("model.virtual_node=true", "model.widths=[8,8]"), "virtual nodes (model.virtual_node)"),
         (("model.ffn=true",), "feed-forward networks (model.ffn)"),
         (("model.norm=layer",), "layer norm (model.norm)"),
-        (("model.readout=sum,max",), "concatenated readouts (model.readout)"),
     ],
 )
 def test_a_recipe_that_the_engine_does_not_have_is_refused(tmp_path: Path, model: tuple[str, ...], reason: str) -> None:
