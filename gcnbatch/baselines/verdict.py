@@ -13,7 +13,6 @@ from gcnbatch.run_comparison.paired import differences
 from gcnbatch.run_comparison.scores import overlap, scores_by_block
 from gcnbatch.training import metrics
 from gcnbatch.training.fitted import Fit
-from gcnbatch.training.plots import LABELS
 
 
 def verdict(header: Header, run: Sequence[Fit], baseline: Sequence[Fit]) -> dict[str, Any]:
@@ -27,14 +26,14 @@ def verdict(header: Header, run: Sequence[Fit], baseline: Sequence[Fit]) -> dict
     known = [block for block in blocks if own.get(block) is not None and other.get(block) is not None]
     entry: dict[str, Any] = {"model": MODEL, "metric": name, "run": None, "baseline": None}
     if not known:
-        sentence = f"The baseline ({MODEL}) has no {LABELS.get(name, name)} on the test rows."
+        sentence = f"The baseline ({MODEL}) has no {metrics.label(name)} on the test rows."
         return entry | {"winner": None, "verdict": sentence}
     scores = np.array([[own[block], other[block]] for block in known], dtype=np.float64)
     mine, its = (float(value) for value in scores.mean(axis=0))
     better = (mine > its) if metrics.higher_is_better(name) else (mine < its)
     winner = "none" if mine == its else "run" if better else "baseline"
     entry |= {"run": mine, "baseline": its, "difference": mine - its, "winner": winner}
-    figures = f"test {LABELS.get(name, name)} {its:.4f} against {mine:.4f} of this model"
+    figures = f"test {metrics.label(name)} {its:.4f} against {mine:.4f} of this model"
     sentence = {
         "baseline": f"The baseline wins: a {MODEL} has {figures}",
         "run": f"The model beats the baseline: a {MODEL} has {figures}",

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gcnbatch import fileio
+from gcnbatch import environment, fileio
 from gcnbatch.benchmark.suite import SPLITS, Suite
 from gcnbatch.data.store import Dataset
 from gcnbatch.figures import BLUE, GREY, panels, plain, save
 from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
+from gcnbatch.pages.origin import software, started
 from gcnbatch.text import csv_cell
 from gcnbatch.training import metrics
 from gcnbatch.training.fitted import Fit, read_fits
-from gcnbatch.training.plots import LABELS
 from gcnbatch.training.report import evaluate
+from gcnbatch.training.run import ENVIRONMENT
 from gcnbatch.training.summary import pooled
 
 JSON, CSV, PLOT = "results.json", "results.csv", "results.png"
@@ -94,29 +95,36 @@ def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: 
 
 
 def write(folder: Path, suite: Suite, found: Sequence[Result]) -> None:
-    """Write results.json, results.csv, results.png and the page."""
+    """Write results.json, results.csv, results.png, env.json and the page."""
     fileio.write_json(folder / JSON, [asdict(one) | {"mean": one.mean, "std": one.deviation} for one in found])
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    lines = rows(suite, found)
+    lines = rows(suite, found, str)
     writer.writerows([HEADER, *([csv_cell("" if cell is None else str(cell)) for cell in row] for row in lines)])
     fileio.write_text(folder / CSV, stream.getvalue())
     if found:
         _draw(folder / PLOT, suite, found)
-    fileio.write_text(folder / REPORT, _page(folder, suite, lines))
+    about = {**environment.host(), "command": environment.command()}
+    fileio.write_json(folder / ENVIRONMENT, about)
+    fileio.write_text(folder / REPORT, _page(folder, suite, rows(suite, found), about))
 
 
-def rows(suite: Suite, found: Sequence[Result]) -> list[list[Any]]:
-    """Return the table: for each set and split that was run, our models and then the published figures."""
+def rows(suite: Suite, found: Sequence[Result], name_of: Callable[[str], str] = metrics.label) -> list[list[Any]]:
+    """Return the table: for each set and split that was run, our models and then the published figures.
+
+    `name_of` gives the name of a metric: that for readers, or its key.
+    """
     lines: list[list[Any]] = []
     for name, split in _places(suite, found):
         own = [one for one in found if (one.set, one.split) == (name, split)]
         start = [suite.sets[name].title, split]
         for one in own:
             title = suite.models[one.model].title
-            lines.append([*start, title, one.metric, one.mean, one.deviation, len(one.test), one.valid, "this run"])
+            lines.append(
+                [*start, title, name_of(one.metric), one.mean, one.deviation, len(one.test), one.valid, "this run"]
+            )
         for source, model, value in _published(suite, name, split):
-            lines.append([*start, model, own[0].metric, value, None, None, None, source])
+            lines.append([*start, model, name_of(own[0].metric), value, None, None, None, source])
     return lines
 
 
@@ -153,13 +161,13 @@ def _draw(path: Path, suite: Suite, found: Sequence[Result]) -> None:
             axis.plot(value, len(labels), "o", color=GREY, markerfacecolor="none", markersize=7)
             labels.append(f"{model} ({source})")
         axis.set_yticks(range(len(labels)), [plain(label, 40) for label in labels], fontsize=8)
-        axis.set(ylim=(len(labels) - 0.5, -0.5), xlabel=f"test {LABELS.get(own[0].metric, own[0].metric)}")
+        axis.set(ylim=(len(labels) - 0.5, -0.5), xlabel=f"test {metrics.label(own[0].metric)}")
         better = "higher" if metrics.higher_is_better(own[0].metric) else "lower"
         axis.set_title(f"{suite.sets[name].title}, {split} split ({better} is better)", loc="left", fontsize=9)
     save(figure, path)
 
 
-def _page(folder: Path, suite: Suite, lines: list[list[Any]]) -> str:
+def _page(folder: Path, suite: Suite, lines: list[list[Any]], about: dict[str, Any]) -> str:
     cells: list[list[Cell]] = [[_text(cell) for cell in line] for line in lines]
     how = (
         "Random: 80/10/10 with a seed per score. Scaffold: one split of whole Murcko scaffolds, a model per score. "
@@ -174,6 +182,8 @@ def _page(folder: Path, suite: Suite, lines: list[list[Any]]) -> str:
             table(HEADER, cells, (0, 1, 2, 3, 8)),
         ),
         section("Sources", facts((name, f"{one.title}. {one.url}") for name, one in suite.sources.items())),
+        section("Environment", facts(software(about))),
+        *([section("Repeat it", *repeat)] if (repeat := started(about, "benchmark")) else []),
     ]
     return document("MoleculeNet", body)
 

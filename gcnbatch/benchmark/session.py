@@ -1,7 +1,8 @@
 """A benchmark: a run for every set, split and model, in a folder that a later call goes on with.
 
 The folder holds ``benchmark.json`` (the settings), ``data/`` (imported sets), a run per model in
-``<set>/<split>/<model>/``, and the results: ``results.json``, ``results.csv``, ``results.png``, ``report.html``.
+``<set>/<split>/<model>/``, and the results: ``results.json``, ``results.csv``, ``results.png``, ``report.html``,
+``env.json``.
 """
 
 from __future__ import annotations

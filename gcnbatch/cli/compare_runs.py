@@ -44,6 +44,7 @@ def compare_runs(
     from gcnbatch.api import comparison
     from gcnbatch.cli.text_tables import table
     from gcnbatch.text import printable
+    from gcnbatch.training.metrics import label
 
     found = comparison.compare_runs(runs, out=out, metric=metric, level=level, parquet=parquet)
     report = found.content
@@ -51,7 +52,7 @@ def compare_runs(
         typer.echo(json.dumps({**report, "folder": str(found.folder)}, indent=2))
         return
     rows = [[run["name"], run["model"], run["mean"], run["std"]] for run in report["runs"]]
-    for line in table(["run", "model", f"test {report['metric']}", "deviation"], rows, left=2):
+    for line in table(["run", "model", f"test {label(report['metric'])}", "deviation"], rows, left=2):
         typer.echo(line)
     rows = [
         [f"{p['first']} - {p['second']}", p["difference"], *p["interval"], *p["joint_interval"], p["p"]]

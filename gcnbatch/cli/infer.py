@@ -162,9 +162,13 @@ def infer(
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
         from gcnbatch.cli.text_tables import by_task, table
+        from gcnbatch.training.metrics import label
 
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
-        for line in [*table(list(figures), [list(figures.values())], left=0), *by_task(summary.metrics, "by task")]:
+        for line in [
+            *table(list(map(label, figures)), [list(figures.values())], left=0),
+            *by_task(summary.metrics, "by task"),
+        ]:
             say(line)
     where = "" if out == "-" else f" in {out}"
     say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")

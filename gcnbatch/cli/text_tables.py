@@ -37,8 +37,10 @@ def by_task(figures: Mapping[str, Any], title: str) -> list[str]:
     tasks = figures.get("tasks", {})
     if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
         return []
+    from gcnbatch.training.metrics import label
+
     names = ("labelled", "rmse", "mae", "r2")
-    return ["", *table([title, *names], [[task, *map(of.get, names)] for task, of in tasks.items()])]
+    return ["", *table([title, *map(label, names)], [[task, *map(of.get, names)] for task, of in tasks.items()])]
 
 
 def cell(value: Any) -> str:

@@ -171,6 +171,7 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
+    from gcnbatch.training.metrics import label
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
@@ -189,7 +190,7 @@ def show(metrics: dict[str, Any]) -> None:
         course = printable(metrics.get("model", "")) or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
         typer.echo(f"{named}: {sizes} rows; {course}")
     names = list(dict.fromkeys(name for of in figures.values() for name in of))
-    for line in table(["", *names], [[part, *map(of.get, names)] for part, of in figures.items()]):
+    for line in table(["", *map(label, names)], [[part, *map(of.get, names)] for part, of in figures.items()]):
         typer.echo(line)
     test = metrics.get("out_of_fold", metrics.get("test", {}))
     for line in by_task(test, "test, by task"):

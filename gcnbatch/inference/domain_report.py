@@ -28,7 +28,7 @@ TABLE, PICTURE = "applicability.csv", "applicability.png"
 BINS = 5
 LABELS = {
     "nearest_similarity": "similarity to the nearest training molecule",
-    "embedding_distance": "embedding distance",
+    "embedding_distance": "embedding distance (dashed: median of training rows)",
 }
 
 
@@ -106,12 +106,17 @@ def summary(measure: NDArray[np.float32], error: NDArray[np.float32]) -> dict[st
     }
 
 
+def _size(rows: int) -> float:
+    """Return the area of a point, so that few are seen and many do not cover each other."""
+    return float(np.clip(3000 / max(rows, 1), 5, 24))
+
+
 def _draw(columns: dict[str, NDArray[np.float32]], path: Path) -> None:
     names = [name for name in columns if name != "error"]
     figure, axes = panels(1, len(names), width=4.6, height=3.8)
     for ax, name in zip(axes, names, strict=True):
         found = summary(columns[name], columns["error"])
-        ax.scatter(columns[name], columns["error"], s=5, color=GREY, alpha=0.4, linewidths=0)
+        ax.scatter(columns[name], columns["error"], s=_size(len(columns["error"])), color=GREY, alpha=0.6, linewidths=0)
         ax.plot([one["mean"] for one in found["bins"]], [one["error"] for one in found["bins"]], "o-", color=BLUE)
         rank = "–" if found["spearman"] is None else f"{found['spearman']:+.2f}"
         ax.set_title(f"rank correlation {rank}; line: fifths of the rows", loc="left", fontsize=9)

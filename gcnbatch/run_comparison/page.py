@@ -9,8 +9,7 @@ from typing import Any
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Cell, Html, Pictures, code, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
-from gcnbatch.training.metrics import higher_is_better
-from gcnbatch.training.plots import LABELS
+from gcnbatch.training.metrics import higher_is_better, label
 
 
 def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:
@@ -25,7 +24,7 @@ def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:
     about : dict
         env.json.
     """
-    metric, level = LABELS.get(found["metric"], found["metric"]), f"{found['level']:.0%}"
+    metric, level = label(found["metric"]), f"{found['level']:.0%}"
     better = "higher" if higher_is_better(found["metric"]) else "lower"
     runs: list[list[Cell]] = [
         [run["name"], run["model"], f"{run['mean']:.4f}", MISSING if run["std"] is None else f"{run['std']:.4f}"]
@@ -61,6 +60,7 @@ def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:
         section(
             "Repeat it",
             *started(about, "comparison"),
+            paragraph("With every option:"),
             code(shlex.join(["gcnbatch", "compare-runs", *(run["folder"] for run in found["runs"]), *_options(found)])),
         ),
     ]

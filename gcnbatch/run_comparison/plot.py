@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, plain, save
 from gcnbatch.fileio import StrPath
 from gcnbatch.run_comparison.paired import Difference
-from gcnbatch.training.plots import LABELS
+from gcnbatch.training.metrics import label
 
 DRAWN_PAIRS = 40
 
@@ -42,7 +42,7 @@ def draw(
         left.plot(places, row, color=GREY, linewidth=0.8, marker="o", markersize=4, alpha=0.7)
     left.plot(places, scores.mean(axis=0), "D", color=BLUE, markersize=7, zorder=3)
     left.set_xticks(places, [plain(name) for name in names], rotation=30, ha="right", fontsize=8)
-    left.set(xlim=(-0.5, len(names) - 0.5), ylabel=f"test {LABELS.get(metric, metric)}")
+    left.set(xlim=(-0.5, len(names) - 0.5), ylabel=f"test {label(metric)}")
     left.set_title("a line per fold; diamonds: means" if len(scores) > 1 else "one split", loc="left", fontsize=9)
     for at, pair in enumerate(pairs):
         colour = ORANGE if pair.shown else GREY
@@ -51,6 +51,6 @@ def draw(
     labels = [f"{plain(names[pair.first])} − {plain(names[pair.second])}" for pair in pairs]
     right.set_yticks(range(len(pairs)), labels, fontsize=8)
     right.axvline(0.0, color="black", linewidth=0.8)
-    right.set(ylim=(len(pairs) - 0.5, -0.5), xlabel=f"difference of {LABELS.get(metric, metric)}")
+    right.set(ylim=(len(pairs) - 0.5, -0.5), xlabel=f"difference of {label(metric)}")
     right.set_title(f"{level:.0%} intervals of all pairs; grey: no difference shown", loc="left", fontsize=9)
     save(figure, path)

@@ -99,9 +99,8 @@ class Comparison:
     def verdict(self, pair: Difference) -> str:
         """Return what a pair's joint interval shows, as a sentence."""
         one, other = self.runs[pair.first].name, self.runs[pair.second].name
-        figures = (
-            f"{self.metric} {pair.mean:+.4f}, {self.level:.0%} from {pair.joint_low:+.4f} to {pair.joint_high:+.4f}"
-        )
+        interval = f"{self.level:.0%} from {pair.joint_low:+.4f} to {pair.joint_high:+.4f}"
+        figures = f"{metrics.label(self.metric)} {pair.mean:+.4f}, {interval}"
         if not pair.shown:
             return f"no difference shown between {one} and {other} ({figures})"
         if (pair.mean > 0) != metrics.higher_is_better(self.metric):

@@ -11,8 +11,7 @@ import numpy as np
 from gcnbatch.pages.elements import MISSING, Cell
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.resample import Interval, Intervals
-from gcnbatch.training.metrics import METRICS, higher_is_better
-from gcnbatch.training.plots import LABELS
+from gcnbatch.training.metrics import METRICS, higher_is_better, label
 
 _HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 
@@ -36,11 +35,6 @@ def deviation(value: object, metric: str) -> str:
 def _usual(names: Collection[str]) -> tuple[str, ...]:
     """Return the metrics of the kind of target that has these figures, in their usual order."""
     return METRICS["binary" if "pr_auc" in names else "regression" if "r2" in names else "multiclass"]
-
-
-def label(metric: str) -> str:
-    """Return the name of a metric for readers."""
-    return LABELS.get(metric, metric)
 
 
 @dataclass(frozen=True)

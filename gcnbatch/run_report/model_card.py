@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 
-from gcnbatch.run_report.figures import Figures, label
+from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.trained import trained
 from gcnbatch.text import markdown
+from gcnbatch.training.metrics import label
 
 FILL = "*to fill*"
 _SEAL = re.compile(r"\n<!-- sha256 of the text above, as generated: ([0-9a-f]{64}) -->\n\Z")

@@ -24,10 +24,11 @@ from gcnbatch.pages.elements import (
 )
 from gcnbatch.pages.origin import started
 from gcnbatch.run_report.examples import Example
-from gcnbatch.run_report.figures import Figures, label, number
+from gcnbatch.run_report.figures import Figures, number
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.trained import environment, trained
 from gcnbatch.text import printable
+from gcnbatch.training.metrics import label
 from gcnbatch.training.run import CONFIG
 
 LISTED = 500  # tasks or classes in a table

@@ -24,6 +24,17 @@ from gcnbatch.uncertainty.figures import mean_of_defined
 if TYPE_CHECKING:
     from gcnbatch.data.schema import Target
 
+_LABELS = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "average precision",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "mcc": "MCC",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+}
 _LOWER_IS_BETTER = {"loss", "rmse", "mae"}
 _DEFINED_FOR_CONSTANT_LABELS = {"accuracy", "rmse", "mae"}
 
@@ -167,6 +178,11 @@ def default_monitor(target: Target, tasks: int = 1) -> str:
         return "r2"
     defaults: dict[Target, str] = {"binary": "roc_auc", "multiclass": "accuracy", "regression": "rmse"}
     return defaults[target]
+
+
+def label(metric: str) -> str:
+    """Return the name of a metric for readers; its key is for files, options and configurations."""
+    return _LABELS.get(metric, metric)
 
 
 def higher_is_better(metric: str) -> bool:

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS = {
-    "roc_auc": "ROC-AUC",
-    "pr_auc": "average precision",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "F1",
-    "mcc": "Matthews correlation",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R²",
-}
 DRAWN_TASKS = 200  # curves of a ROC figure
 DRAWN_CLASSES = 500  # rows and columns of a confusion matrix; more would be smaller than a pixel
 NAMED_TASKS = 40  # more tasks than this are drawn without names
@@ -205,7 +194,7 @@ def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metr
     ax.plot(epochs, values, color=ORANGE, label="validation", **style)
     label = f"best: {values[best]:.4g} at epoch {epochs[best]}"
     ax.plot(epochs[best], values[best], "D", color=GREEN, markersize=6, label=label, linestyle="none", zorder=3)
-    ax.set_ylabel(LABELS.get(metric, metric))
+    ax.set_ylabel(metrics.label(metric))
     legend_above(ax)
 
 
@@ -238,7 +227,7 @@ def _finish_roc_pr(
         if len(areas) > 1:
             ax.plot(grid, np.mean(curves, axis=0), color=BLUE, linewidth=2.2)
         area = np.mean([task[metric] for task in areas.values()])
-        ax.lines[-1].set_label(f"{LABELS[metric]} {area:.3f}{_of_which(areas, tasks)}")
+        ax.lines[-1].set_label(f"{metrics.label(metric)} {area:.3f}{_of_which(areas, tasks)}")
         ends = [0, 1] if metric == "roc_auc" else [chance, chance]
         ax.plot([0, 1], ends, color=ORANGE, linewidth=1.0, linestyle="--", label="chance")
         legend_above(ax)
@@ -261,7 +250,7 @@ def _areas_per_task(ax: Axes, areas: dict[str, dict[str, Any]]) -> None:
     places = range(len(order))
     for metric, colour, marker in (("roc_auc", BLUE, "o"), ("pr_auc", ORANGE, "s")):
         values = [areas[name][metric] for name in order]
-        ax.plot(values, places, marker, color=colour, markersize=5, label=LABELS[metric])
+        ax.plot(values, places, marker, color=colour, markersize=5, label=metrics.label(metric))
     if len(order) <= NAMED_TASKS:
         ax.set_yticks(places, [plain(name) for name in order], fontsize=8)
     else:

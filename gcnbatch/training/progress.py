@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gcnbatch.progress import on_terminal, write_line
+from gcnbatch.training.metrics import label
 
 EPOCH_SECONDS = 1.0  # least time between the lines of two epochs
 STEP_SECONDS = 30.0  # an epoch that takes longer writes lines of its own
@@ -130,7 +131,7 @@ def describe(row: dict[str, Any], best: int) -> str:
         if name.endswith("_loss") and value is not None
     ]
     shown += [
-        f"{name.removeprefix('valid_')} {value:.4f}"
+        f"{label(name.removeprefix('valid_'))} {value:.4f}"
         for name, value in row.items()
         if name.startswith("valid_") and name != "valid_loss" and value is not None
     ]

@@ -62,9 +62,8 @@ def parallel(trials: Sequence[FrozenTrial], names: Sequence[str], maximize: bool
     lines = np.stack(columns, axis=1)
     for number in order:
         share = rank[number]
-        ax.plot(lines[number], color=ORANGE if share > 0.95 else BLUE, alpha=0.08 + 0.8 * share**3, linewidth=1.2)
-    for at in range(len(columns)):
-        ax.axvline(at, color="#333333", linewidth=0.8)
+        ax.plot(lines[number], color=ORANGE if share > 0.95 else BLUE, alpha=0.2 + 0.7 * share**3, linewidth=1.4)
+    ax.vlines(range(len(columns)), 0.0, 1.0, color="#333333", linewidth=0.8)
     ax.set(xlim=(-0.3, len(names) + 0.5), ylim=(-0.12, 1.12), xticks=[], yticks=[])
     for side in ("top", "right", "left", "bottom"):
         ax.spines[side].set_visible(False)
@@ -94,9 +93,15 @@ def _axis(ax: Any, at: int, name: str, values: Sequence[Any], trials: Sequence[F
     choices = list(dict.fromkeys(str(value) for trial in trials for value in _choices(trial, name)))
     heights = np.linspace(0.0, 1.0, len(choices)) if len(choices) > 1 else np.array([0.5])
     for choice, height in zip(choices[:_NAMED], heights, strict=False):
-        ax.text(at + 0.03, height, plain(choice, 14), fontsize=7, va="center")
+        _value(ax, at, height, plain(choice, 14))
     ax.text(at, 1.06, plain(name.split(".", 1)[-1], 18), fontsize=8, ha="center")
     return np.array([math.nan if value is None else heights[choices.index(str(value))] for value in values])
+
+
+def _value(ax: Any, at: int, height: float, text: str) -> None:
+    """Write a value beside its axis, over the lines."""
+    back = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+    ax.text(at + 0.05, height, text, fontsize=8, va="center", bbox=back)
 
 
 def _choices(trial: FrozenTrial, name: str) -> Sequence[Any]:
@@ -106,7 +111,7 @@ def _choices(trial: FrozenTrial, name: str) -> Sequence[Any]:
 def _numbers(ax: Any, at: int, name: str, values: NDArray[np.float64], log: bool) -> NDArray[np.float64]:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     for height, value in ((0.0, low), (1.0, high)):
-        ax.text(at + 0.03, height, f"{value:.3g}", fontsize=7, va="center")
+        _value(ax, at, height, f"{value:.3g}")
     ax.text(at, 1.06, plain(name.split(".", 1)[-1], 18), fontsize=8, ha="center")
     if low == high:
         return np.where(np.isnan(values), math.nan, 0.5)

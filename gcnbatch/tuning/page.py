@@ -15,6 +15,7 @@ from gcnbatch.pages.elements import Html, code, details, facts, paragraph, pictu
 from gcnbatch.pages.origin import software, started
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.metrics import label
 from gcnbatch.training.run import CONFIG, ENVIRONMENT
 from gcnbatch.tuning import charts, library
 from gcnbatch.tuning.record import value_of
@@ -29,6 +30,12 @@ _LISTED = 10  # trials in the table
 _DRAWN = 5  # learning curves
 
 
+def objective(summary: dict[str, Any]) -> str:
+    """Return the name of the objective for readers."""
+    part, metric = summary["objective"].split(" ")
+    return f"{part} {label(metric)}"
+
+
 def render(folder: Path, study: Study, space: Space, experiment: Experiment, summary: dict[str, Any]) -> str:
     """Return the page.
 
@@ -40,7 +47,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
         Of `gcnbatch.tuning.results.write`.
     """
     names, title = space.names, f"Study: {folder.name}"
-    maximize, monitor = study.direction == "maximize", summary["objective"]
+    maximize, monitor = study.direction == "maximize", objective(summary)
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
     lead = paragraph(f"{summary['trials']} trials: {counts}; {monitor}, {summary['direction']}d", "lead")
     complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]

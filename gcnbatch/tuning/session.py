@@ -34,6 +34,7 @@ from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.training import digest, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.metrics import label
 from gcnbatch.training.plan import data_file
 from gcnbatch.training.processes import pool
 from gcnbatch.training.run import CONFIG, ENVIRONMENT, check_data, empty, generate, with_data
@@ -224,7 +225,7 @@ def _search(
     count = limits.trials if limits.trials is not None else sys.maxsize
     with ExitStack() as stack:
         run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
-        with Watch(study, limits.trials, deadline, experiment.monitor, quiet) as watch:
+        with Watch(study, limits.trials, deadline, label(experiment.monitor), quiet) as watch:
             study.search(count, deadline, run, watch.show)
     return results.write(folder, study, space, experiment, say)
 

@@ -57,8 +57,8 @@ def evaluate(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floa
         - regression: ``coverage`` and ``ence`` (expected normalised calibration error: root mean square error against
           the validation rows' one); ``width`` of the interval by task.
 
-        The overall ``ece`` bins the entries of all calibrated tasks together; the other overall figures are means over
-        tasks. A figure that cannot be computed is None. ``notes`` say what was not done.
+        The overall ``ece`` bins the entries of all calibrated tasks together, of all tasks where none is; the other
+        overall figures are means over tasks. A figure that cannot be computed is None. ``notes`` say what was not done.
     """
     header = uncertainty.header
     columns = labelled(header, y, outputs)
@@ -109,7 +109,7 @@ def _classification(
                 continue
             came = _confidence(labels, p) if p.ndim == 2 else (labels, p)
             figures |= {f"ece{ending}": reliability(*came).ece, f"brier{ending}": _brier(labels, p)}
-            if calibrator:
+            if calibrator or not any(uncertainty.calibrators):
                 pooled[f"ece{ending}"].append(came)
         tasks[name] = figures | _sets(uncertainty, k, labels, values, level)
     overall = {}

@@ -35,7 +35,7 @@ def draw(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32]
 def _reliability(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], path: StrPath) -> None:
     figure, (ax, shares) = panels(1, 2, width=4.2, height=4.0)
     calibrated = uncertainty.calibrated(outputs)
-    states = [("before calibration", outputs, ORANGE)]
+    states = [("before calibration" if any(uncertainty.calibrators) else "not calibrated", outputs, ORANGE)]
     if calibrated is not None and np.array_equal(calibrated, outputs, equal_nan=True):
         states = [("as predicted: no calibration is better", outputs, BLUE)]
     elif calibrated is not None:

@@ -66,8 +66,11 @@ def test_what_a_public_function_returns_is_public() -> None:
     returned = set()
     for name in gcnbatch.PUBLIC:
         if inspect.isfunction(found := getattr(gcnbatch, name)):
-            annotation = str(inspect.signature(found).return_annotation)
-            returned |= set(re.findall(r"\b[A-Z]\w+", annotation)) - {"Any", "None", "Path"}
+            returned |= set(re.findall(r"\b[A-Z]\w+", str(inspect.signature(found).return_annotation))) - {
+                "Any",
+                "None",
+                "Path",
+            }
     assert returned <= set(gcnbatch.PUBLIC)
 
 

@@ -42,7 +42,7 @@ def test_a_table_on_stdout_and_its_figures_on_stderr(call, files) -> None:
     lines = out.splitlines()
     assert lines[0] == "id,even,third"
     assert [line.split(",")[0] for line in lines[1:]] == [f"M{i}" for i in range(40)]
-    assert "roc_auc" in err
+    assert "ROC-AUC" in err
     assert "40 rows predicted by 1 model(s)" in err
 
 

@@ -10,7 +10,7 @@ ERRORS = {"rmse": 0.5, "mae": 0.25, "r2": None, "labelled": 1234}
 def test_errors_in_different_units_have_a_line_per_task() -> None:
     assert by_task({"tasks": {"MW": ERRORS, "pIC50": ERRORS}}, "by task") == [
         "",
-        "by task  labelled  rmse   mae  r2",
+        "by task  labelled  RMSE   MAE  R²",
         "MW          1,234   0.5  0.25   –",
         "pIC50       1,234   0.5  0.25   –",
     ]

@@ -22,6 +22,7 @@ from gcnbatch import progress
 from gcnbatch.api.options import gather
 from gcnbatch.cli import app
 from gcnbatch.errors import InputError
+from gcnbatch.training.metrics import METRICS
 from tests.training.runs import gcnbatch, lighten, options, write_set
 
 Call = Callable[..., tuple[int, str, str]]
@@ -64,7 +65,7 @@ def test_without_arguments_the_quickstart_ends_with_test_figures_and_the_runs_pa
     assert (folder / "metrics.json").is_file()
     assert any(line.startswith("test ") for line in lines)
     assert re.fullmatch(
-        r"epoch 1/1: train loss \S+, valid loss \S+, roc_auc \S+, best epoch 1, \S+ graphs/s",
+        r"epoch 1/1: train loss \S+, valid loss \S+, ROC-AUC \S+, best epoch 1, \S+ graphs/s",
         done.stderr.splitlines()[-1],  # behind lines of progress on a slow machine
     )
     monkeypatch.chdir(tmp_path)
@@ -76,11 +77,11 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     lines = done.stdout.splitlines()
     assert lines[0] == f"cpu, random split, seed 0: 32 / 4 / 4 rows; best epoch {metrics['best_epoch']} of 3"
-    assert lines[1].split() == ["roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc"]
+    assert lines[1].split() == ["ROC-AUC", "average", "precision", "accuracy", "balanced", "accuracy", "F1", "MCC"]
     assert [line.split()[0] for line in lines[2:5]] == ["train", "valid", "test"]
     for line in lines[2:5]:
         part, *cells = line.split()
-        for name, cell in zip(lines[1].split(), cells, strict=True):
+        for name, cell in zip(METRICS["binary"], cells, strict=True):
             value = metrics[part][name]
             assert cell == "–" if value is None else float(cell) == pytest.approx(value, rel=1e-3)
     assert lines[5].startswith("note: task 'task0' is not calibrated: ")
@@ -93,9 +94,9 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
 def test_several_regression_tasks_have_a_line_each(call: Call, tmp_path: Path) -> None:
     write_set(tmp_path / "values.h5", target="regression")
     out = call("train", "--data", tmp_path / "values.h5", "-o", tmp_path / "run", *options())[1].splitlines()
-    assert out[1].split() == ["r2"]
+    assert out[1].split() == ["R²"]
     place = next(row for row, line in enumerate(out) if line.startswith("test, by task"))
-    assert out[place].split() == ["test,", "by", "task", "labelled", "rmse", "mae", "r2"]
+    assert out[place].split() == ["test,", "by", "task", "labelled", "RMSE", "MAE", "R²"]
     assert [line.split()[0] for line in out[place + 1 : place + 3]] == ["task0", "task1"]
 
 

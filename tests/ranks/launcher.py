@@ -25,12 +25,17 @@ sys.exit(abs(code))
 """
 
 
+def find_launcher() -> str | None:
+    """Return the mpirun beside the interpreter, else the one on the path; None without mpi4py."""
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return shutil.which("mpirun", path=places) if find_spec("mpi4py") else None
+
+
 @cache
 def launcher() -> tuple[str, ...]:
-    """Return the words that start ranks here: an mpirun beside the interpreter, else one on the path."""
-    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    found = shutil.which("mpirun", path=places)
-    if found is None or find_spec("mpi4py") is None:
+    """Return the words that start ranks here."""
+    found = find_launcher()
+    if found is None:
         pytest.skip("no mpirun or no mpi4py; pip install 'gcnbatch[mpi]' mpich")
     said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=SECONDS, check=False).stdout
     return (found, "--oversubscribe", "--bind-to", "none") if "Open MPI" in said else (found,)

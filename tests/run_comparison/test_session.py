@@ -13,6 +13,7 @@ import pytest
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.run_comparison.session import compare
+from gcnbatch.training.metrics import label
 from tests.cli.conftest import call
 from tests.inference.runs import train_on
 from tests.parquet import assert_same_table
@@ -83,7 +84,7 @@ def test_the_page_of_a_comparison_is_written_again_from_its_files(folder: Path, 
 def test_runs_that_differ_by_nothing_show_no_difference(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "a", tmp_path / "copy")
     _, found = compare([folder / "a", tmp_path / "copy"], tmp_path / "out")
-    assert found.verdict(found.pairs[0]).startswith("no difference shown between a and copy (roc_auc +0.0000")
+    assert found.verdict(found.pairs[0]).startswith("no difference shown between a and copy (ROC-AUC +0.0000")
 
 
 def test_the_better_run_is_named_whether_errors_or_scores_are_compared(folder: Path, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_the_better_run_is_named_whether_errors_or_scores_are_compared(folder: P
             with pytest.raises(InputError, match="no figure of the test rows that all runs have"):
                 compare(names, tmp_path / "none")
         _, found = compare(names, tmp_path / metric / "out", metric=metric)
-        assert found.verdict(found.pairs[0]).startswith(f"good is better than plain ({metric}")
+        assert found.verdict(found.pairs[0]).startswith(f"good is better than plain ({label(metric)} ")
 
 
 def test_one_split_is_compared_by_resampling_its_rows(folder: Path, tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_the_command_prints_scores_differences_and_the_folder(folder: Path, tmp_
     )
     assert code == 0, errors
     lines = printed.splitlines()
-    assert lines[0].split() == ["run", "model", "test", "pr_auc", "deviation"]
+    assert lines[0].split() == ["run", "model", "test", "average", "precision", "deviation"]
     assert any(line.startswith("a - b") for line in lines)
     assert lines[-2].startswith(("no difference shown", "a is better", "b is better"))
     assert lines[-1] == str(tmp_path / "out")

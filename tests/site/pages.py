@@ -14,6 +14,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from gcnbatch.cli.app import app
+from tests.ranks.launcher import find_launcher, mpirun
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w*)[ ]*(?:title=\"([^\"]+)\")?\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -47,7 +48,8 @@ def lines(block: Block) -> Iterator[list[str]]:
 def run(block: Block, names: dict[str, Any]) -> None:
     """Run a block in the current folder; `names` are the variables of the page's Python so far.
 
-    An installation only has its extras checked. Commands of the package run in this process, with few epochs.
+    An installation only has its extras checked. Commands of the package run in this process, with few epochs; those
+    under mpirun run under it, if it is there.
     """
     if block.language == "python":
         exec(compile("\n" * block.line + block.text, "page", "exec"), names)
@@ -63,13 +65,23 @@ def run(block: Block, names: dict[str, Any]) -> None:
 
 
 def _run_command(words: list[str]) -> None:
-    if words[0] == "gcnbatch":
+    ranks, words = _ranks(words)
+    if ranks > 1 and find_launcher():
+        mpirun(ranks, *_short(words[1:]))
+    elif words[0] == "gcnbatch":
         done = CliRunner().invoke(app, _short(words[1:]))
         assert done.exit_code == 0, (words, done.output, done.exception)
     elif words[0] in ("pip", "uv"):
         check_extras(" ".join(words))
     elif words[:3] != ["python3", "-m", "venv"] and words[0] != ".":
         subprocess.run(words, check=True)
+
+
+def _ranks(words: list[str]) -> tuple[int, list[str]]:
+    """Return the number of ranks that a command starts, and the command that each of them runs."""
+    if words[0] == "OPENBLAS_NUM_THREADS=1":  # as all tests have
+        words = words[1:]
+    return (int(words[2]), words[3:]) if words[:2] == ["mpirun", "-n"] else (1, words)
 
 
 def _short(words: list[str]) -> list[str]:
@@ -95,6 +107,7 @@ def commands_in_text(page: Path) -> Iterator[list[str]]:
     text = page.read_text(encoding="utf-8")
     for block in blocks(page):
         if block.language == "sh":
-            yield from (words for words in lines(block) if words[0].endswith("gcnbatch"))
+            found = (_ranks(words)[1] for words in lines(block))
+            yield from (words for words in found if words[0].endswith("gcnbatch"))
     for code in re.findall(r"`(gcnbatch [^`]+)`", _BLOCK.sub("", text)):
         yield code.split()

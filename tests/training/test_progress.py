@@ -46,9 +46,9 @@ def numbers(lines: list[str]) -> list[int]:
 def test_every_epoch_has_a_line_with_its_figures_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     Course(3, 4).run(20.0)
     assert capsys.readouterr().err.splitlines() == [
-        "epoch 1/3: train loss 0.5, roc_auc 0.7500, best epoch 1, 1,234 graphs/s, 00:40 left",
-        "epoch 2/3: train loss 0.5, roc_auc 0.7500, best epoch 1, 1,234 graphs/s, 00:20 left",
-        "epoch 3/3: train loss 0.5, roc_auc 0.7500, best epoch 1, 1,234 graphs/s",
+        "epoch 1/3: train loss 0.5, ROC-AUC 0.7500, best epoch 1, 1,234 graphs/s, 00:40 left",
+        "epoch 2/3: train loss 0.5, ROC-AUC 0.7500, best epoch 1, 1,234 graphs/s, 00:20 left",
+        "epoch 3/3: train loss 0.5, ROC-AUC 0.7500, best epoch 1, 1,234 graphs/s",
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_bar_ends_at_its_total(steps: int, capsys: pytest.CaptureFixture[str])
             bar.end(row(epoch + 1), 1)
     shown = capsys.readouterr().err.rpartition("\r")[2]
     assert f"epoch 7/7 step {steps}/{steps} 100%|" in shown
-    assert "roc_auc 0.7500, best epoch 1" in shown
+    assert "ROC-AUC 0.7500, best epoch 1" in shown
 
 
 def test_the_kind_of_stderr_chooses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
