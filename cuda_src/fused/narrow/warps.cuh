@@ -124,7 +124,8 @@ __device__ __forceinline__ void gather_tile(float* tile, int stride, const int* 
       for (int e = 0; e < BATCH; ++e) {
         const float factor = __shfl_sync(FULL_WARP, value[u], (k + e) % 16, 16);
         const float4 term = source.term(near[u][e]);
-        if (k + e < n[u]) sum = add_product(sum, factor, term);
+        if (k + e < n[u])
+          sum.x += factor * term.x, sum.y += factor * term.y, sum.z += factor * term.z, sum.w += factor * term.w;
       }
       total = combine(total, sum);
     };
