@@ -303,7 +303,6 @@ __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams
 // ---- backward ----
 
 // Blocks that compute G_prev.
-template <class Shape>
 __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
   constexpr int STRIDE = GROUP + 4;
   const int N = params.members.of_step(params.size)[0], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -370,14 +369,6 @@ __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams&
     out.store(own(params.g_prev) + first * GROUP, rows);
     __syncwarp();  // the tile may be overwritten
   }
-}
-
-template <class Shape>
-__device__ __forceinline__ void backward_phase_of_warps(const NarrowBackwardParams& params, float4* shared4) {
-  const int block = blockIdx.x;
-  if (block < params.dx_blocks) return backward_dx_of_warps<Shape>(params, shared4, block);
-  const Shape shape(params);
-  backward_dw(params, shape, BackwardShared<Shape>(shared4, params, shape), block - params.dx_blocks);
 }
 
 }  // namespace fused

@@ -17,10 +17,12 @@ PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for na
 WARPS = THREADS // 32
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
-_WARPS_HEADER = declared("fused/narrow/warps.cuh")
-COLUMNS_OF_WARPS, TRANSPOSED_STRIDE = (
-    _WARPS_HEADER.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE")
+_OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.cuh
+COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, DY_STRIDE = (
+    _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "DY_STRIDE")
 )
+BUFFERS_OF_BLOCK = _OF_WARPS.constant("GROUPS") * _OF_WARPS.constant("BUFFERS")
+MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
@@ -95,10 +97,10 @@ def forward_of_warps(blocks: int, k: int) -> Launch:
 
 
 def backward_of_warps(dx_blocks: int, dw_blocks: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_backward_64x1_warps`."""
-    floats = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4)
-    dw = backward(0, dw_blocks, GROUP, 1, GROUP, k)
-    return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), max(FLOAT_BYTES * floats, dw.shared))
+    """Return the launch of `fused_narrow_backward_64x1_warps`; that of the first layer has `dx_blocks` 0."""
+    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) if dx_blocks else 0
+    dw = 6 * GROUP + max(shared.FOLD_FLOATS, BUFFERS_OF_BLOCK * TILE * (k + 4 + DY_STRIDE))
+    return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * max(dx, dw))
 
 
 def specialised_readout(blocks: int) -> Launch:

@@ -95,9 +95,9 @@ class NarrowWorkspace(Workspace):
                 return f"fused_narrow_{phase}{SPECIALISED}"
         return f"fused_narrow_{phase}"
 
-    def _has_warps(self, launch: Launch, entry: str) -> bool:
+    def _has_warps(self, launch: Launch, entry: str, k: int) -> bool:
         """Whether a launch runs whose warps have whole tiles, instead of a kernel with the same results."""
-        fits = launch.shared <= shared.shared_limit(self._device.compute_capability)
+        fits = launch.shared <= shared.shared_limit(self._device.compute_capability) and k <= geometry.MOST_OF_WARPS
         is_one_tile = self.capacity.rows <= shared.TILE * self._dealt.parts  # for each partial sum
         many = self._training and len(self.launched) >= geometry.MANY_TILES
         return many and fits and is_one_tile and entry.endswith(SPECIALISED)
@@ -131,7 +131,7 @@ class NarrowWorkspace(Workspace):
         members, entry = len(self.launched), self._entry("forward", number)
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         launch = geometry.forward_of_warps(blocks, layer.k)
-        if self._has_warps(launch, entry):
+        if self._has_warps(launch, entry, layer.k):
             return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, fields | self._shape(number))
         blocks = self._dealt.forward_blocks(members, self._device.multiprocessors)
         launch = geometry.forward(blocks, layer.n_in, layer.n_out, layer.k)
@@ -181,12 +181,11 @@ class NarrowWorkspace(Workspace):
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
-        if not is_first:
-            dx = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
-            of_warps = geometry.backward_of_warps(dx, self._dealt.dw_sums, layer.k)
-            if self._has_warps(of_warps, entry):
-                entry, launch = entry.replace(SPECIALISED, OF_WARPS), of_warps
-                dx_blocks, dw_blocks = dx, self._dealt.dw_sums
+        blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
+        of_warps = 0 if is_first else blocks, min(blocks, self._dealt.dw_sums)
+        if self._has_warps(geometry.backward_of_warps(*of_warps, layer.k), entry, layer.k):
+            dx_blocks, dw_blocks = of_warps
+            launch, entry = geometry.backward_of_warps(*of_warps, layer.k), entry.replace(SPECIALISED, OF_WARPS)
         fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if is_last else self._dealt.parts}
         fields |= {"sums_are_of_graphs": int(is_last), "dw_sums": self._dealt.dw_sums}
         fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}
