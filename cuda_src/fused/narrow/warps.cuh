@@ -8,7 +8,8 @@
 // a product is the sum of SLICES slices, a sum over rows first adds rows r and r + 8, then r + 4, r + 2 and r + 1. Products that
 // it adds are rounded first: a multiply-add would have other bits.
 // Launch: 512 threads, members in z; the warps of all blocks of a member share its tiles. Batch 50 of 19 nodes, 64 members on 132
-//   multiprocessors: 60 tiles, 2 blocks a member. Batches have at most as many tiles as there are partial sums.
+//   multiprocessors: 60 tiles, 2 blocks a member. Batches with
+//   more tiles than partial sums run the other phases.
 // Shared memory: dynamic; see `narrow.geometry.of_warps`. Lanes read 8 x 16 bytes of a row of weights, 4 x 16 bytes of rows of the
 //   tile, K + 4 floats apart: no bank conflicts.
 // Traffic and determinism: as the other phases.
@@ -233,7 +234,8 @@ __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams
 
   if (Shape::IS_FIRST) wait_for_previous();  // for the update, which writes weights and batch
   const int N = params.members.of_step(params.size)[0];
-  if (block > 0 && block * TILE >= N) return;  // makes room for the next kernel
+  if (N > params.parts * TILE) return forward_phase<Shape>(params, shared4);  // several tiles a part
+  if (block > 0 && block * TILE >= N) return;                                 // makes room for the next kernel
   const float4* packed = reinterpret_cast<const float4*>(params.members.of_step(params.packed));
 #pragma unroll 4
   for (int e = threadIdx.x; e < K * GROUP / 4; e += THREADS) shared4[e] = packed[e];

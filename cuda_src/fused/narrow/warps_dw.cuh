@@ -4,7 +4,7 @@
 // Here, a block has GROUPS sums at once: a group of four warps owns a sum and waits for no other, so that groups multiply while
 // others load. A thread owns four columns p and up to MOST_K of the rows k.
 // Launch: 512 threads, members in z; the groups of all blocks of a member share its sums. 64 members on 132 multiprocessors: eight
-//   sums, 2 blocks a member. Batches have at most as many tiles as there are partial sums; K is at most 80.
+//   sums, 2 blocks a member. K is at most 80.
 // Shared memory: dynamic; see `narrow.geometry.dw_of_warps`. Half a warp reads 256 bytes of dY, the halves read one row of U each.
 // Traffic and determinism: as `backward_dw`.
 #pragma once
@@ -131,6 +131,8 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
 template <class Shape>
 __device__ __forceinline__ void backward_phase_of_warps(const NarrowBackwardParams& params, float4* shared4) {
   const int block = blockIdx.x;
+  if (params.members.of_step(params.size)[0] > params.parts * TILE)  // several tiles a part
+    return backward_phase<Shape>(params, shared4);
   if (!Shape::IS_FIRST && block < params.dx_blocks) return backward_dx_of_warps(params, shared4, block);
   backward_dw_of_warps<Shape>(params, shared4, Shape::IS_FIRST ? block : block - params.dx_blocks);
 }

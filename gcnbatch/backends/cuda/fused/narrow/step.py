@@ -95,12 +95,11 @@ class NarrowWorkspace(Workspace):
                 return f"fused_narrow_{phase}{SPECIALISED}"
         return f"fused_narrow_{phase}"
 
-    def _has_warps(self, launch: Launch, entry: str, k: int) -> bool:
+    def _has_warps(self, launch: Launch, entry: str, k: int = 0) -> bool:
         """Whether a launch runs whose warps have whole tiles, instead of a kernel with the same results."""
         fits = launch.shared <= shared.shared_limit(self._device.compute_capability) and k <= geometry.MOST_OF_WARPS
-        is_one_tile = self.capacity.rows <= shared.TILE * self._dealt.parts  # for each partial sum
         many = self._training and len(self.launched) >= geometry.MANY_TILES
-        return many and fits and is_one_tile and entry.endswith(SPECIALISED)
+        return many and fits and entry.endswith(SPECIALISED)
 
     def _shape(self, number: int) -> dict[str, Any]:
         layer = self._stack.nodes[number]
@@ -157,8 +156,12 @@ class NarrowWorkspace(Workspace):
     def _readout_call(self) -> Call:
         if not self._has_specialised_readout():
             return super()._readout_call()
-        launch = geometry.specialised_readout(self._graph_blocks)
-        return self._call(f"fused_narrow_readout{SPECIALISED}", launch, self._readout_fields())
+        entry = f"fused_narrow_readout{SPECIALISED}"
+        blocks = min(self._graph_parts, max(1, self._device.multiprocessors // len(self.launched)))
+        launch = geometry.specialised_readout(blocks)
+        if self._has_warps(launch, entry):
+            return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, self._readout_fields())
+        return self._call(entry, geometry.specialised_readout(self._graph_blocks), self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
 

@@ -8,6 +8,8 @@ import pytest
 
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
+from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.fused.test_host import workspace
 from tests.training.runs import write_set
 
@@ -48,3 +50,38 @@ def test_specialised_kernels_run_where_the_layer_has_their_shape(
         if call.entry.endswith("forward_first_64x1"):
             assert (given["C"], given["P"]) == (1, 64)
             assert given["K"] <= geometry.FORWARD_CHUNK
+
+
+@pytest.mark.parametrize("members", [1, 7, 8, 33, 64])
+@pytest.mark.parametrize("max_nodes", [12, 400])
+def test_large_cohorts_launch_kernels_whose_warps_have_whole_tiles(
+    members: int, max_nodes: int, tmp_path: Path
+) -> None:
+    """Also where the largest possible batch has more tiles than there are multiprocessors."""
+    write_set(tmp_path / "data.h5", n_channels=1, n_graphs=40, max_nodes=max_nodes)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    at.launched = tuple(range(members))
+    entries = Sources(cuda_sources()).entries
+    for call in (*at.forward(), *at.backward()):
+        assert call.entry.endswith("_64x1_warps" if members >= 8 else "_64x1")
+        assert call.launch.grid[2] == members
+        assert entries[call.entry].pack(call.arguments)
+        if members >= 8:
+            assert call.launch.grid[0] <= 2 * max(1, 132 // members)
+
+
+@pytest.mark.parametrize("about", [{"n_features": 88}, {"n_channels": 2}])
+def test_layers_without_such_kernels_keep_theirs_in_large_cohorts(about: dict[str, int], tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    at.launched = tuple(range(33))
+    assert not at.forward()[0].entry.endswith("_warps")
+    assert not at.backward()[-1].entry.endswith("_warps")
+
+
+def test_a_gpu_with_little_shared_memory_keeps_the_block_kernels(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", n_channels=1, n_features=75)
+    device, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    device.compute_capability, at.launched = (7, 5), tuple(range(33))
+    found = [call.entry.endswith("_warps") for call in (*at.forward(), *at.backward())]
+    assert found == [False, False, True, False, False]  # the readout takes little
