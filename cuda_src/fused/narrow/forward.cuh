@@ -203,17 +203,20 @@ struct TileOfU {
   }
 };
 
+// Join the mean and the sum of squared deviations of a column's `rows` rows to those of `before` rows.
+__device__ __forceinline__ void join_rows(float2& moments, float mean, float squares, int rows, int before) {
+  const float share = static_cast<float>(rows) / (before + rows), delta = mean - moments.x;
+  moments.x += delta * share;
+  moments.y += squares + delta * delta * before * share;
+}
+
 // Add a tile's rows of column p to the moments (columns_of(P),) of the block's previous `before` rows: two passes over the
 // tile's rows, then means and sums of squared deviations are combined.
 __device__ __forceinline__ void join_moments(float2* moments, float value, bool exists, int rows, int before, int p,
                                              int P) {
   const float mean = sum_of_rows(exists ? value : 0.f) / rows, distance = exists ? value - mean : 0.f;
   const float squares = sum_of_rows(distance * distance);
-  if (own_row() == 0 && p < P) {
-    const float share = static_cast<float>(rows) / (before + rows), delta = mean - moments[p].x;
-    moments[p].x += delta * share;
-    moments[p].y += squares + delta * delta * before * share;
-  }
+  if (own_row() == 0 && p < P) join_rows(moments[p], mean, squares, rows, before);
 }
 
 template <class Shape>

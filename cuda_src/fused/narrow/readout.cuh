@@ -40,6 +40,8 @@ struct OutputWeights {
   }
 };
 
+__device__ __forceinline__ float product_of_pair(float2 in, float2 weight) { return in.x * weight.x + in.y * weight.y; }
+
 // The loss of the warp's output and its derivative with respect to the logit, divided by the batch's label weight.
 __device__ __forceinline__ Cost cost_of_output(float logit, float target, float loss_weight, int loss,
                                                float label_weight) {
@@ -119,7 +121,7 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
       // ---- outputs and loss
       if (warp < K) {
         const float2 in = reinterpret_cast<const float2*>(readout_of)[of_warp];
-        const float logit = warp_sum(in.x * weights.forward.x + in.y * weights.forward.y) + weights.bias;
+        const float logit = warp_sum(product_of_pair(in, weights.forward)) + weights.bias;
         const Cost cost = cost_of_output(logit, target, weights.loss_weight, params.loss, label_weight);
         if (of_warp == 0) {
           gradient_of[warp] = head.gradient[b * K + warp] = cost.slope;

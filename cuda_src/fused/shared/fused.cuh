@@ -54,6 +54,8 @@ struct Members {
     const char* from = reinterpret_cast<const char*>(first);
     return reinterpret_cast<T*>(const_cast<char*>(from + static_cast<unsigned long long>(units) * 256));
   }
+  // The distance of this block's member's arrays of the step from the first member's.
+  __device__ __forceinline__ unsigned units_of_step() const { return SHARES_LAUNCHES ? places[blockIdx.z] * work : 0; }
   // This block's member's array of the model, or of the step.
   template <class T>
   __device__ __forceinline__ T* of_model(T* first) const {

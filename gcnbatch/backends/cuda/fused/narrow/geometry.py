@@ -9,19 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
-from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, THREADS, TILE, UPDATE_THREADS, columns_of
+from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, GROUP, THREADS, TILE, UPDATE_THREADS, columns_of
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for name in ("PARTIAL_FLOATS", "LANES"))
+WARPS = THREADS // 32
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
+_OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.cuh
+COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, DY_STRIDE = (
+    _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "DY_STRIDE")
+)
+BUFFERS_OF_BLOCK = _OF_WARPS.constant("GROUPS") * _OF_WARPS.constant("BUFFERS")
+MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
+MANY_TILES = 8  # from so many members on, a warp has a whole tile (cuda_src/fused/narrow/warps.cuh)
 
 
 class Dealt(NamedTuple):
@@ -58,6 +66,10 @@ class Dealt(NamedTuple):
         dw = min(self.dw_sums, max(1, int(DW_SHARE * at_once)))
         return min(self.parts, at_once - dw), dw
 
+    def blocks_of_warps(self, members: int, multiprocessors: int) -> int:
+        """Return the blocks of a member whose warps have whole tiles: one wave."""
+        return min(self.parts, max(1, multiprocessors // members))
+
 
 def dealt(rows: int, members: int, multiprocessors: int) -> Dealt:
     """Return how the tiles of up to `rows` rows are dealt for a cohort of `members`."""
@@ -83,6 +95,19 @@ def residual(blocks: int, n_out: int) -> Launch:
     """Return the launch of `fused_narrow_residual_forward` or `…_backward`."""
     floats = shared.FOLD_FLOATS + 8 * columns_of(n_out)
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def forward_of_warps(blocks: int, k: int) -> Launch:
+    """Return the launch of `fused_narrow_forward_64x1_warps`, or that of the first layer."""
+    floats = k * GROUP + COLUMNS_OF_WARPS + WARPS * TILE * (k + 4)
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def backward_of_warps(dx_blocks: int, dw_blocks: int, k: int) -> Launch:
+    """Return the launch of `fused_narrow_backward_64x1_warps`; that of the first layer has `dx_blocks` 0."""
+    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) if dx_blocks else 0
+    dw = 6 * GROUP + max(shared.FOLD_FLOATS, BUFFERS_OF_BLOCK * TILE * (k + 4 + DY_STRIDE))
+    return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * max(dx, dw))
 
 
 def specialised_readout(blocks: int) -> Launch:

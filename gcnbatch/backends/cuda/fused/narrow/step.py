@@ -19,13 +19,14 @@ from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LayerArrays, Normed, Workspace, csr_fields
 from gcnbatch.backends.cuda.runtime.graph import Call
-from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED = "_64x1"  # suffix of specialised kernels
+OF_WARPS = f"{SPECIALISED}_warps"  # of those in which a warp has a whole tile
 
 
 class NarrowWorkspace(Workspace):
@@ -102,6 +103,12 @@ class NarrowWorkspace(Workspace):
                 return f"fused_narrow_{phase}{SPECIALISED}"
         return f"fused_narrow_{phase}"
 
+    def _has_warps(self, launch: Launch, entry: str, k: int = 0) -> bool:
+        """Whether a launch runs whose warps have whole tiles, instead of a kernel with the same results."""
+        fits = launch.shared <= shared.shared_limit(self._device.compute_capability) and k <= geometry.MOST_OF_WARPS
+        many = self._training and len(self.launched) >= geometry.MANY_TILES
+        return many and fits and entry.endswith(SPECIALISED)
+
     def _shape(self, number: int) -> dict[str, Any]:
         layer = self._stack.nodes[number]
         kind = FIRST if number == 0 else DENSE if layer.is_dense else CONVOLUTION
@@ -129,9 +136,14 @@ class NarrowWorkspace(Workspace):
         purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
         fields |= {"purpose": purpose, "of_dropout": self._of_dropout, "parts": self._dealt.parts}
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
-        blocks = self._dealt.forward_blocks(len(self.launched), self._device.multiprocessors)
+        members, entry = len(self.launched), self._entry("forward", number)
+        blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
+        launch = geometry.forward_of_warps(blocks, layer.k)
+        if self._has_warps(launch, entry, layer.k):
+            return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, fields | self._shape(number))
+        blocks = self._dealt.forward_blocks(members, self._device.multiprocessors)
         launch = geometry.forward(blocks, layer.n_in, layer.n_out, layer.k)
-        return self._call(self._entry("forward", number), launch, fields | self._shape(number))
+        return self._call(entry, launch, fields | self._shape(number))
 
     def _residual_forward_call(self, number: int) -> Call:
         width, arrays = self._stack.nodes[number].n_out, self._layers[number]
@@ -163,8 +175,12 @@ class NarrowWorkspace(Workspace):
     def _readout_call(self) -> Call:
         if not self._has_specialised_readout():
             return super()._readout_call()
-        launch = geometry.specialised_readout(self._graph_blocks)
-        return self._call(f"fused_narrow_readout{SPECIALISED}", launch, self._readout_fields())
+        entry = f"fused_narrow_readout{SPECIALISED}"
+        blocks = min(self._graph_parts, max(1, self._device.multiprocessors // len(self.launched)))
+        launch = geometry.specialised_readout(blocks)
+        if self._has_warps(launch, entry):
+            return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, self._readout_fields())
+        return self._call(entry, geometry.specialised_readout(self._graph_blocks), self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
 
@@ -198,13 +214,18 @@ class NarrowWorkspace(Workspace):
         fields |= {"size": self._size, "y": arrays.y, "g": arrays.g, "sums": arrays.sums, "u": arrays.u}
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "partials": arrays.partials}
         fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "of_dropout": self._of_dropout}
-        n_in = 0 if is_first else layer.n_in
-        dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, len(self.launched), self._device.multiprocessors)
+        n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
+        dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
+        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
+        blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
+        of_warps = 0 if is_first else blocks, min(blocks, self._dealt.dw_sums)
+        if self._has_warps(geometry.backward_of_warps(*of_warps, layer.k), entry, layer.k):
+            dx_blocks, dw_blocks = of_warps
+            launch, entry = geometry.backward_of_warps(*of_warps, layer.k), entry.replace(SPECIALISED, OF_WARPS)
         fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if sums_graphs else self._dealt.parts}
         fields |= {"sums_are_of_graphs": int(sums_graphs), "dw_sums": self._dealt.dw_sums}
         fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}
-        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
-        return self._call(self._entry("backward", number), launch, fields)
+        return self._call(entry, launch, fields)
 
     # -------------------------------------------------------------------------------------------- update
 

@@ -115,3 +115,38 @@ def test_a_thread_updates_four_elements_of_many_parameters(head: int, clip: int,
     at = Narrow(cohort, recorder, True).workspace(cohort.data.capacity(8), steps=3, graphs=24)
     rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=bool(clip))
     assert {call.entry for call in at.update(rule)} == {f"fused_narrow_update{entry}"}
+
+
+@pytest.mark.parametrize("members", [1, 7, 8, 33, 64])
+@pytest.mark.parametrize("max_nodes", [12, 400])
+def test_large_cohorts_launch_kernels_whose_warps_have_whole_tiles(
+    members: int, max_nodes: int, tmp_path: Path
+) -> None:
+    """Also where the largest possible batch has more tiles than there are multiprocessors."""
+    write_set(tmp_path / "data.h5", n_channels=1, n_graphs=40, max_nodes=max_nodes)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    at.launched = tuple(range(members))
+    entries = Sources(cuda_sources()).entries
+    for call in (*at.forward(), *at.backward()):
+        assert call.entry.endswith("_64x1_warps" if members >= 8 else "_64x1")
+        assert call.launch.grid[2] == members
+        assert entries[call.entry].pack(call.arguments)
+        if members >= 8:
+            assert call.launch.grid[0] <= 2 * max(1, 132 // members)
+
+
+@pytest.mark.parametrize("about", [{"n_features": 88}, {"n_channels": 2}])
+def test_layers_without_such_kernels_keep_theirs_in_large_cohorts(about: dict[str, int], tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    at.launched = tuple(range(33))
+    assert not at.forward()[0].entry.endswith("_warps")
+    assert not at.backward()[-1].entry.endswith("_warps")
+
+
+def test_a_gpu_with_little_shared_memory_keeps_the_block_kernels(tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", n_channels=1, n_features=75)
+    device, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    device.compute_capability, at.launched = (7, 5), tuple(range(33))
+    found = [call.entry.endswith("_warps") for call in (*at.forward(), *at.backward())]
+    assert found == [False, False, True, False, False]  # the readout takes little

@@ -1,0 +1,35 @@
+// Kernels of narrow layers of 64 columns and 1 channel in large cohorts, where a warp has a whole tile; see
+// fused/narrow/warps.cuh. Launches and parameters are those of fused/narrow/step.cu.
+#include "fused/narrow/warps_dw.cuh"
+#include "fused/narrow/warps_readout.cuh"
+
+using namespace fused;
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_forward_first_64x1_warps(const __grid_constant__ NarrowForwardParams params) {
+  extern __shared__ float4 shared4[];
+  forward_phase_of_warps<FixedShape<64, 1, FIRST>>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_forward_64x1_warps(const __grid_constant__ NarrowForwardParams params) {
+  extern __shared__ float4 shared4[];
+  forward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_readout_64x1_warps(const __grid_constant__ ReadoutParams params) {
+  readout_phase_of_graphs(params);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_backward_64x1_warps(const __grid_constant__ NarrowBackwardParams params) {
+  extern __shared__ float4 shared4[];
+  backward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    fused_narrow_backward_first_64x1_warps(const __grid_constant__ NarrowBackwardParams params) {
+  extern __shared__ float4 shared4[];
+  backward_phase_of_warps<FixedShape<64, 1, FIRST>>(params, shared4);
+}

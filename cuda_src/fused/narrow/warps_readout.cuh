@@ -1,0 +1,128 @@
+// The readout of the specialised model in large cohorts: a warp has a graph. No kernels here.
+//
+// Parameters, results and their bits are those of `readout_phase_of_warps` (fused/narrow/readout.cuh). There, a block has a graph and
+// three barriers; here it has none. A lane owns columns 2 lane and 2 lane + 1 with the sums of all COLUMN_LANES lanes that own
+// a column there: rows r, r + 8, … add up to sum r % 8. The sums are then added as `warp_sum` adds lanes.
+// Launch: 512 threads, members in z; the warps of all blocks of a member share the partial sums over graphs. 64 members on 132
+//   multiprocessors, batch 50: 2 blocks a member. Shared memory: 14 KB, static.
+// Traffic: reads 8 N P, writes 4 N P bytes. Determinism: one writer per output, fixed order: repeats to the bit.
+#pragma once
+
+#include "fused/narrow/readout.cuh"
+
+namespace fused {
+
+// The sums of a column's lanes, and their total.
+struct SumsOfLanes {
+  float of[COLUMN_LANES];
+
+  __device__ __forceinline__ SumsOfLanes() : of() {}
+  __device__ __forceinline__ float total() const {
+    static_assert(COLUMN_LANES == 8, "the order of warp_sum");
+    return __fadd_rn(__fadd_rn(__fadd_rn(of[0], of[4]), __fadd_rn(of[2], of[6])),
+                     __fadd_rn(__fadd_rn(of[1], of[5]), __fadd_rn(of[3], of[7])));
+  }
+};
+
+// Call use(lane, row, y) for each row of a graph and two columns, rows of COLUMN_LANES lanes at a time.
+template <class Use>
+__device__ __forceinline__ void each_row(const float* pairs, int n, Use use) {
+#pragma unroll 1
+  for (int first = 0; first < n; first += COLUMN_LANES) {
+    float2 y[COLUMN_LANES];
+#pragma unroll
+    for (int l = 0; l < COLUMN_LANES; ++l)
+      y[l] = first + l < n ? *reinterpret_cast<const float2*>(pairs + (first + l) * GROUP) : make_float2(0.f, 0.f);
+#pragma unroll
+    for (int l = 0; l < COLUMN_LANES; ++l)
+      if (first + l < n) use(l, first + l, y[l]);
+  }
+}
+
+__device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& params) {
+  __shared__ float4 scratch[FOLD_FLOATS / 4], columns_of_y[GROUP];
+  __shared__ float2 weights[MOST_OUTPUTS * 32];  // of each output, two columns a lane
+  const int block = blockIdx.x, parts = params.parts_of_graphs, K = params.K, kind = params.kind;
+  const int lane = threadIdx.x % 32, p = 2 * lane;
+
+  // Before the wait: kernels before the previous one wrote batch, weights and rates.
+  const Head head = params.members.of_step(params.heads)[0];
+  for (int e = threadIdx.x; e < K * 32; e += THREADS) {
+    const float* from = head.weight + e % 32 * 2 * K + e / 32;
+    weights[e] = make_float2(from[0], from[K]);
+  }
+  const float bias = lane < K ? head.bias[lane] : 0.f;
+  const float loss_weight = lane < K ? params.members.of_model(params.loss_weight)[lane] : 0.f;
+  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1];
+  const float label_weight =
+      fmaxf(params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight, 1.f);
+  wait_for_previous();
+
+  if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
+  const Columns columns = columns_at(reinterpret_cast<float*>(columns_of_y), GROUP);
+  if (N > 0) set_columns(columns, reinterpret_cast<float*>(scratch), params.statistics(), N, GROUP, block == 0);
+  __syncthreads();  // weights and columns are filled
+  Column column[2] = {};
+  if (N > 0) column[0] = columns.column(p), column[1] = columns.column(p + 1);
+#pragma unroll 1
+  for (int part = threadIdx.x / 32 * gridDim.x + block; part < parts; part += WARPS * gridDim.x) {
+    SumsOfLanes sums[2], sums_x_hat[2];
+    double total = 0.0;
+#pragma unroll 1
+    for (int b = part; b < B; b += parts) {
+      const int begin = params.members.of_step(params.node_ptr)[b];
+      const int n = params.members.of_step(params.node_ptr)[b + 1] - begin;
+      const float target = lane < K ? params.members.of_step(params.targets)[b * K + lane] : 0.f;
+      const float* y_of_graph = params.members.of_step(params.y) + begin * GROUP + p;
+      // ---- readout
+      SumsOfLanes pooled[2];
+      each_row(y_of_graph, n, [&](int l, int, float2 y) {
+        pooled[0].of[l] += positive(column[0].normal(y.x));
+        pooled[1].of[l] += positive(column[1].normal(y.y));
+      });
+      float2 in = make_float2(pooled[0].total(), pooled[1].total());
+      if (kind == MEAN && n > 0) in.x /= n, in.y /= n;
+      *reinterpret_cast<float2*>(head.input + b * GROUP + p) = in;
+      // ---- outputs and loss; lane k has output k
+      float logit = 0.f;
+#pragma unroll 1
+      for (int k = 0; k < K; ++k) {
+        const float own = warp_sum(product_of_pair(in, weights[k * 32 + lane]));
+        if (lane == k) logit = own + bias;
+      }
+      Cost cost = {0.0, 0.f};
+      if (lane < K) {
+        cost = cost_of_output(logit, target, loss_weight, params.loss, label_weight);
+        head.gradient[b * K + lane] = cost.slope;
+      }
+      total += warp_sum(lane < K ? cost.value : 0.0);
+      // ---- backward
+      SumsOfLanes shares[2];
+#pragma unroll
+      for (int k = 0; k < MOST_OUTPUTS; ++k) {
+        const float gradient = __shfl_sync(FULL_WARP, cost.slope, k);
+        if (k < K) {
+          const float2 weight = weights[k * 32 + lane];
+          shares[0].of[k % COLUMN_LANES] += gradient * weight.x;
+          shares[1].of[k % COLUMN_LANES] += gradient * weight.y;
+        }
+      }
+      float2 share = make_float2(shares[0].total(), shares[1].total());
+      if (kind == MEAN) share.x /= n, share.y /= n;
+      float* g = params.members.of_step(params.g) + begin * GROUP + p;
+      each_row(y_of_graph, n, [&](int l, int i, float2 y) {
+        const float2 own =
+            make_float2(column[0].normal(y.x) > 0.f ? share.x : 0.f, column[1].normal(y.y) > 0.f ? share.y : 0.f);
+        *reinterpret_cast<float2*>(g + i * GROUP) = own;
+        sums[0].of[l] += own.x, sums_x_hat[0].of[l] += own.x * column[0].x_hat(y.x);
+        sums[1].of[l] += own.y, sums_x_hat[1].of[l] += own.y * column[1].x_hat(y.y);
+      });
+    }
+    if (params.sums)
+      reinterpret_cast<float4*>(params.members.of_step(params.sums) + part * 2 * GROUP)[lane] =
+          make_float4(sums[0].total(), sums_x_hat[0].total(), sums[1].total(), sums_x_hat[1].total());
+    if (lane == 0) params.members.of_step(params.losses)[part] = total;
+  }
+}
+
+}  // namespace fused
