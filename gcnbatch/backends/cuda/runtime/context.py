@@ -90,7 +90,7 @@ class DeviceContext:
             self._context = self._device.retain_primary_context()
             self._context.push()
             atexit.register(self._close)
-            self.stream = self.driver.Stream()
+            self.stream: Any = self.driver.Stream()
             self.allocator = self.driver.DeviceMemoryPool()
 
     # ------------------------------------------------------------------------------------------------------ properties
