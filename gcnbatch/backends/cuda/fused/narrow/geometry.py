@@ -97,17 +97,29 @@ def residual(blocks: int, n_out: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-def forward_of_warps(blocks: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_forward_64x1_warps`, or that of the first layer."""
+def forward_of_warps(blocks: int, n_in: int, k: int) -> Launch:
+    """Return the launch of `fused_narrow_forward_64x1_warps`, or that of the first layer.
+
+    A batch of more tiles than partial sums runs the phase of `forward` in it.
+    """
     floats = k * GROUP + COLUMNS_OF_WARPS + WARPS * TILE * (k + 4)
-    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+    of_blocks = forward(blocks, n_in, GROUP, k)
+    return _with_at_least(of_blocks, floats)
 
 
-def backward_of_warps(dx_blocks: int, dw_blocks: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_backward_64x1_warps`; that of the first layer has `dx_blocks` 0."""
+def backward_of_warps(dx_blocks: int, dw_blocks: int, n_in: int, k: int) -> Launch:
+    """Return the launch of `fused_narrow_backward_64x1_warps`; that of the first layer has `dx_blocks` and `n_in` 0.
+
+    A batch of more tiles than partial sums runs the phase of `backward` in it.
+    """
     dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) if dx_blocks else 0
     dw = 6 * GROUP + max(shared.FOLD_FLOATS, BUFFERS_OF_BLOCK * TILE * (k + 4 + DY_STRIDE))
-    return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * max(dx, dw))
+    of_blocks = backward(dx_blocks, dw_blocks, n_in, 1, GROUP, k)
+    return _with_at_least(of_blocks, max(dx, dw))
+
+
+def _with_at_least(launch: Launch, floats: int) -> Launch:
+    return Launch(launch.grid, launch.block, max(launch.shared, FLOAT_BYTES * floats))
 
 
 def specialised_readout(blocks: int) -> Launch:

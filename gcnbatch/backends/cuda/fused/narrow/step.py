@@ -138,7 +138,7 @@ class NarrowWorkspace(Workspace):
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
         members, entry = len(self.launched), self._entry("forward", number)
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
-        launch = geometry.forward_of_warps(blocks, layer.k)
+        launch = geometry.forward_of_warps(blocks, layer.n_in, layer.k)
         if self._has_warps(launch, entry, layer.k):
             return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, fields | self._shape(number))
         blocks = self._dealt.forward_blocks(members, self._device.multiprocessors)
@@ -219,9 +219,10 @@ class NarrowWorkspace(Workspace):
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         of_warps = 0 if is_first else blocks, min(blocks, self._dealt.dw_sums)
-        if self._has_warps(geometry.backward_of_warps(*of_warps, layer.k), entry, layer.k):
+        launch_of_warps = geometry.backward_of_warps(*of_warps, n_in, layer.k)
+        if self._has_warps(launch_of_warps, entry, layer.k):
             dx_blocks, dw_blocks = of_warps
-            launch, entry = geometry.backward_of_warps(*of_warps, layer.k), entry.replace(SPECIALISED, OF_WARPS)
+            launch, entry = launch_of_warps, entry.replace(SPECIALISED, OF_WARPS)
         fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if sums_graphs else self._dealt.parts}
         fields |= {"sums_are_of_graphs": int(sums_graphs), "dw_sums": self._dealt.dw_sums}
         fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}

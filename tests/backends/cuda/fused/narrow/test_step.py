@@ -135,6 +135,20 @@ def test_large_cohorts_launch_kernels_whose_warps_have_whole_tiles(
             assert call.launch.grid[0] <= 2 * max(1, 132 // members)
 
 
+@pytest.mark.parametrize("n_features", [1, 4, 75, 80])
+def test_kernels_of_large_cohorts_have_room_for_the_phases_of_blocks(n_features: int, tmp_path: Path) -> None:
+    """A batch of more tiles than partial sums runs these phases in them."""
+    write_set(tmp_path / "data.h5", n_channels=1, n_features=n_features)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
+    at.launched = tuple(range(7))
+    of_blocks = {call.entry: call.launch.shared for call in (*at.forward(), *at.backward())}
+    at.launched = tuple(range(33))
+    of_warps = {call.entry: call.launch.shared for call in (*at.forward(), *at.backward())}
+    assert len(of_warps) == 5
+    for entry, room in of_warps.items():
+        assert room >= of_blocks[entry.removesuffix("_warps")]
+
+
 @pytest.mark.parametrize("about", [{"n_features": 88}, {"n_channels": 2}])
 def test_layers_without_such_kernels_keep_theirs_in_large_cohorts(about: dict[str, int], tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
