@@ -48,6 +48,37 @@ def test_auto_reports_a_slower_backend_that_takes_the_task(monkeypatch, task: Ru
     assert [len(entry.opened) for entry in entries] == [1, 1, 1]
 
 
+class SharedBackend(NamedBackend):
+    """A backend that ranks can share, if nothing is missing."""
+
+    missing = ""
+
+    def check_ranks(self) -> None:
+        if self.missing:
+            raise BackendUnavailable("NCCL", self.missing)
+
+
+def test_auto_takes_the_fastest_backend_that_ranks_can_share(monkeypatch, task: RunnerTask) -> None:
+    shared = SharedBackend("good")
+    entries = made("best"), MadeEntry("good", made=shared, data_parallel=True), made("slow")
+    register(monkeypatch, *entries)
+    said: list[str] = []
+    choice = BackendChoice("auto", say=said.append)
+    assert choice.backend_for([task], ranks=2) is shared
+    assert said == ["backend good: best cannot share one run among 2 ranks"]
+    assert choice.backend_for([task]).name == "best"
+    assert entries[2].opened == []
+    monkeypatch.setattr(shared, "missing", "nccl4py is not installed", raising=False)
+    with pytest.raises(BackendUnavailable, match=r"^NCCL: nccl4py is not installed$"):  # not one that is much slower
+        choice.backend_for([task], ranks=2)
+
+
+def test_a_named_backend_that_ranks_cannot_share_is_refused(monkeypatch, task: RunnerTask) -> None:
+    register(monkeypatch, made("best"), MadeEntry("good", made=SharedBackend("good"), data_parallel=True))
+    with pytest.raises(InputError, match=r"^backend best: cannot share one run among 2 ranks\. Use --backend good, "):
+        BackendChoice("best").backend_for([task], ranks=2)
+
+
 def test_one_backend_takes_all_tasks_of_a_run(monkeypatch, task: RunnerTask) -> None:
     class Picky(MadeEntry):
         def refuses(self, backend, given):
