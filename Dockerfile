@@ -22,14 +22,15 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends libexpat1 libxext6 libxrender1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /wheels /wheels
+# hadolint ignore=DL3013
 RUN wheel=$(ls /wheels/gcnbatch-*.whl) \
-    && pip install --no-cache-dir --find-links /wheels "$wheel[chem,fast,tables,tune,tensorboard,cuda,$NVRTC]" \
+    && pip install --no-cache-dir --find-links /wheels "${wheel}[chem,fast,tables,tune,tensorboard,cuda,$NVRTC]" \
     && useradd --create-home --uid 1000 gcnbatch \
     && mkdir /data /cache \
     && chown gcnbatch:gcnbatch /data /cache
 # The toolkit mounts the driver; kernels are compiled once, into /cache.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility GCNBATCH_CACHE_DIR=/cache
-USER gcnbatch
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["gcnbatch"]
 CMD ["--help"]

@@ -40,7 +40,7 @@ class MadeEntry(BackendEntry):
 
     def probe(self, device: int = 0) -> BackendStatus:
         if isinstance(self.made, str):
-            return BackendStatus(self.name, False, self.made, "Mend it.")
+            return BackendStatus(self.name, False, self.made, "Fix it.")
         return BackendStatus(self.name, True)
 
     def open(self, *how: Any) -> Backend:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.backends import registry
+from gcnbatch.cli import app
 from tests.training.runs import environment
 
 ROOT = Path(__file__).parents[1]
@@ -152,6 +153,7 @@ def test_imports_point_downwards(path: Path) -> None:
 
 def test_there_are_no_import_cycles() -> None:
     graph = module_graph(PACKAGE)
+    graph["gcnbatch.cli.app"] |= {f"gcnbatch.cli.{name}" for name in app._MODULES.values()}  # imported by name
     del graph["gcnbatch"]  # it names the public functions for type checkers, and imports none
     cycles = shortest_cycles({module: named - {"gcnbatch"} for module, named in graph.items()})
     assert not cycles, "\n".join(" -> ".join((*cycle, cycle[0])) for cycle in sorted(cycles))

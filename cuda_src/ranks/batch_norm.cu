@@ -3,9 +3,9 @@
 // Source: as dense/batch_norm.cu. The ranks' moments are combined in their order, so all ranks have equal bits.
 // Shapes: x (N, P); own (3, P) and gathered (ranks, 3, P): rows, mean, unbiased variance of each rank's columns (for one
 //   row or none the variance is 0); statistics (2, P) as in dense/batch_norm.cu; rows (1,) of all ranks, as float32;
-//   sums (2, P) dgamma and dbeta of all ranks.
+//   sums (2, P): dgamma and dbeta of all ranks; dgamma, dbeta (P,).
 // Launches: `elementwise` over the columns. Shared memory: none. Bank conflicts: none.
-// Bytes: begin writes 12 P; combine reads 12 ranks P and writes 16 P; share reads and writes 8 P.
+// Bytes: begin writes 12 P; combine reads 12 ranks P and writes 16 P; share reads 8 P and writes 16 P.
 // Determinism: repeats to the bit.
 
 #include "common/common.cuh"
@@ -44,9 +44,16 @@ extern "C" __global__ void __launch_bounds__(256)
   running_var[p] += momentum * (squares / fmaxf(number - 1.f, 1.f) - running_var[p]);
 }
 
-// `batch_norm_backward_dx` divides the sums by this rank's N rows; it must divide by those of all ranks
+// `batch_norm_backward_dx` divides the sums by this rank's N rows; it must divide by those of all ranks. dgamma and dbeta
+// are an equal share for each rank, because the gradients of all ranks are added at the end of the step.
 extern "C" __global__ void __launch_bounds__(256)
-    ranks_batch_norm_share(float* sums, const float* __restrict__ rows, int N, int P) {
+    ranks_batch_norm_share(float* sums, float* dgamma, float* dbeta, const float* __restrict__ rows, int ranks, int N,
+                           int P) {
   const int p = blockIdx.x * blockDim.x + threadIdx.x;
-  if (p < 2 * P) sums[p] *= N / fmaxf(*rows, 1.f);
+  if (p >= P) return;
+  const float share = N / fmaxf(*rows, 1.f);
+  dgamma[p] = sums[p] / ranks;
+  dbeta[p] = sums[P + p] / ranks;
+  sums[p] *= share;
+  sums[P + p] *= share;
 }

@@ -110,7 +110,7 @@ def test_examples_keep_their_lines(call: Call) -> None:
     ("error", "code", "message"),
     [
         (CheckFailed("losses", "differ"), 1, "error: losses: differ\n"),
-        (InputError("file", "bad", "good", "Mend it."), 2, "error: file: bad; expected good. Mend it.\n"),
+        (InputError("file", "bad", "good", "Fix it."), 2, "error: file: bad; expected good. Fix it.\n"),
         (MachineError("disk", "full"), 3, "error: disk: full\n"),
         (Interrupted("stopped"), 130, "error: stopped\n"),
         (MemoryError(), 3, "error: out of memory. Use a smaller batch, or lower data.memory_mb so that "),

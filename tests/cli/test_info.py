@@ -76,7 +76,7 @@ def test_a_backend_that_is_not_ready_says_why_and_what_to_do(call, monkeypatch) 
     register(monkeypatch, missing, MadeEntry("cpu", summary="NumPy", measured=measured))
     lines = call()[1].splitlines()
     assert lines[0] == "cpu    ready: NumPy"
-    assert lines[1] == "fused  not ready: pycuda is not installed. Mend it."
+    assert lines[1] == "fused  not ready: pycuda is not installed. Fix it."
     assert "Tox21 step  cpu 1,234 us (a phone): 2 x 64, batch 50" in [re.sub("  +", "  ", line) for line in lines]
 
 

@@ -23,14 +23,10 @@ class DeviceThreads:
         self.rank, self.size = ranks.rank, ranks.size
         self._device, self._ranks = backend.device, ranks
 
-    def all_reduce(self, array: DeviceArray) -> None:
-        self.add_up((array, array))
-
-    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
-        for given, out in arrays:
-            host = self._device.download(given)
-            self._ranks.all_reduce(host)
-            self._device.upload(host, out)
+    def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
+        host = self._device.download(array)
+        self._ranks.all_reduce(host)
+        self._device.upload(host, array if out is None else out)
 
     def all_gather(self, array: DeviceArray) -> DeviceArray:
         return self._device.upload(self._ranks.all_gather(self._device.download(array)))

@@ -83,7 +83,7 @@ def test_unknown_and_unavailable_backends_are_refused(monkeypatch) -> None:
     with pytest.raises(InputError) as error:
         BackendChoice("bets")
     assert str(error.value) == "backend: 'bets'; expected auto, slow, best. Did you mean 'best'?"
-    with pytest.raises(BackendUnavailable, match=r"backend best: no driver\. Mend it\."):
+    with pytest.raises(BackendUnavailable, match=r"backend best: no driver\. Fix it\."):
         BackendChoice("best")
 
 

@@ -307,7 +307,7 @@ def test_a_refused_synthetic_set_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_a_backend_that_cannot_start_is_refused(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, MadeEntry("fused", made="no GPU"))
-    message = r"backend fused: no GPU\. Mend it\."
+    message = r"backend fused: no GPU\. Fix it\."
     nothing_made(tmp_path / "run", message, f"data.path={data}", "backend=fused", error=BackendUnavailable)
 
 

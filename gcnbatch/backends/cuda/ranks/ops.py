@@ -23,8 +23,8 @@ Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
 class DeviceCommunicator(Communicator, Protocol):
     """What the operations need of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`."""
 
-    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
-        """Write the sum over all ranks of each first array to its second one."""
+    def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
+        """Write the sum of an array over all ranks to `out`, else in place."""
 
     def exchange(self, parts: Any, rows: Any, out: DeviceArray | None = None) -> list[DeviceArray]:
         """Send a part to each rank; receive those of the others in `out`, one after the other."""
@@ -126,16 +126,17 @@ class DeviceDistributedOps:
         gamma: DeviceArray,
         out: tuple[DeviceArray, DeviceArray] | None = None,
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Gradients of `batch_norm`; dgamma and dbeta are this rank's addends."""
+        """Gradients of `batch_norm`; of dgamma and dbeta, an equal share for each rank."""
         if not isinstance(saved, SyncedSaved):
             return self._local.batch_norm_backward(dy, saved, gamma, out)
         (N, P), device, local = dy.shape, self._device, self._local
-        dgamma, dbeta = local.batch_norm_sums(dy, saved.local, out)
-        sums = device.empty((2, P))
-        all_dgamma, all_dbeta = sums.view(0, (P,)), sums.view(P, (P,))
-        self._ranks.add_up((dgamma, all_dgamma), (dbeta, all_dbeta))
-        device.launch("ranks_batch_norm_share", elementwise(2 * P), sums=sums, rows=saved.rows, N=N, P=P)
-        return local.batch_norm_dx(dy, saved.local, gamma, all_dgamma, all_dbeta), dgamma, dbeta
+        dgamma, dbeta = out or (device.empty((P,)), device.empty((P,)))
+        sums = device.empty((2, P))  # side by side: one exchange
+        of_all = local.batch_norm_sums(dy, saved.local, (sums.view(0, (P,)), sums.view(P, (P,))))
+        self._ranks.all_reduce(sums)
+        shares = {"sums": sums, "dgamma": dgamma, "dbeta": dbeta, "rows": saved.rows}
+        device.launch("ranks_batch_norm_share", elementwise(P), **shares, ranks=self._ranks.size, N=N, P=P)
+        return local.batch_norm_dx(dy, saved.local, gamma, *of_all), dgamma, dbeta
 
     # -------------------------------------------------------------------------------------------- losses
 
@@ -159,7 +160,7 @@ class DeviceDistributedOps:
         total, _, dlogits = loss(*about)
         own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
         both = self._device.empty((2,))
-        self._ranks.add_up((own, both))
+        self._ranks.all_reduce(own, both)
         launch = elementwise(max(dlogits.size, 1))
         arrays = {"dlogits": dlogits, "totals": totals, "own": own, "sums": both, "n": dlogits.size}
         self._device.launch("ranks_loss", launch, **arrays)

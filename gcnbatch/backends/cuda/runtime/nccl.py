@@ -85,19 +85,15 @@ class NcclCommunicator:
             unique = calls.UniqueId.from_buffer(identifier.tobytes())
             self._comm = calls.comm_init_rank(self.size, unique, self.rank)
             atexit.register(self._abort)
-        self._sum = int(calls.RedOp.Sum)
+        self._sum, self._stream = int(calls.RedOp.Sum), int(device.stream.handle)
         self._of = {np.dtype(name): int(getattr(calls.DataType, of)) for name, of in _TYPES.items()}
 
-    def all_reduce(self, array: DeviceArray) -> None:
-        self.add_up((array, array))
-
-    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
-        """Write the sum over all ranks of each first array to its second one, in one group of NCCL calls."""
-        with self._group():
-            for given, out in arrays:
-                if given.size:
-                    about = (given.size, self._of[given.dtype], self._sum, self._comm, self._stream)
-                    self._calls.all_reduce(given.ptr, out.ptr, *about)
+    def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
+        """As `Communicator.all_reduce`; with `out`, the sum is written there."""
+        if array.size:
+            with self._errors():
+                about = (array.size, self._of[array.dtype], self._sum, self._comm, self._stream)
+                self._calls.all_reduce(array.ptr, (array if out is None else out).ptr, *about)
 
     def all_gather(self, array: DeviceArray) -> DeviceArray:
         found = self._device.empty((self.size, *array.shape), array.dtype)
@@ -135,10 +131,6 @@ class NcclCommunicator:
                 if received[rank].size:
                     self._calls.recv(received[rank].ptr, received[rank].size, *about, rank, self._comm, self._stream)
         return received
-
-    @property
-    def _stream(self) -> int:
-        return int(self._device.stream.handle)
 
     @contextmanager
     def _group(self) -> Iterator[None]:

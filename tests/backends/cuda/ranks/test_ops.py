@@ -41,8 +41,8 @@ class Exchanges:
     def _called(self, name: str, **about: Any) -> None:
         self._device.launched.append((name, None, about))  # type: ignore[arg-type]
 
-    def add_up(self, *arrays: tuple[DeviceArray, DeviceArray]) -> None:
-        self._called("add_up", arrays=arrays)
+    def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
+        self._called("all_reduce", array=array, out=out)
 
     def all_gather(self, array: DeviceArray) -> DeviceArray:
         self._called("all_gather", array=array)
@@ -78,11 +78,14 @@ def test_batch_norm_exchanges_moments_forward_and_both_sums_back(device: Machine
     dx, *gradients = ops.batch_norm_backward(y, saved, gamma, out=(dgamma, dbeta))
     assert gradients == [dgamma, dbeta]
     assert dx.shape == x.shape
-    assert device.entries == ["batch_norm_backward_sums", "add_up", "ranks_batch_norm_share", "batch_norm_backward_dx"]
-    (own, all_own), (other, all_other) = device.launched[1][2]["arrays"]
-    assert (own, other) == (dgamma, dbeta)  # these stay the rank's addends
-    used = device.launched[3][2]
-    assert (used["dgamma"].ptr, used["dbeta"].ptr) == (all_own.ptr, all_other.ptr) != (dgamma.ptr, dbeta.ptr)
+    backward = ["batch_norm_backward_sums", "all_reduce", "ranks_batch_norm_share", "batch_norm_backward_dx"]
+    assert device.entries == backward
+    found, exchanged, shared, used = (about for _, _, about in device.launched)
+    both = exchanged["array"]
+    assert (both.shape, exchanged["out"]) == ((2, 64), None)
+    for launched in (found, used):  # of all ranks, side by side
+        assert (launched["dgamma"].ptr, launched["dbeta"].ptr) == (both.ptr, both.ptr + 4 * 64)
+    assert (shared["dgamma"], shared["dbeta"], shared["ranks"], shared["N"]) == (dgamma, dbeta, 2, 950)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -92,7 +95,7 @@ def test_without_sync_or_training_batch_norm_exchanges_nothing(device: Machine, 
     y, saved = ops.batch_norm(x, gamma, beta, mean, var, 1e-5, 0.1, training)
     if training:
         ops.batch_norm_backward(y, saved, gamma)
-    assert not {"all_gather", "add_up"} & set(device.entries)
+    assert not {"all_gather", "all_reduce"} & set(device.entries)
 
 
 def test_a_rank_without_rows_joins_the_exchanges(device: Machine) -> None:
@@ -101,7 +104,7 @@ def test_a_rank_without_rows_joins_the_exchanges(device: Machine) -> None:
     y, saved = ops.batch_norm(x, gamma, beta, mean, var, 1e-5, 0.1, training=True)
     ops.batch_norm_backward(y, saved, gamma)
     exchanged = ["ranks_batch_norm_begin", "all_gather", "ranks_batch_norm_combine", "batch_norm_backward_sums"]
-    assert device.entries == [*exchanged, "add_up", "ranks_batch_norm_share"]
+    assert device.entries == [*exchanged, "all_reduce", "ranks_batch_norm_share"]
 
 
 @pytest.mark.parametrize("loss", ["sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error"])
@@ -111,8 +114,8 @@ def test_a_loss_adds_both_numbers_of_the_ranks_at_once(device: Machine, loss: st
     y = device.empty((rows, 1), np.int32) if loss.startswith("softmax") else device.empty((rows, 4))
     about = [] if loss == "mean_squared_error" else [weights]
     total, weight, dlogits = getattr(ops_on(device), loss)(logits, y, *about, totals=totals)
-    assert device.entries == [loss, "add_up", "ranks_loss"]
-    ((own, both),) = device.launched[1][2]["arrays"]
+    assert device.entries == [loss, "all_reduce", "ranks_loss"]
+    own, both = device.launched[1][2].values()
     local = device.launched[0][2]
     assert local["totals"] is None
     assert (own.ptr, own.ptr + 4, own.shape) == (local["total"].ptr, local["weight"].ptr, (2,))

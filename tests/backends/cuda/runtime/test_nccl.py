@@ -99,22 +99,25 @@ def test_all_ranks_join_with_the_identifier_of_rank_0(library: Library) -> None:
     assert sorted(library.calls) == [("comm_init_rank", 3, bytes(range(128)), rank) for rank in range(3)]
 
 
-def test_sums_of_several_arrays_are_one_group_on_the_devices_stream(library: Library) -> None:
+def test_a_sum_is_one_call_on_the_devices_stream_and_none_for_an_empty_array(library: Library) -> None:
     door, device = doors()[1], HostDevice()
-    one, other, out, empty = (device.empty((count,)) for count in (3, 5, 5, 0))
+    one, out, empty = (device.empty((count,)) for count in (3, 3, 0))
     totals = device.empty((2,), np.float64)
     library.calls.clear()
-    door.add_up((one, one), (other, out), (empty, empty), (totals, totals))
+    door.all_reduce(one)
+    door.all_reduce(one, out)
+    door.all_reduce(empty)
+    door.all_reduce(totals)
+    found = door.all_gather(one)
+    assert found.shape == (2, 3)
+    door.broadcast(one)
     assert library.calls == [
-        ("group_start",),
         ("all_reduce", one.ptr, one.ptr, 3, 7, 0, "comm 1", STREAM),
-        ("all_reduce", other.ptr, out.ptr, 5, 7, 0, "comm 1", STREAM),
+        ("all_reduce", one.ptr, out.ptr, 3, 7, 0, "comm 1", STREAM),
         ("all_reduce", totals.ptr, totals.ptr, 2, 8, 0, "comm 1", STREAM),
-        ("group_end",),
+        ("all_gather", one.ptr, found.ptr, 3, 7, "comm 1", STREAM),
+        ("broadcast", one.ptr, one.ptr, 3, 7, 0, "comm 1", STREAM),
     ]
-    library.calls.clear()
-    assert door.all_gather(one).shape == (2, 3)
-    assert library.calls[0][0] == "all_gather"
 
 
 def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(library: Library) -> None:
@@ -136,14 +139,18 @@ def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(libra
 def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:
     door = doors()[0]
     library.failing = "all_reduce"
-    array = HostDevice().empty((3,))
+    array, calls = HostDevice().empty((3,)), len(library.calls)
     with pytest.raises(MachineError) as failed:
         door.all_reduce(array)
     assert str(failed.value) == (
         "NCCL between 2 ranks: UnhandledCudaError (1): unhandled cuda error. Each rank needs a GPU of its own; "
         "NCCL_DEBUG=INFO says more."
     )
-    assert library.calls[-1] == ("group_end",)
+    assert len(library.calls) == calls
+    library.failing = "send"
+    with pytest.raises(MachineError):
+        door.exchange([array, array], [0, 1])
+    assert library.calls[-1] == ("group_end",)  # a group left open would hold back all later calls
 
 
 def test_what_is_missing_is_named_with_what_to_install(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
