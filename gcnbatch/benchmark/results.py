@@ -18,9 +18,9 @@ from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
 from gcnbatch.text import csv_cell
 from gcnbatch.training import metrics
+from gcnbatch.training.fit_report import evaluate
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.plots import LABELS
-from gcnbatch.training.report import evaluate
 from gcnbatch.training.summary import pooled
 
 JSON, CSV, PLOT = "results.json", "results.csv", "results.png"
