@@ -54,7 +54,7 @@ class Run:
             When it is not the folder of a run, or has symbolic links.
         """
         from gcnbatch.training import run_files
-        from gcnbatch.training.report import METRICS
+        from gcnbatch.training.fit_report import METRICS
         from gcnbatch.training.run import CONFIG
 
         place = Path(folder)
@@ -74,7 +74,7 @@ class Run:
             When the run is not finished, or the file is damaged.
         """
         from gcnbatch.training import run_files
-        from gcnbatch.training.report import METRICS
+        from gcnbatch.training.fit_report import METRICS
 
         return run_files.read_figures(self.folder / METRICS)
 

@@ -30,12 +30,12 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, printable
-from gcnbatch.training import report, run_files
+from gcnbatch.training import fit_report, run_files
 from gcnbatch.training.digest import DIGEST
+from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.report import METRICS, Report
 from gcnbatch.training.run import CONFIG, ENVIRONMENT
 from gcnbatch.training.summary import average, pooled
 
@@ -278,8 +278,8 @@ def _summarise(
     tested = [part.test for part in parts]
     rows, mean, _ = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
     header, y = dataset.header, dataset.y[rows]
-    summary["out_of_fold"] = report.evaluate(header, y, mean)
-    write_table(folder / report.PREDICTIONS, Predictions(header, dataset.ids[rows], mean), parquet)
-    report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
+    summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
+    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[rows], mean), parquet)
+    fit_report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

@@ -19,8 +19,8 @@ from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, s
 from gcnbatch.pages.origin import software, started
 from gcnbatch.text import csv_cell
 from gcnbatch.training import metrics
+from gcnbatch.training.fit_report import evaluate
 from gcnbatch.training.fitted import Fit, read_fits
-from gcnbatch.training.report import evaluate
 from gcnbatch.training.run import ENVIRONMENT
 from gcnbatch.training.summary import pooled
 

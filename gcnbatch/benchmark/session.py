@@ -25,7 +25,7 @@ from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.errors import InputError
 from gcnbatch.training import run, run_files
-from gcnbatch.training.report import METRICS
+from gcnbatch.training.fit_report import METRICS
 
 SETTINGS, DATA = "benchmark.json", "data"
 Say = Callable[[str], object]

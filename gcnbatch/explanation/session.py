@@ -21,12 +21,12 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
 from gcnbatch.explanation import drawing
+from gcnbatch.explanation.attribution_tables import open_tables
 from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.explanation.drawing import Panel, mark_values
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
 from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
 from gcnbatch.explanation.rows import Rows, rows_of
-from gcnbatch.explanation.tables import open_tables
 from gcnbatch.inference.inputs import CsvOptions, Part, open_input, refuse_bad_row
 from gcnbatch.inference.members import load_members
 from gcnbatch.progress import counter

@@ -19,9 +19,9 @@ from gcnbatch.inference.members import load_members
 from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import run_files
+from gcnbatch.training.fit_report import METRICS, PREDICTIONS
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import read_split
-from gcnbatch.training.report import METRICS, PREDICTIONS
 from gcnbatch.training.run import CONFIG
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"

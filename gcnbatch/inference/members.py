@@ -21,7 +21,7 @@ from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Scaling
-from gcnbatch.training.report import METRICS
+from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
 
 

@@ -13,7 +13,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.members import Member
 from gcnbatch.training import checkpoint
-from gcnbatch.training.report import METRICS, UNCERTAINTY
+from gcnbatch.training.fit_report import METRICS, UNCERTAINTY
 from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 
 Columns = dict[str, NDArray[np.float32] | NDArray[np.str_]]

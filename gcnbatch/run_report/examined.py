@@ -16,7 +16,7 @@ from gcnbatch.run_report import examples, held_out, resample
 from gcnbatch.run_report.examples import Examples
 from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.run_report.resample import Intervals
-from gcnbatch.training.report import Report
+from gcnbatch.training.fit_report import Report
 from gcnbatch.training.summary import pooled
 
 

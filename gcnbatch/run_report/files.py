@@ -12,7 +12,7 @@ from gcnbatch.run_report.examined import Examined
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.record import read
 from gcnbatch.training import run_files
-from gcnbatch.training.report import METRICS
+from gcnbatch.training.fit_report import METRICS
 
 CARD = "model_card.md"
 Say = Callable[[str], object]

@@ -16,9 +16,9 @@ from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.text import printable
 from gcnbatch.training import run_files
 from gcnbatch.training.digest import DIGEST
+from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.plan import GENERATED
-from gcnbatch.training.report import METRICS
 from gcnbatch.training.run import CONFIG, ENVIRONMENT
 from gcnbatch.training.summary import pooled
 

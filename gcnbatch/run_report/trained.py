@@ -12,7 +12,7 @@ from gcnbatch.run_report.figures import number
 from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.run_report.record import Record
 from gcnbatch.text import listed
-from gcnbatch.training.report import METRICS
+from gcnbatch.training.fit_report import METRICS
 
 
 def trained(record: Record) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from gcnbatch.worker import Workers
 
 if TYPE_CHECKING:
     from gcnbatch.run_report.examined import Examined
-    from gcnbatch.training.report import Report
+    from gcnbatch.training.fit_report import Report
 
 Result = TypeVar("Result")
 

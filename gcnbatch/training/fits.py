@@ -19,9 +19,9 @@ from gcnbatch.runners.choice import cohort_size, make_cohort
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.member import Member
 from gcnbatch.training.plan import Planned
-from gcnbatch.training.report import INLINE, Report
 
 SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")

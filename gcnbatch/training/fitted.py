@@ -15,9 +15,9 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import read_outputs
 from gcnbatch.training import run_files
+from gcnbatch.training.fit_report import METRICS, PREDICTIONS
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.plan import member_folders, member_numbers
-from gcnbatch.training.report import METRICS, PREDICTIONS
 
 _ROWS: TypeAdapter[dict[str, list[int]]] = TypeAdapter(dict[str, list[Annotated[int, Field(ge=0, lt=2**62)]]])
 

@@ -20,9 +20,9 @@ from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.runners.choice import cohort_size
 from gcnbatch.training import digest, warm_start
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fit_report import Report
 from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
-from gcnbatch.training.report import Report
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
 

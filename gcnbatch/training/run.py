@@ -25,9 +25,10 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import digest, event_file, report, run_files, warm_start
+from gcnbatch.training import digest, event_file, fit_report, run_files, warm_start
 from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fit_report import HERE, INLINE, Writer
 from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.member import OTHER_RATES
 from gcnbatch.training.member_files import HISTORY
@@ -41,7 +42,6 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
-from gcnbatch.training.report import HERE, INLINE, Writer
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
@@ -125,9 +125,9 @@ def resume(
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
         _check_libraries(config)
-        if (folder / report.METRICS).exists() and not extended:
+        if (folder / fit_report.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
-            return run_files.read_metrics(folder / report.METRICS, members=has_members(config))
+            return run_files.read_metrics(folder / fit_report.METRICS, members=has_members(config))
         for place in (folder, *member_folders(folder)):
             fileio.remove_abandoned(place)
         tree = config.model_dump(mode="json")
@@ -176,7 +176,7 @@ def _extended(config: Config, epochs: int) -> Config:
 def _reopen(folder: Path, config: Config) -> None:
     """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
     for place in (folder, *member_folders(folder)):
-        run_files.remove(place / report.METRICS)
+        run_files.remove(place / fit_report.METRICS)
     fileio.write_text(folder / CONFIG, config.to_toml())
 
 
@@ -274,8 +274,8 @@ def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, 
     known = {}
     places = {one.name: folder / one.name for one in planned if one.name}
     for name, place in places.items():
-        if (place / report.METRICS).exists():
-            known[name] = run_files.read_metrics(place / report.METRICS, members=False)
+        if (place / fit_report.METRICS).exists():
+            known[name] = run_files.read_metrics(place / fit_report.METRICS, members=False)
             history = run_files.read_history(place / HISTORY, known[name]["epochs"])
             if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
                 say(f"{place} {OTHER_RATES}; those that follow have those of now")

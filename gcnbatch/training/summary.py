@@ -13,9 +13,9 @@ from gcnbatch import fileio
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, read_outputs, write_table
-from gcnbatch.training import report
+from gcnbatch.training import fit_report
+from gcnbatch.training.fit_report import Writer
 from gcnbatch.training.plan import Planned
-from gcnbatch.training.report import Writer
 
 
 def summarise(
@@ -46,24 +46,24 @@ def summarise(
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     if any(len(one.split.test) for one in planned):
-        places = [folder / one.name / report.PREDICTIONS for one in planned]
+        places = [folder / one.name / fit_report.PREDICTIONS for one in planned]
         tested = [one.split.test for one in planned]
         rows, mean, std = pooled(
             tested, [read_outputs(path, header, len(part)) for path, part in zip(places, tested, strict=True)]
         )
         y = experiment.y[rows]
-        summary["out_of_fold"] = report.evaluate(header, y, mean)
+        summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
         predicted = Predictions(header, experiment.ids[rows], mean, std)
-        write_table(folder / report.PREDICTIONS, predicted, config.parquet)
+        write_table(folder / fit_report.PREDICTIONS, predicted, config.parquet)
         part = "test rows of all folds" if config.split.folds else "test rows"
         write.call(_draw, folder, header, y, mean, summary["out_of_fold"], part)
-    fileio.write_json(folder / report.METRICS, summary)
+    fileio.write_json(folder / fit_report.METRICS, summary)
     return summary
 
 
 def _draw(folder: Path, header: Header, *about: Any) -> None:
     y, outputs, figures, part = about
-    report.draw(folder, header, y, outputs, figures, part=part).result()
+    fit_report.draw(folder, header, y, outputs, figures, part=part).result()
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

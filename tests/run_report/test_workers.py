@@ -24,9 +24,9 @@ from gcnbatch.run_report import files, page, resample
 from gcnbatch.run_report import workers as module
 from gcnbatch.run_report.workers import Writer, report_workers
 from gcnbatch.training import plots, run
+from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.fitted import read_fits
 from gcnbatch.training.metrics import activate
-from gcnbatch.training.report import INLINE, Report
 from gcnbatch.worker import Workers
 from tests.test_worker import meet
 from tests.training.runs import environment
