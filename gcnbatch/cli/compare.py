@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, ResidentOption, listed, settings
+from gcnbatch.cli.configuration import DeviceOption, ResidentOption, names_of, settings
 
 EPILOG = """\b
 Examples:
@@ -72,7 +72,7 @@ def compare_backends(
     found = comparisons.compare_backends(
         config,
         data,
-        backends=listed(backends),
+        backends=names_of(backends),
         out=out,
         timeline=timeline,
         device=device,
