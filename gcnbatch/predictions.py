@@ -34,7 +34,7 @@ from gcnbatch import fileio, hdf5, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import json_line, printable
+from gcnbatch.text import json_line, listed, printable
 
 ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
@@ -69,6 +69,9 @@ class Predictions:
     errors: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Predictions: {len(self.ids):,} rows of {listed(self.names)}>"
 
     @property
     def names(self) -> tuple[str, ...]:

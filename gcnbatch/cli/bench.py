@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcnbatch.cli import bench_spgemm
-from gcnbatch.cli.configuration import DeviceOption, listed
+from gcnbatch.cli.configuration import DeviceOption, names_of
 
 if TYPE_CHECKING:
     from gcnbatch.bench.command import SpmmBench
@@ -110,7 +110,7 @@ def spmm(
         nnz_per_row=nnz_per_row,
         columns=() if columns is None else columns.split(","),
         seed=seed,
-        methods=listed(methods),
+        methods=names_of(methods),
         repeats=repeats,
         device=device or 0,
         compare=compare,

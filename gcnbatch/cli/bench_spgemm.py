@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, listed
+from gcnbatch.cli.configuration import DeviceOption, names_of
 
 EPILOG = """\b
 Classes, all at scale 1:
@@ -62,8 +62,8 @@ def spgemm(
 
     rows = benches.bench_spgemm(
         files or [],
-        classes=None if classes is None else listed(classes),
-        methods=listed(methods) if methods else None,
+        classes=None if classes is None else names_of(classes),
+        methods=names_of(methods) if methods else None,
         scale=scale,
         seed=seed,
         repeats=repeats,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key, listed
+from gcnbatch.cli.configuration import BACKENDS, DeviceOption, JobsOption, jobs_key, names_of
 
 app = typer.Typer(no_args_is_help=True, help="Run published suites of data sets.", rich_markup_mode=None)
 
@@ -64,9 +64,9 @@ def moleculenet(
     found = benches.moleculenet(
         data,
         out=out,
-        sets=listed(sets),
-        splits=listed(splits),
-        models=listed(models),
+        sets=names_of(sets),
+        splits=names_of(splits),
+        models=names_of(models),
         seeds=seeds,
         epochs=epochs,
         backend=backend,

@@ -15,7 +15,7 @@ from gcnbatch.cli.configuration import (
     DeviceOption,
     ResidentOption,
     SeedOption,
-    listed,
+    names_of,
     settings,
 )
 
@@ -75,7 +75,7 @@ def compare_backends(
     found = comparisons.compare_backends(
         config,
         data,
-        backends=listed(backends),
+        backends=names_of(backends),
         out=out,
         timeline=timeline,
         device=device,

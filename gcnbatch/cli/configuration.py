@@ -52,7 +52,7 @@ def jobs_key(text: str | None) -> Any:
     return int(text)
 
 
-def listed(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     """Return the names in ``A,B``."""
     return [name for name in (part.strip() for part in text.split(",")) if name]
 

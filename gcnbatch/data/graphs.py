@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import is_sparse
+from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -99,6 +100,12 @@ class GraphSet:
     splits: dict[str, Split] = field(default_factory=dict)
     graph_features: NDArray[np.float32] | None = None
     smiles: NDArray[np.str_] | None = None
+
+    def __repr__(self) -> str:
+        about = f"{self.n_graphs:,} graphs, {self.n_nodes:,} nodes, {self.n_edges:,} edges"
+        return (
+            f"<GraphSet {printable(self.header.name)}: {about}, {self.header.target} targets of {self.n_rows:,} rows>"
+        )
 
     @property
     def n_graphs(self) -> int:

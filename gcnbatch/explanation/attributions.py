@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
+from gcnbatch.text import listed
 
 Float64 = NDArray[np.float64]
 
@@ -83,6 +84,9 @@ class Attributions:
     edges: Float64
     joined: Joined
     steps: Int64
+
+    def __repr__(self) -> str:
+        return f"<Attributions: {self.graphs.n_graphs:,} graphs, {listed(self.names)}>"
 
     @property
     def atoms(self) -> Float64:

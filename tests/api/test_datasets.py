@@ -174,6 +174,15 @@ def test_arrays_become_those_of_the_format() -> None:
     assert small(x=np.eye(4, dtype=int) * 300).x.dtype == np.float32
 
 
+def test_what_a_notebook_shows_of_tables_and_sets_is_a_line() -> None:
+    assert repr(small()) == "<GraphSet arrays: 2 graphs, 4 nodes, 2 edges, binary targets of 2 rows>"
+    about = {"level": "graph", "target": "binary", "n_features": 1, "channel_names": ("bond",)}
+    for count, shown in ((1, "t0"), (3, "t0, t1, t2")):
+        header = gcnbatch.Header(name="set", task_names=tuple(f"t{k}" for k in range(count)), **about)
+        table = gcnbatch.Predictions(header, np.array(["a"]), np.zeros((1, count), np.float32))
+        assert repr(table) == f"<Predictions: 1 rows of {shown}>"
+
+
 def test_one_graph_needs_no_pointers_and_has_classes_of_nodes(tmp_path: Any) -> None:
     graphs = gcnbatch.graph_set(
         np.eye(3), [0, 1], [1, 2], [0, None, 2], level="node", task="multiclass", class_names=["a", "b", "c"]

@@ -113,6 +113,16 @@ def test_too_few_validation_rows_are_told_and_nothing_is_made_up() -> None:
     assert few["notes"][0] == "task 'task0' has no interval: 6 validation rows; 9 are needed"
 
 
+def test_without_calibrated_tasks_the_overall_error_bins_all_tasks_together() -> None:
+    y, outputs = binary_rows(40, 0)
+    uncertainty = Uncertainty.fit(BINARY, y[:3], outputs[:3])
+    assert uncertainty.calibrated(outputs) is None
+    found = figures.evaluate(uncertainty, y, outputs, 0.9)
+    known = ~np.isnan(y)
+    assert found["ece"] == pytest.approx(figures.reliability(y[known], outputs[known]).ece, rel=1e-9)
+    assert found["ece"] != np.mean([of["ece"] for of in found["tasks"].values()])
+
+
 def test_test_rows_without_labels_have_no_figures() -> None:
     for header, rows in ROWS.values():
         y, outputs = rows(200, 0)

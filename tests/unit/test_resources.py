@@ -34,7 +34,7 @@ def test_the_container_installs_extras_that_there_are() -> None:
     root = Path(__file__).parents[2]
     known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     text = (root / "Dockerfile").read_text(encoding="utf-8")
-    (extras,) = re.findall(r'"\$wheel\[([\w,]+),\$NVRTC\]"', text)
+    (extras,) = re.findall(r'"\$\{wheel\}\[([\w,]+),\$NVRTC\]"', text)
     assert {*extras.split(","), *re.findall(r"NVRTC=(\w+)", text)} <= set(known)
     for script in re.findall(r"(\.ci/\w+)", text):
         assert (root / script).is_file()
