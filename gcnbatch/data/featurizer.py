@@ -15,7 +15,7 @@ from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
 from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.molecule_features import graph_feature_names, molecule_features
-from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, MoleculeReader, Structure
+from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
 from gcnbatch.errors import MachineError
@@ -28,11 +28,11 @@ __all__ = [
     "load_rdkit",
     "read_molecule",
 ]
-_CHANNELS = {SINGLE: 0, DOUBLE: 1, TRIPLE: 2, AROMATIC: 3}  # places in BOND_CHANNELS
-# Atoms that RDKit changes where it looks at stereochemistry: a centre that is none gets its hydrogen back, and
-# hydrogens of their own are joined to their neighbours.
-# A text with a blank is refused with them.
-_STEREO = re.compile(r"[@\s]|\[\d*(?:H|#1)")
+_CHANNELS = np.zeros(5, np.int64)  # places in BOND_CHANNELS, by the type of a bond
+_CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
+# RDKit joins hydrogens of their own to their neighbours when it reads a molecule in one step. It refuses blanks.
+_ONE_STEP = re.compile(r"\s|\[\d*(?:H|#1)")
+_METAL = re.compile(r"\[(?!\d*(?:[BCNOFPSIbcnops](?![a-z])|Cl|Br))")  # also other elements that are rare in molecules
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ class MoleculeArrays:
 
 @dataclass(frozen=True)
 class _Molecule:
-    """A molecule that was read: its structure; atoms (N, 11), bonds of properties and features (D,) where asked for."""
+    """A molecule in its binary form; atoms (N, 11), bonds of properties and features (D,) where asked for."""
 
-    structure: Structure
+    binary: bytes
     atoms: NDArray[np.float32] | None
     properties: tuple[list[int], list[int]]
     features: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, structure: Structure, molecule: Any, options: FeaturizerOptions) -> _Molecule:
-        """Ask RDKit for what the structure lacks."""
+    def of(cls, binary: bytes, molecule: Any, options: FeaturizerOptions) -> _Molecule:
+        """Ask RDKit for what the binary form lacks."""
         return cls(
-            structure,
+            binary,
             extended_atoms(molecule) if options.atom_features == EXTENDED else None,
             property_bonds(molecule, options.bond_properties) if options.bond_properties else ([], []),
             molecule_features(molecule, options) if options.of_molecules else None,
@@ -108,8 +108,8 @@ class _Featurizer:
         self.reader = MoleculeReader(self.chem)
         self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
         steps = self.chem.SanitizeFlags
-        chirality = steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS
-        self._steps, self._done = int(steps.SANITIZE_ALL) & ~int(chirality), steps.SANITIZE_NONE
+        self._chirality = int(steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS)
+        self._steps, self._done = int(steps.SANITIZE_ALL) & ~self._chirality, steps.SANITIZE_NONE
         self._organic_steps = self._steps & ~int(steps.SANITIZE_CLEANUP_ORGANOMETALLICS)
 
     def read(self, text: str, options: FeaturizerOptions) -> Any:
@@ -117,25 +117,29 @@ class _Featurizer:
 
         Atoms, bonds and scaffolds are the same.
         """
-        if options.reads_all or _STEREO.search(text):
+        if options.reads_all or _ONE_STEP.search(text):
             return read_molecule(text, options)
         molecule = self.chem.MolFromSmiles(text, sanitize=False)
-        steps = self._steps if "[" in text else self._organic_steps  # metals are written in brackets
+        steps = self._steps if _METAL.search(text) else self._organic_steps
+        if "@" in text:
+            steps |= self._chirality
         if molecule is None or self.chem.SanitizeMol(molecule, steps, catchErrors=True) != self._done:
             return None
+        if "@" in text:  # an atom that turns out to be no centre gets its hydrogen back
+            self.chem.AssignStereochemistry(molecule, cleanIt=True, force=True)
         return molecule
 
-    def convert(self, text: str, options: FeaturizerOptions) -> tuple[Any, Structure | None, str]:
-        """Return molecule, structure and ""; without a structure, the reason, with a molecule if that is its size."""
+    def convert(self, text: str, options: FeaturizerOptions) -> tuple[Any, bytes, str]:
+        """Return molecule, binary form and ""; without a form, the reason, with a molecule if that is its size."""
         if reason := excess(text, options.max_nodes):
-            return text, None, reason
+            return text, b"", reason
         molecule = self.read(text, options)
         count = 0 if molecule is None else molecule.GetNumAtoms()
         if count == 0:
-            return None, None, complaint(self.chem, text)
+            return None, b"", complaint(self.chem, text)
         if 0 < options.max_nodes < count:
-            return molecule, None, f"{count} atoms, more than {options.max_nodes}"
-        return molecule, self.reader.read(molecule), ""
+            return molecule, b"", f"{count} atoms, more than {options.max_nodes}"
+        return molecule, self.reader.binary(molecule), ""
 
 
 @cache
@@ -174,85 +178,96 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
-            molecule, structure, refusal = tools.convert(text, options)
-            if structure is not None:
-                found.append(_Molecule.of(structure, molecule, options))
+            molecule, binary, refusal = tools.convert(text, options)
+            if binary:
+                found.append(_Molecule.of(binary, molecule, options))
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
             bad.append(BadMolecule(index, first_line(error)))
             continue
-        if structure is None:
+        if not binary:
             bad.append(BadMolecule(index, refusal, too_large=molecule is not None))
             continue
         rows.append(index)
         if scaffolds:
             molecules.append(molecule)
-    structures = [molecule.structure for molecule in found]
+    structures = tools.reader.read([molecule.binary for molecule in found])
     cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
+    if failures:
+        structures = structures.of(~np.isin(np.arange(len(found)), list(failures)))
     for place, reason in reversed(failures.items()):
         bad.append(BadMolecule(rows.pop(place), reason))
         del found[place], cores[place]
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
-        **_arrays(found, tools.reader.table, options),
+        **_arrays(found, structures, tools.reader.table, options),
         graph_features=_graph_features(found, options),
         scaffolds=tuple(cores),
         bad=tuple(sorted(bad, key=lambda row: row.index)),
     )
 
 
-def _arrays(found: list[_Molecule], table: AtomTable, options: FeaturizerOptions) -> dict[str, NDArray[Any]]:
+def _arrays(
+    found: list[_Molecule], structures: Structures, table: AtomTable, options: FeaturizerOptions
+) -> dict[str, NDArray[Any]]:
     """Return the arrays of `MoleculeArrays`: both directions of each bond, then the self-loops of each molecule.
 
     Bonds of a property follow the bonds of their molecule.
     """
-    base = len(options.bond_channel_names)
-    n_atoms = np.array([len(one.structure.atoms) for one in found], np.int64)
-    n_bonds = np.array([len(one.structure.types) + len(one.properties[1]) for one in found], np.int64)
+    n_atoms, n_bonds, ends, codes = _bonds(found, structures, options)
     n_edges = 2 * n_bonds + (n_atoms if options.self_loops else 0)
-    node_ptr, bond_ptr, edge_ptr = (_pointers(counts) for counts in (n_atoms, n_bonds, n_edges))
-    ends = np.array(
-        [end for one in found for part in (one.structure.ends, one.properties[0]) for end in part], np.int32
-    )
-    ends = ends.reshape(-1, 2)
-    codes = _CHANNELS if options.bond_channels else dict.fromkeys(_CHANNELS, 0)
-    of_bond = [
-        channel
-        for one in found
-        for channel in (*(codes[kind] for kind in one.structure.types), *(base + place for place in one.properties[1]))
-    ]
+    node_ptr, edge_ptr = _pointers(n_atoms), _pointers(n_edges)
     src, dst = np.zeros((2, edge_ptr[-1]), np.int32)
     channel = np.zeros(edge_ptr[-1], np.uint8)
-    at = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * bond_ptr[:-1], n_bonds)
+    at = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * (np.cumsum(n_bonds) - n_bonds), n_bonds)
     src[at], dst[at], src[at + 1], dst[at + 1] = ends[:, 0], ends[:, 1], ends[:, 1], ends[:, 0]
-    channel[at] = channel[at + 1] = np.array(of_bond, np.uint8)
+    channel[at] = channel[at + 1] = codes
     if options.self_loops:
         node = np.arange(node_ptr[-1]) - np.repeat(node_ptr[:-1], n_atoms)
         at = node + np.repeat(edge_ptr[:-1] + 2 * n_bonds, n_atoms)
         src[at] = dst[at] = node
         channel[at] = len(BOND_CHANNELS) if options.bond_channels else 0
-    bonds = (ends + np.repeat(node_ptr[:-1], n_bonds)[:, None])[np.array(of_bond, np.int64) < base]
+    bonds = structures.ends + np.repeat(node_ptr[:-1], structures.n_bonds)[:, None]
     return {
         "node_ptr": node_ptr,
         "edge_ptr": edge_ptr,
         "src": src,
         "dst": dst,
         "channel": channel,
-        "x": _atoms(found, table, options, node_ptr, bonds),
+        "x": _atoms(found, structures, table, options, node_ptr, bonds),
     }
 
 
+def _bonds(found: list[_Molecule], structures: Structures, options: FeaturizerOptions) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the numbers of atoms and bonds (G,), with bonds of properties; both ends (B, 2) and the channel (B,)."""
+    n_atoms, n_bonds, ends = structures.n_atoms, structures.n_bonds, structures.ends
+    codes = _CHANNELS[structures.types] if options.bond_channels else np.zeros(len(ends), np.int64)
+    if not options.bond_properties:
+        return n_atoms, n_bonds, ends, codes
+    base = len(options.bond_channel_names)
+    more = np.array([len(one.properties[1]) for one in found], np.int64)
+    own = [np.array([value for one in found for value in one.properties[place]], np.int64) for place in (0, 1)]
+    molecule = np.arange(len(found))
+    order = np.argsort(np.concatenate([np.repeat(molecule, n_bonds), np.repeat(molecule, more)]), kind="stable")
+    ends = np.concatenate([ends, own[0].reshape(-1, 2)])[order]
+    return n_atoms, n_bonds + more, ends, np.concatenate([codes, base + own[1]])[order]
+
+
 def _atoms(
-    found: list[_Molecule], table: AtomTable, options: FeaturizerOptions, node_ptr: NDArray[np.int64], bonds: Any
+    found: list[_Molecule],
+    structures: Structures,
+    table: AtomTable,
+    options: FeaturizerOptions,
+    node_ptr: Ints,
+    bonds: Ints,
 ) -> Any:
     """Return the atom features (N, F): int8, or float32 with those that are not whole numbers.
 
     `bonds` (B, 2) are the ends of all bonds, counted over the atoms of all molecules.
     """
     degrees = np.bincount(bonds.ravel(), minlength=int(node_ptr[-1]))
-    atoms = np.array([row for one in found for row in one.structure.atoms], np.int64)
-    columns: list[Any] = [table.features(atoms, degrees)]
+    columns: list[Any] = [table.features(structures.atoms, degrees)]
     if options.atom_features == EXTENDED:
         columns.append(np.concatenate([np.zeros((0, len(EXTENDED_NAMES)), np.float32), *(one.atoms for one in found)]))
     if options.walk:
@@ -267,5 +282,5 @@ def _graph_features(found: list[_Molecule], options: FeaturizerOptions) -> NDArr
     return np.stack(rows) if rows else np.zeros((0, len(graph_feature_names(options))), np.float32)
 
 
-def _pointers(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pointers(counts: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -8,14 +8,20 @@ returns them all in one call, as ``MolPickler.cpp`` of RDKit describes it:
   follows: charge, chirality, hybridisation, explicit hydrogens, explicit and implicit valence, radicals; a byte each.
 - A tag; then a bond: its two atoms, flags, and bytes for a type other than single, a direction, stereochemistry.
 
+A record's length is known from its own bytes, so the molecules of a chunk are decoded side by side: an array operation
+takes the next atom of each.
+
 RDKit must read old binaries, so a version never changes. `MoleculeReader` asks RDKit atom by atom where it finds
 another version, isotopes, labels, queries, or more than 255 atoms.
 """
 
 from __future__ import annotations
 
-from struct import unpack_from
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import HYBRIDISATIONS, Atom, AtomTable
 
@@ -25,36 +31,60 @@ _VERSION = b"\xef\xbe\xad\xde" + bytes(4) + (16).to_bytes(4, "little")
 _COUNTS, _ATOMS = 20, 30
 _ATOM_TAG, _BOND_TAG = 0x01, 0x0B
 _BYTE_ATOMS = 255  # numbers of more atoms take 4 bytes
-_BOND_STEREO = 0x02
 _CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS = 0x02, 0x04, 0x08, 0x10
 _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS = 0x20, 0x40, 0x80
 _VALUES = (_CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS, _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS)
-_ATOM_LENGTH = [6 + bin(flags).count("1") for flags in range(256)]
-# Bytes of a bond by its flags, without stereochemistry; 0: a query, or a flag that this version does not know.
-_BOND_LENGTH = [0 if flags & 0x91 else 3 + bool(flags & 0x08) + bool(flags & 0x04) for flags in range(256)]
-# Type of a bond by its flags; 0: in the next byte.
-_BOND_TYPE = [AROMATIC if flags & 0x40 else 0 if flags & 0x08 else SINGLE for flags in range(256)]
+_MOST_VALUES = 5  # that fit into a key of 8 bytes with atomic number, flags and bits
+_IS_AROMATIC, _NO_IMPLICIT = 0x40, 0x20
+_BOND_STEREO, _BOND_TYPE, _BOND_DIRECTION, _BOND_AROMATIC, _BOND_OTHER = 0x02, 0x08, 0x04, 0x40, 0x91
+_BYTES = np.arange(256)
+_N_VALUES = np.bitwise_count(_BYTES.astype(np.uint8)).astype(np.int64)
+_ATOM_LENGTH = 6 + _N_VALUES
+_KEPT = np.array([(1 << 8 * min(number, _MOST_VALUES)) - 1 for number in range(8 + 1)], np.int64)[_N_VALUES]
+_ODD_ATOM = 0xFFFFFF019F00  # of the first 6 bytes: flags and bits that mean labels, queries, isotopes
+_BOND_LENGTH = 3 + (_BYTES & _BOND_TYPE > 0) + (_BYTES & _BOND_DIRECTION > 0)  # without stereochemistry
+_TYPES = np.full(256, SINGLE, np.int64)
+_TYPES[[DOUBLE, TRIPLE]] = DOUBLE, TRIPLE
+_PADDING = bytes(16)  # records may be read past the end of the last molecule
+Ints = NDArray[np.int64]
 
 
-class Structure(NamedTuple):
-    """Atoms and bonds of a molecule with N atoms and B bonds.
+class Structures(NamedTuple):
+    """Atoms and bonds of G molecules with N atoms and B bonds together.
 
     Parameters
     ----------
-    atoms : list of int
-        Row of each atom (N) in the AtomTable.
-    ends : list of int
-        First and second atom of each bond (2 B).
-    types : list of int
-        Type of each bond (B).
-    plain : bool
+    n_atoms, n_bonds : int64, (G,)
+    atoms : int64, (N,)
+        Row of each atom in the AtomTable.
+    ends : int64, (B, 2)
+        First and second atom of each bond, counted in its molecule.
+    types : int64, (B,)
+    plain : bool, (G,)
         No isotopes, labels, queries or unusual sizes.
     """
 
-    atoms: list[int]
-    ends: list[int]
-    types: list[int]
-    plain: bool
+    n_atoms: Ints
+    n_bonds: Ints
+    atoms: Ints
+    ends: Ints
+    types: Ints
+    plain: NDArray[np.bool_]
+
+    def of(self, molecules: NDArray[np.bool_]) -> Structures:
+        """Return those of the molecules (G,) that are true."""
+        atoms, bonds = np.repeat(molecules, self.n_atoms), np.repeat(molecules, self.n_bonds)
+        counts = self.n_atoms[molecules], self.n_bonds[molecules]
+        return Structures(*counts, self.atoms[atoms], self.ends[bonds], self.types[bonds], self.plain[molecules])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Structures], places: Ints) -> Structures:
+        """Return the molecules of all parts in the order of their `places` (G,)."""
+        n_atoms, n_bonds, atoms, ends, types, plain = map(np.concatenate, zip(*parts, strict=True))
+        molecules = np.argsort(places)
+        of_atoms, of_bonds = (np.argsort(np.repeat(places, counts), kind="stable") for counts in (n_atoms, n_bonds))
+        counts = n_atoms[molecules], n_bonds[molecules]
+        return cls(*counts, atoms[of_atoms], ends[of_bonds], types[of_bonds], plain[molecules])
 
 
 class MoleculeReader:
@@ -64,67 +94,50 @@ class MoleculeReader:
         kinds = chem.HybridizationType
         number = chem.GetPeriodicTable().GetAtomicNumber
         self.table = AtomTable(number, [int(getattr(kinds, name)) for name in HYBRIDISATIONS])
-        self._tetrahedral, self._implicit = int(kinds.SP3), chem.ValenceType.IMPLICIT
+        self._chem, self._implicit = chem, chem.ValenceType.IMPLICIT
+        self._tetrahedral = int(kinds.SP3)
         self._types = {chem.BondType.DOUBLE: DOUBLE, chem.BondType.TRIPLE: TRIPLE}
-        self._rows: dict[bytes, int] = {}  # of the AtomTable, by an atom's bytes
+        self._rows: dict[int, int] = {}  # of the AtomTable, by an atom's key
 
-    def read(self, molecule: Any) -> Structure:
-        """Return the structure of a sanitised RDKit molecule."""
-        return self._from_binary(molecule.ToBinary(0)) or self._by_calls(molecule)
+    def binary(self, molecule: Any) -> bytes:
+        """Return a sanitised RDKit molecule as `read` takes it."""
+        return bytes(molecule.ToBinary(0))
 
-    def _from_binary(self, data: bytes) -> Structure | None:
-        """Return the structure in RDKit's binary form, None for what this reader does not know."""
-        n_atoms, n_bonds = unpack_from("<ii", data, _COUNTS)
-        if not data.startswith(_VERSION) or n_atoms > _BYTE_ATOMS or data[_ATOMS - 1] != _ATOM_TAG:
-            return None
-        rows, known, at = [], self._rows, _ATOMS
-        for _ in range(n_atoms):
-            end = at + _ATOM_LENGTH[data[at + 2]]
-            record = data[at:end]
-            row = known.get(record)
-            if row is None:
-                atom = self._atom(record)
-                if atom is None:
-                    return None
-                row = known[record] = self.table.row(atom)
-            rows.append(row)
-            at = end
-        if data[at] != _BOND_TAG:
-            return None
-        at += 1
-        ends: list[int] = []
-        types = []
-        for _ in range(n_bonds):
-            flags = data[at + 2]
-            length = _BOND_LENGTH[flags]
-            if not length:
-                return None
-            ends += data[at : at + 2]
-            types.append(_BOND_TYPE[flags] or _type(data[at + 3]))
-            at += length
-            if flags & _BOND_STEREO:
-                at += 2 + data[at + 1]
-        return Structure(rows, ends, types, True)
+    def read(self, binaries: Sequence[bytes]) -> Structures:
+        """Return the structures of molecules in RDKit's binary form."""
+        keyed = _decoded(binaries)
+        others = np.flatnonzero(~keyed.plain)
+        found = keyed.of(keyed.plain) if len(others) else keyed
+        found = found._replace(atoms=self._rows_of(found.atoms))
+        if not len(others):
+            return found
+        called = [self._by_calls(self._chem.Mol(binaries[place])) for place in others.tolist()]
+        return Structures.joined([found, *called], np.concatenate([np.flatnonzero(keyed.plain), others]))
 
-    def _atom(self, record: bytes) -> Atom | None:
-        """Return the atom of a record, None where it has an isotope, a label or a query."""
-        flags, present = record[1], record[2]
-        if flags & ~0x60 or present & 0x01 or any(record[3:6]):
-            return None
-        values = dict(zip((bit for bit in _VALUES if present & bit), record[6:], strict=True))
+    def _rows_of(self, keys: Ints) -> Ints:
+        values, inverse = np.unique(keys, return_inverse=True)
+        known = self._rows
+        for key in values.tolist():
+            if key not in known:
+                known[key] = self.table.row(self._atom(key.to_bytes(8, "little", signed=True)))
+        return np.array([known[key] for key in values.tolist()], np.int64)[inverse]
+
+    def _atom(self, key: bytes) -> Atom:
+        number, flags, present, *rest = key
+        values = dict(zip((bit for bit in _VALUES if present & bit), rest, strict=False))
         charge = values.get(_CHARGE, 0)
         return Atom(
-            record[0],
+            number,
             charge - 256 if charge > 127 else charge,
             values.get(_HYBRIDISATION, self._tetrahedral),
             values.get(_EXPLICIT_HYDROGENS, 0),
             values.get(_IMPLICIT_VALENCE, 0),
             values.get(_RADICALS, 0),
-            bool(flags & 0x40),
-            bool(flags & 0x20),
+            bool(flags & _IS_AROMATIC),
+            bool(flags & _NO_IMPLICIT),
         )
 
-    def _by_calls(self, molecule: Any) -> Structure:
+    def _by_calls(self, molecule: Any) -> Structures:
         rows = []
         for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
             values = Atom(
@@ -143,8 +156,72 @@ class MoleculeReader:
         for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
             ends += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
             types.append(AROMATIC if bond.GetIsAromatic() else self._types.get(bond.GetBondType(), SINGLE))
-        return Structure(rows, ends, types, False)
+        return Structures(
+            np.array([len(rows)]),
+            np.array([len(types)]),
+            np.array(rows, np.int64),
+            np.array(ends, np.int64).reshape(-1, 2),
+            np.array(types, np.int64),
+            np.zeros(1, bool),
+        )
 
 
-def _type(number: int) -> int:
-    return number if number in (DOUBLE, TRIPLE) else SINGLE
+def _decoded(binaries: Sequence[bytes]) -> Structures:
+    """Return structures with a key of 8 bytes for each atom: the first 3 of its record, then its values.
+
+    Molecules that are not plain have no meaning.
+    """
+    plain = np.array([data.startswith(_VERSION) for data in binaries], bool)
+    data = np.frombuffer(b"".join(binaries) + _PADDING, np.uint8)
+    start = np.concatenate([[0], np.cumsum([len(one) for one in binaries], dtype=np.int64)])[:-1]
+    counts = data[start[:, None] + np.arange(_COUNTS, _COUNTS + 8)].view("<i4").astype(np.int64)
+    plain &= (counts[:, 0] <= _BYTE_ATOMS) & (data[start + _ATOMS - 1] == _ATOM_TAG)
+    counts[~plain] = 0
+    n_atoms, n_bonds = counts.T
+    record = data[2:]  # at the place of a record, the byte that decides its length
+    at, end = _places(start + _ATOMS, n_atoms, _ATOM_LENGTH[record])
+    plain &= (data[end] == _BOND_TAG) | (n_atoms == 0)
+    bond, _ = _places(end + 1, n_bonds, _bond_lengths(data))
+    flags = record[bond]
+    own = np.where(flags & _BOND_TYPE, _TYPES[data[bond + 3]], SINGLE)
+    words: Ints = np.ndarray((len(data) - 7,), "<i8", data, strides=(1,))
+    first, values = words[at], record[at]
+    odd = (first & _ODD_ATOM > 0) | (_N_VALUES[values] > _MOST_VALUES)
+    for counted, refused in ((n_atoms, odd), (n_bonds, flags & _BOND_OTHER > 0)):
+        plain[np.repeat(np.arange(len(plain)), counted)[refused]] = False
+    return Structures(
+        n_atoms,
+        n_bonds,
+        (first & 0xFFFFFF) | (words[at + 6] & _KEPT[values]) << 24,
+        np.column_stack([data[bond], data[bond + 1]]).astype(np.int64),
+        np.where(flags & _BOND_AROMATIC, AROMATIC, own),
+        plain,
+    )
+
+
+def _bond_lengths(data: NDArray[np.uint8]) -> Ints:
+    """Return the length of a bond's record, if one begins there, for each place in the data."""
+    lengths = _BOND_LENGTH[data[2:]]
+    stereo = np.flatnonzero(data[2:] & _BOND_STEREO)
+    end = stereo + lengths[stereo] + 1
+    lengths[stereo] += 2 + data[np.minimum(end, len(data) - 1)]
+    return lengths
+
+
+def _places(at: Ints, counts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """Return the place of each record, molecule by molecule, and the end of the last of each molecule.
+
+    Parameters
+    ----------
+    at, counts : int64, (G,)
+        Place of each molecule's first record, and number of its records.
+    lengths : int64, (bytes,)
+        Length of the record that begins at a place.
+    """
+    following = np.minimum(np.arange(len(lengths)) + lengths, len(lengths) - 1)
+    places = np.empty((int(counts.max(initial=0)) + 1, len(at)), np.int64)
+    places[0] = at
+    for number in range(1, len(places)):
+        np.take(following, places[number - 1], out=places[number])
+    own = np.arange(len(places) - 1) < counts[:, None]
+    return places[:-1].T[own], places[counts, np.arange(len(at))]

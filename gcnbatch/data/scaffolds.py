@@ -6,21 +6,19 @@ of a core is computed once: `Scaffolds` finds the cores of a whole chunk with ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
-from gcnbatch.data.rdkit_binary import DOUBLE, TRIPLE, Structure
+from gcnbatch.data.rdkit_binary import DOUBLE, TRIPLE, Ints, Structures
 from gcnbatch.data.refusals import first_line
 
 MAX_MURCKO_ATOMS = 300  # RDKit decomposes larger molecules too slowly
 MAX_KNOWN = 100_000  # cores in memory, about 200 bytes each
 _CARBON = 6
-Ints = NDArray[np.int64]
 Key = tuple[bytes, ...]  # of a core: its atoms and its bonds
 
 
@@ -44,7 +42,7 @@ class Scaffolds:
         self._number: dict[tuple[object, ...], int] = {}
         self._known: dict[Key, str] = {}
 
-    def of(self, molecules: Sequence[Any], structures: Sequence[Structure]) -> tuple[list[str], dict[int, str]]:
+    def of(self, molecules: Sequence[Any], structures: Structures) -> tuple[list[str], dict[int, str]]:
         """Return the scaffold of each molecule, "" for one without rings, and why RDKit fails, by its place."""
         found: list[str] = []
         failures: dict[int, str] = {}
@@ -58,19 +56,16 @@ class Scaffolds:
                 found.append("")
         return found, failures
 
-    def _keys(self, structures: Sequence[Structure]) -> Iterator[Key | None]:
+    def _keys(self, structures: Structures) -> Iterator[Key | None]:
         """Yield what identifies the core of each molecule; () for one that must be computed, None without rings."""
-        sizes = [len(structure.atoms) for structure in structures]
-        n_bonds = [len(structure.types) for structure in structures]
-        node_ptr, bond_ptr = (np.concatenate([[0], np.cumsum(counts)]) for counts in (sizes, n_bonds))
-        local = _flat(structure.ends for structure in structures).reshape(-1, 2)
-        ends = local + np.repeat(node_ptr[:-1], n_bonds)[:, None]
-        types = _flat(structure.types for structure in structures)
+        n_atoms, n_bonds, rows, ends, types, plain = structures
+        node_ptr, bond_ptr = (np.concatenate([[0], np.cumsum(counts)]) for counts in (n_atoms, n_bonds))
+        ends = ends + np.repeat(node_ptr[:-1], n_bonds)[:, None]
         core = _cores(ends, int(node_ptr[-1]))
         multiple = (types == DOUBLE) | (types == TRIPLE)
         kept = core.copy()
         kept[ends[multiple & core[ends].any(axis=1)]] = True
-        kind = self._kinds_of(_flat(structure.atoms for structure in structures))
+        kind = self._kinds_of(rows)
         lost = np.bincount(ends[kept[ends].sum(axis=1) == 1].ravel(), minlength=len(core))
         kind = kind * 16 + np.where(kind % 2, np.minimum(lost, 15), 0)
         bonds = kept[ends].all(axis=1)
@@ -80,10 +75,10 @@ class Scaffolds:
         atom_bytes = kind[kept].astype(np.int32).tobytes()
         bond_bytes = np.column_stack([own_ends, types[bonds]]).astype(np.int16).tobytes()
         rings = np.add.reduceat(core, node_ptr[:-1]) > 0
-        for number, structure in enumerate(structures):
+        for number in range(len(plain)):
             atoms, pairs = slice(*4 * first[number : number + 2]), slice(*6 * first_bond[number : number + 2])
-            plain = (atom_bytes[atoms], bond_bytes[pairs]) if structure.plain else ()
-            yield plain if rings[number] else None
+            key = (atom_bytes[atoms], bond_bytes[pairs]) if plain[number] else ()
+            yield key if rings[number] else None
 
     def _look_up(self, key: Key, molecule: Any) -> str:
         scaffold = self._known.get(key)
@@ -105,10 +100,6 @@ class Scaffolds:
             seen = (atom.number, atom.charge, atom.explicit_hydrogens, atom.radicals, atom.aromatic, atom.no_implicit)
             self._kinds.append(2 * self._number.setdefault(seen, len(self._number)) + (not plain))
         return np.array(self._kinds, np.int64)[rows]
-
-
-def _flat(lists: Iterable[list[int]]) -> Ints:
-    return np.fromiter(chain.from_iterable(lists), np.int64)
 
 
 def _cores(ends: Ints, n_nodes: int) -> NDArray[np.bool_]:

@@ -19,6 +19,15 @@ ODD = (
     *("FS(F)(F)(F)F", "C1=CNC=C1", "c1cc2ccccc2[nH]1", "C[n+]1ccccc1", "O=C1C=CC(=O)C=C1", "C[N+]#[C-]", "*CC", "C~C"),
     *("[2H]C", "[13CH3]c1ccccc1", "[CH3:7]c1ccccc1", "[H]C", "[H][H]", "[H]/C=C/F", "[#1]C", "[Na+].[Cl-]"),
     *("F/C=C/F", "F/C=C\\C1CC1", "C[C@H](O)F", "CC[C@@H](CC)O", "OCC[C@@H]1CCNCC1", "C[C@]1(F)CC[C@H](O)C1"),
+    *("C[C@@H](C)O", "C[C@H]=C", "[C@H](F)(Cl)Br", "C[S@](=O)CC", "C[N@@H+](F)O", "[2H][C@H](C)O", "C[13C@H](C)F"),
+    *(
+        "C[C@H]1CC[C@@H](C)CC1",
+        "N[C@@H](Cc1ccccc1)C(=O)O",
+        "C[Si@H](F)Cl",
+        "[CH-]=[N@H+]",
+        "C[P@@H]CC",
+        "[Zn+2].[C@H](C)(F)O",
+    ),
     *("O=[Pt@SP1](Cl)(Cl)Br", "C->[Fe]", "Cl[Cr](=O)(=O)Cl", "C" * 300, "C1CCCCC1" + "C" * 260),
 )
 OPTIONS = (FeaturizerOptions(), FeaturizerOptions(bond_channels=True, self_loops=False))
