@@ -38,7 +38,7 @@ class SyncedSaved(NamedTuple):
 
 
 class DeviceDistributedOps:
-    """`gcnbatch.backends.base.Ops` on this rank's rows; all others are those of `local`.
+    """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
     Parameters as `gcnbatch.backends.cpu.distributed.DistributedOps`.
     """
