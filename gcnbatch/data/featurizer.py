@@ -66,18 +66,18 @@ class MoleculeArrays:
 
 @dataclass(frozen=True)
 class _Molecule:
-    """A molecule in its binary form; atoms (N, 11), bonds of properties and features (D,) where asked for."""
+    """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and features (D,) if asked for."""
 
-    binary: bytes
+    begun: bytes | Structures
     atoms: NDArray[np.float32] | None
     properties: tuple[list[int], list[int]]
     features: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, binary: bytes, molecule: Any, options: FeaturizerOptions) -> _Molecule:
-        """Ask RDKit for what the binary form lacks."""
+    def of(cls, begun: bytes | Structures, molecule: Any, options: FeaturizerOptions) -> _Molecule:
+        """Ask RDKit for what the reader does not read."""
         return cls(
-            binary,
+            begun,
             extended_atoms(molecule) if options.atom_features == EXTENDED else None,
             property_bonds(molecule, options.bond_properties) if options.bond_properties else ([], []),
             molecule_features(molecule, options) if options.of_molecules else None,
@@ -129,8 +129,8 @@ class _Featurizer:
             self.chem.AssignStereochemistry(molecule, cleanIt=True, force=True)
         return molecule
 
-    def convert(self, text: str, options: FeaturizerOptions) -> tuple[Any, bytes, str]:
-        """Return molecule, binary form and ""; without a form, the reason, with a molecule if that is its size."""
+    def convert(self, text: str, options: FeaturizerOptions) -> tuple[Any, bytes | Structures, str]:
+        """Return molecule, what was begun and ""; b"" and the reason for a bad one, with a molecule if too large."""
         if reason := excess(text, options.max_nodes):
             return text, b"", reason
         molecule = self.read(text, options)
@@ -139,7 +139,7 @@ class _Featurizer:
             return None, b"", complaint(self.chem, text)
         if 0 < options.max_nodes < count:
             return molecule, b"", f"{count} atoms, more than {options.max_nodes}"
-        return molecule, self.reader.binary(molecule), ""
+        return molecule, self.reader.begin(molecule), ""
 
 
 @cache
@@ -178,21 +178,21 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
-            molecule, binary, refusal = tools.convert(text, options)
-            if binary:
-                found.append(_Molecule.of(binary, molecule, options))
+            molecule, begun, refusal = tools.convert(text, options)
+            if begun:
+                found.append(_Molecule.of(begun, molecule, options))
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
             bad.append(BadMolecule(index, first_line(error)))
             continue
-        if not binary:
+        if not begun:
             bad.append(BadMolecule(index, refusal, too_large=molecule is not None))
             continue
         rows.append(index)
         if scaffolds:
             molecules.append(molecule)
-    structures = tools.reader.read([molecule.binary for molecule in found])
+    structures = tools.reader.read([molecule.begun for molecule in found])
     cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
     if failures:
         structures = structures.of(~np.isin(np.arange(len(found)), list(failures)))

@@ -45,6 +45,7 @@ _ODD_ATOM = 0xFFFFFF019F00  # of the first 6 bytes: flags and bits that mean lab
 _BOND_LENGTH = 3 + (_BYTES & _BOND_TYPE > 0) + (_BYTES & _BOND_DIRECTION > 0)  # without stereochemistry
 _TYPES = np.full(256, SINGLE, np.int64)
 _TYPES[[DOUBLE, TRIPLE]] = DOUBLE, TRIPLE
+_NOTHING = bytes(_ATOMS)  # stands for a molecule that is no binary form
 _PADDING = bytes(16)  # records may be read past the end of the last molecule
 Ints = NDArray[np.int64]
 
@@ -99,20 +100,26 @@ class MoleculeReader:
         self._types = {chem.BondType.DOUBLE: DOUBLE, chem.BondType.TRIPLE: TRIPLE}
         self._rows: dict[int, int] = {}  # of the AtomTable, by an atom's key
 
-    def binary(self, molecule: Any) -> bytes:
-        """Return a sanitised RDKit molecule as `read` takes it."""
-        return bytes(molecule.ToBinary(0))
+    def begin(self, molecule: Any) -> bytes | Structures:
+        """Return a sanitised RDKit molecule as `read` takes it: its binary form, or a structure if that is unusual.
 
-    def read(self, binaries: Sequence[bytes]) -> Structures:
-        """Return the structures of molecules in RDKit's binary form."""
-        keyed = _decoded(binaries)
+        What takes time in proportion to a molecule of any size is done here, where the caller limits it.
+        """
+        data: bytes = molecule.ToBinary(0)
+        large = int.from_bytes(data[_COUNTS : _COUNTS + 4], "little") > _BYTE_ATOMS
+        return self._by_calls(molecule) if large or not data.startswith(_VERSION) else data
+
+    def read(self, begun: Sequence[bytes | Structures]) -> Structures:
+        """Return the structures of molecules that were begun."""
+        keyed = _decoded([one if isinstance(one, bytes) else _NOTHING for one in begun])
         others = np.flatnonzero(~keyed.plain)
         found = keyed.of(keyed.plain) if len(others) else keyed
         found = found._replace(atoms=self._rows_of(found.atoms))
         if not len(others):
             return found
-        called = [self._by_calls(self._chem.Mol(binaries[place])) for place in others.tolist()]
-        return Structures.joined([found, *called], np.concatenate([np.flatnonzero(keyed.plain), others]))
+        called = [begun[place] for place in others.tolist()]
+        parts = [self._by_calls(self._chem.Mol(one)) if isinstance(one, bytes) else one for one in called]
+        return Structures.joined([found, *parts], np.concatenate([np.flatnonzero(keyed.plain), others]))
 
     def _rows_of(self, keys: Ints) -> Ints:
         values, inverse = np.unique(keys, return_inverse=True)
@@ -175,7 +182,7 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
     data = np.frombuffer(b"".join(binaries) + _PADDING, np.uint8)
     start = np.concatenate([[0], np.cumsum([len(one) for one in binaries], dtype=np.int64)])[:-1]
     counts = data[start[:, None] + np.arange(_COUNTS, _COUNTS + 8)].view("<i4").astype(np.int64)
-    plain &= (counts[:, 0] <= _BYTE_ATOMS) & (data[start + _ATOMS - 1] == _ATOM_TAG)
+    plain &= data[start + _ATOMS - 1] == _ATOM_TAG
     counts[~plain] = 0
     n_atoms, n_bonds = counts.T
     record = data[2:]  # at the place of a record, the byte that decides its length

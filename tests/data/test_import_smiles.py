@@ -409,7 +409,7 @@ def test_an_error_of_rdkits_code_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("\n\n****\nPre-condition Violation\n" + text * 99 + "\nBOOST: 1_85")
 
     monkeypatch.setattr(featurizer, "read_molecule", page)
-    (part,) = molecules.featurize(["F[C@H](Cl)Br"], PLAIN, processes=1)
+    (part,) = molecules.featurize(["[H]C(F)(Cl)Br"], PLAIN, processes=1)
     assert part.bad[0].reason == "RDKit: Pre-condition Violation"
 
 
