@@ -58,7 +58,7 @@ class Explainer:
     Raises
     ------
     InputError
-        For node-level models, unknown tasks, and a backend that has no gradients by inputs.
+        For node-level models and unknown tasks.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Explainer:
             raise InputError("explain", f"{members[0].place} predicts nodes", "a model of graphs")
         self.places = _places(self.header, tasks)  # of the explained outputs among the K
         self.names = tuple(output_names(self.header)[at] for at in self.places)
-        backend = choice.backend_with_operations("explanations")
+        backend = choice.fastest
         self.backend = backend.name
         self.joins = any(member.joins_graph_features for member in members)  # features of whole graphs
         self._rounds = [steps] if steps else ROUNDS

@@ -126,22 +126,6 @@ class BackendChoice:
         backend = self.backend_for([task])
         return registry.entry(backend.name).make_runner(backend, task)
 
-    def backend_with_operations(self, what: str) -> Backend:
-        """Return the fastest backend whose steps are operations; `what` needs them.
-
-        Raises
-        ------
-        InputError
-            The named backend trains in kernels of whole steps.
-        """
-        reason = f"{what}: its kernels compute whole training steps, and no gradients by inputs"
-        for backend in self._backends():
-            if registry.entry(backend.name).steps_are_operations:
-                if backend is not self.fastest:
-                    self._say(f"backend {backend.name}: {self.fastest.name} does not take {reason}")
-                return backend
-        raise _refused(self.fastest, reason)
-
     def _backends(self) -> Iterator[Backend]:
         """Yield the candidates, fastest first; each is opened once."""
         yield from tuple(self._opened)

@@ -1,4 +1,4 @@
-"""Gradients of a trained model's outputs by its inputs, on any backend whose steps are operations."""
+"""Gradients of a trained model's outputs by its inputs, by the operations of any backend."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InputGradientRunner:
     Parameters
     ----------
     backend : Backend
-        One whose steps are operations; see `gcnbatch.runners.choice.BackendChoice.backend_with_operations`.
+        Backend ``fused`` has the operations of ``batched``.
     model : Gcn
     weights : dict of float32 arrays
         Parameters and running statistics by name.

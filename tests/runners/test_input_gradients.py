@@ -1,4 +1,4 @@
-"""Gradients by inputs on every backend whose steps are operations, against the reference in float64."""
+"""Gradients by inputs on every backend, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from gcnbatch.model.gcn import build
 from gcnbatch.runners.input_gradients import InputGradientRunner
 from tests.builders import build_graphset
 
-BACKENDS = [
-    pytest.param(entry.name, marks=pytest.mark.gpu if entry.on_gpu else ())
-    for entry in registry.BACKENDS
-    if entry.steps_are_operations
-]
+BACKENDS = [pytest.param(entry.name, marks=pytest.mark.gpu if entry.on_gpu else ()) for entry in registry.BACKENDS]
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bond channels, maximum": ({"readout": "max", "dense": (9,), "head": (5,)}, {"n_channels": 4}),
     "one channel, sum": ({"widths": (33,)}, {"n_channels": 1}),
