@@ -22,6 +22,12 @@ from gcnbatch.training.experiment import Experiment
 from tests.builders import build_graphset
 from tests.ranks.threads import on_ranks
 
+MODELS: dict[str, dict[str, Any]] = {
+    "A X once": {"kind": "kipf", "widths": [16], "input_dropout": False},
+    "four layers": {"kind": "kipf", "widths": [16, 12, 8], "dropout": 0.3},
+    "batch norm": {"widths": [16, 16], "dropout": 0.2},
+}
+
 
 def write_one_graph(path: Path, **options: Any) -> Path:
     """Write a node-level set of one graph of random edges, some repeated."""
@@ -93,15 +99,7 @@ def reddit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"kind": "kipf", "widths": [16], "input_dropout": False},
-        {"kind": "kipf", "widths": [16, 12, 8], "dropout": 0.3},
-        {"widths": [16, 16], "dropout": 0.2},
-    ],
-    ids=["A X once", "four layers", "batch norm"],
-)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_losses_on_ranks_are_those_of_one_process_over_20_epochs(model: dict[str, Any], reddit: Path) -> None:
     config = resolve({"data": {"path": str(reddit)}, "model": model})
     with Dataset(reddit) as dataset:

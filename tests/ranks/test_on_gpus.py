@@ -22,7 +22,7 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training.experiment import Experiment
 from tests.ranks.device_threads import on_device_ranks
 from tests.ranks.launcher import mpirun
-from tests.ranks.test_large_graph import steps, write_one_graph
+from tests.ranks.test_large_graph import MODELS, steps, write_one_graph
 from tests.training.runs import assert_same_weights, gcnbatch, history, options, write_set
 
 pytestmark = pytest.mark.gpu
@@ -63,15 +63,7 @@ def test_ranks_train_what_one_process_trains(
                 np.testing.assert_array_equal(other[key], value, err_msg=str(key))
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"kind": "kipf", "widths": [16], "input_dropout": False},
-        {"kind": "kipf", "widths": [16, 12, 8], "dropout": 0.3},
-        {"widths": [16, 16], "dropout": 0.2},
-    ],
-    ids=["A X once", "four layers", "batch norm"],
-)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize(("scale", "ranks"), [(0.02, 3), (0.1, 2)])  # with 0.1, more than a million entries a rank
 def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(
     model: dict[str, Any], scale: float, ranks: int, tmp_path: Path

@@ -218,9 +218,7 @@ def check_stored_names(path: Path, names: Iterable[str]) -> None:
         Names the first such column.
     """
     for name in names:
-        if not name.isprintable():
-            place = f"{path}, column {quoted(name)}"
-            raise InputError(place, "invisible characters in its name", "printable ones", "Rename the column.")
+        _check_printable(path, name, name, "its name", "Rename the column.")
 
 
 def check_stored_labels(path: Path, column: str, labels: Iterable[str]) -> None:
@@ -232,11 +230,12 @@ def check_stored_labels(path: Path, column: str, labels: Iterable[str]) -> None:
         Names the first such label.
     """
     for label in labels:
-        if not label.isprintable():
-            place = f"{path}, column {quoted(column)}"
-            raise InputError(
-                place, f"invisible characters in label {quoted(label)}", "printable ones", "Write the label without."
-            )
+        _check_printable(path, column, label, f"label {quoted(label)}", "Write the label without.")
+
+
+def _check_printable(path: Path, column: str, text: str, what: str, hint: str) -> None:
+    if not text.isprintable():
+        raise InputError(f"{path}, column {quoted(column)}", f"invisible characters in {what}", "printable ones", hint)
 
 
 def split_names(option: str) -> list[str]:
