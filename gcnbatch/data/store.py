@@ -276,12 +276,8 @@ class Dataset:
 
     def rows(self, name: str, start: int, stop: int | None) -> NDArray[Any]:
         """Return rows of the array at this path, one of those that are read in slices."""
-        array = self._arrays[name]
-        if isinstance(array, np.ndarray):
-            return array[start:stop]
         with reading(self.path):
-            rows: NDArray[Any] = array[start:stop]
-            return rows
+            return self._arrays[name][start:stop]
 
     def _row_bytes(self, folder: str) -> int:
         """Return the bytes of one graph, node or edge; the mean for sparse features."""

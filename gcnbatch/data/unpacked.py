@@ -1,8 +1,8 @@
 """Unpacked chunks on disk: where the part of a set that memory does not hold is read from, once it is read again.
 
 Training draws graphs in random order, so each batch needs a few rows of many chunks. To unpack whole chunks for them
-costs more than all other work of a step. So a chunk that is unpacked for the second time goes to a file without a name,
-and from then on its rows are read from there alone.
+takes about ten times as long as to read the rows. So a chunk that is unpacked for the second time goes to a file
+without a name, and from then on its rows are read from there alone.
 """
 
 from __future__ import annotations

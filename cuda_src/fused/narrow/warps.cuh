@@ -8,10 +8,9 @@
 // a product is the sum of SLICES slices, a sum over rows first adds rows r and r + 8, then r + 4, r + 2 and r + 1. Products that
 // it adds are rounded first: a multiply-add would have other bits.
 // Launch: 512 threads, members in z; the warps of all blocks of a member share its tiles. Batch 50 of 19 nodes, 64 members on 132
-//   multiprocessors: 60 tiles, 2 blocks a member. Batches with
-//   more tiles than partial sums run the other phases.
-// Shared memory: dynamic; see `narrow.geometry.of_warps`. Lanes read 8 x 16 bytes of a row of weights, 4 x 16 bytes of rows of the
-//   tile, K + 4 floats apart: no bank conflicts.
+//   multiprocessors: 60 tiles, 2 blocks a member. Batches with more tiles than partial sums run the phases of blocks.
+// Shared memory: dynamic; see `narrow.geometry.forward_of_warps`, which has room for both. Lanes read 8 x 16 bytes of a row of
+//   weights, 4 x 16 bytes of rows of the tile, K + 4 floats apart: no bank conflicts.
 // Traffic and determinism: as the other phases.
 #pragma once
 

@@ -2,10 +2,11 @@
 //
 // Parameters, results and their bits are those of `backward_dw`. There, a block has a sum of dW' and 288 of its threads multiply.
 // Here, a block has GROUPS sums at once: a group of four warps owns a sum and waits for no other, so that groups multiply while
-// others load. A thread owns four columns p and up to MOST_K of the rows k.
+// others load. A thread owns four columns p of up to 4 OWN_QUADS + OWN_RESTS rows k.
 // Launch: 512 threads, members in z; the groups of all blocks of a member share its sums. 64 members on 132 multiprocessors: eight
-//   sums, 2 blocks a member. K is at most 80.
-// Shared memory: dynamic; see `narrow.geometry.dw_of_warps`. Half a warp reads 256 bytes of dY, the halves read one row of U each.
+//   sums, 2 blocks a member. K is at most MOST_OF_WARPS.
+// Shared memory: dynamic; see `narrow.geometry.backward_of_warps`. 16 neighbouring lanes read 256 bytes of a row of dY, and all of
+//   them the same 16 bytes of a row of U.
 // Traffic and determinism: as `backward_dw`.
 #pragma once
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -390,3 +392,11 @@ def test_prediction_weights_contain_batch_norm(form: type[Form], packing: str, t
         }
         assert {name: given[name].ptr for name in at_places} == {name: array.ptr for name, array in at_places.items()}
         assert given["epsilon"] == norm.epsilon
+
+
+def test_comments_of_kernels_name_functions_of_the_geometry_that_exist() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (cuda_sources() / "fused").rglob("*.cu*")]
+    named = {match for text in texts for match in re.findall(r"`(\w+)\.geometry\.(\w+)`", text)}
+    assert named
+    for folder, function in named:
+        assert callable(getattr(import_module(f"gcnbatch.backends.cuda.fused.{folder}.geometry"), function))
