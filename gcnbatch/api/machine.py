@@ -85,8 +85,10 @@ def build_kernels(
 
     names, sources = loader.architectures(architectures), list(Sources(cuda_sources()).values())
     place = None if folder is None else Path(folder)
-    wanted = [(KernelCache(place, replaceable=False), sources)]
-    wanted.append((KernelCache(place, cohort=True, replaceable=False), [one for one in sources if one.knows_cohorts]))
+    alone = KernelCache(place, replaceable=False)
+    cohort = KernelCache(place, cohort=True, replaceable=False)
+    wanted = [(alone, [one for one in sources if alone.takes(one)])]
+    wanted.append((cohort, [one for one in sources if one.knows_cohorts and cohort.takes(one)]))
     total = sum(len(of) for _, of in wanted) * len(names)
     with counter(total, " files", leave=False, quiet=not progress) as bar:
         built = [cache.build(of, name, lambda file: bar.update()) for name in names for cache, of in wanted]

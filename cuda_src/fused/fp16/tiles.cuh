@@ -14,6 +14,8 @@
 
 namespace fused {
 
+static_assert(!SHARES_LAUNCHES, "cohorts do not run the fp16 form");
+
 using Fp16 = unsigned short;  // its bits: NVRTC may come without cuda_fp16.h
 
 constexpr int TILE_ROWS = 144, FP16_PANEL = 64;  // rows of a tile; columns of a panel

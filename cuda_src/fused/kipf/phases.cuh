@@ -6,6 +6,8 @@
 
 namespace kipf {
 
+static_assert(!fused::SHARES_LAUNCHES, "cohorts do not run the Kipf form");
+
 constexpr int THREADS = 256, WARPS = THREADS / 32;  // of a block
 constexpr int SHORT_TASKS = 4;                      // tasks that share a block
 constexpr int COLUMNS = 4, MAX_LANES = 32;          // columns that a thread sums, as a float4; threads that share a row

@@ -19,6 +19,8 @@
 
 namespace fused {
 
+static_assert(SHARES_LAUNCHES, "a model alone runs the kernels of fused/narrow/step.cu");
+
 constexpr int LANE_ROWS = 4;                  // rows of a lane
 constexpr int LANE_QUADS = 2;                 // groups of four columns of a lane
 constexpr int TRANSPOSED_STRIDE = GROUP + 4;  // of transposed weights: the transposition has two-way bank conflicts
@@ -216,7 +218,7 @@ struct OwnArrays {
   }
   template <class T>
   __device__ __forceinline__ T* operator()(T* first) const {
-    return SHARES_LAUNCHES ? Members::move(first, units) : first;
+    return Members::move(first, units);
   }
 };
 

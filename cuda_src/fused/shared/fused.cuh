@@ -36,7 +36,7 @@ __device__ __forceinline__ void wait_for_previous() {
 // these pointers to its member's. All other arrays are shared. A single model is a cohort of one member.
 //
 // The host compiles these sources twice: IN_COHORT 1 for cohorts of several members, 0 for a model alone, which then pays
-// nothing for them.
+// nothing for them. A source that only one of them launches says so in a static_assert, and is compiled for it alone.
 constexpr int MAX_MEMBERS = 64;
 #ifndef IN_COHORT
 #define IN_COHORT 0

@@ -26,7 +26,7 @@ def check(device: int = 0) -> None:
     arch = compiler.arch_of(info.capability)
     if cache.compiler:
         loader.check_compiler(info, cache.compiler)
-    elif not all(cache.find(source, arch) for source in Sources(cuda_sources()).values()):
+    elif not all(cache.find(source, arch) for source in Sources(cuda_sources()).values() if cache.takes(source)):
         raise compiler.no_compiler()
 
 

@@ -15,7 +15,7 @@ import pytest
 from gcnbatch.backends.cuda.runtime import compiler, device, loader
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
 from gcnbatch.backends.cuda.runtime.device import Device
-from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.backends.cuda.runtime.sources import KernelSource, Sources
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.fake_pycuda import Fake
 
@@ -40,7 +40,7 @@ if [ "$1" = --list-gpu-code ]; then
   echo architectures >> "$folder/calls.txt"; printf 'sm_75\\nsm_80\\nsm_90\\nsm_121\\nsm_100\\n'; exit 0
 fi
 for last; do :; done
-sleep 0.2
+if [ "$GCNBATCH_TEST_SECONDS" ]; then sleep "$GCNBATCH_TEST_SECONDS"; fi
 echo "$last" >> "$folder/calls.txt"
 if [ "$GCNBATCH_TEST_HOST" ]; then echo "$GCNBATCH_TEST_HOST" >&2; exit 1; fi
 if grep -q 'not C' "$last"; then echo "$last(3): error: expected a declaration" >&2; exit 1; fi
@@ -77,9 +77,14 @@ def machine(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """The first device of the stand-in, opened, with all kernels of the package; they need no compiler."""
     monkeypatch.setattr("atexit.register", lambda function: None)
     monkeypatch.setattr(KernelCache, "build", lambda *about: None)
-    monkeypatch.setattr(KernelCache, "load", lambda *about: b"")
+    monkeypatch.setattr(KernelCache, "load", _empty_cubin)
     device._open[0] = Device(0, KernelCache(), package_sources())
     return fake
+
+
+def _empty_cubin(cache: KernelCache, source: KernelSource, arch: str) -> bytes:
+    assert cache.takes(source), f"{source.name} does not compile for what launches it"
+    return b""
 
 
 @functools.cache

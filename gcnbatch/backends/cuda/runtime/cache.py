@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from gcnbatch import fileio
 from gcnbatch.backends.cuda.runtime import compiler as compilers
 from gcnbatch.backends.cuda.runtime.compiler import NVCC_FLAGS, Compiler
-from gcnbatch.backends.cuda.runtime.sources import FOR_COHORTS, KernelSource
+from gcnbatch.backends.cuda.runtime.sources import ALONE, FOR_COHORTS, KernelSource
 from gcnbatch.errors import MachineError
 
 VERSIONS = "compilers.json"
@@ -94,6 +94,10 @@ class KernelCache:
             if version:
                 return compilers.Nvcc(path, version, architectures)
         return compilers.find_nvrtc()
+
+    def takes(self, source: KernelSource) -> bool:
+        """Return whether this cache compiles `source`, which may be for cohorts alone or for a model alone."""
+        return self._variant(source) in source.variants
 
     def load(self, source: KernelSource, arch: str) -> bytes:
         """Return the cubin of `source`; compile it if it is not in the cache.
@@ -195,7 +199,10 @@ class KernelCache:
 
     def _more(self, source: KernelSource) -> tuple[str, ...]:
         """Return further flags of a source."""
-        return (*self._fast, *(FOR_COHORTS if self._cohort and source.knows_cohorts else ()))
+        return (*self._fast, *self._variant(source))
+
+    def _variant(self, source: KernelSource) -> tuple[str, ...]:
+        return FOR_COHORTS if self._cohort and source.knows_cohorts else ALONE
 
     def _name(self, source: KernelSource, arch: str) -> str:
         """Return the cubin's file name; without a compiler, a pattern that matches any compiler."""

@@ -57,7 +57,7 @@ class Kernels(dict[str, Kernel]):
 
     def prepare(self, progress: Progress = lambda file: None) -> None:
         """Compile every kernel that is not in the cache. The first use of a kernel raises its failure."""
-        self._cache.build(self._sources.values(), self._arch, progress)
+        self._cache.build(filter(self._cache.takes, self._sources.values()), self._arch, progress)
 
     def allow_shared(self, kernel: Kernel, nbytes: int) -> None:
         """Allow `kernel` to use `nbytes` of dynamic shared memory, more than the default limit."""

@@ -23,8 +23,9 @@ from gcnbatch.backends.cuda.runtime.declarations import Declarations, declarator
 from gcnbatch.backends.cuda.runtime.layouts import Kind, Layout, python_name
 from gcnbatch.resources import cuda_sources
 
-COHORT = "IN_COHORT"  # macro of sources that are also compiled for several models (cuda_src/fused/shared/fused.cuh)
-FOR_COHORTS = (f"-D{COHORT}=1",)
+COHORT = "IN_COHORT"  # macro of sources that know cohorts of several models (cuda_src/fused/shared/fused.cuh)
+ALONE, FOR_COHORTS = (), (f"-D{COHORT}=1",)  # flags of the variants of such a source
+_ONLY = re.compile(r"^static_assert\((!?)(?:fused::)?SHARES_LAUNCHES\b", re.MULTILINE)
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
 _MACRO = r"(?:[A-Z_0-9]+\s+)?"  # for example of an attribute that not every architecture has
@@ -130,8 +131,19 @@ class KernelSource:
 
     @cached_property
     def knows_cohorts(self) -> bool:
-        """Whether it is also compiled for cohorts of several models, with `FOR_COHORTS`."""
+        """Whether a kernel for cohorts of several models differs from that for a model alone."""
         return any(COHORT in text for text in (self.text, *self.headers.values()))
+
+    @cached_property
+    def variants(self) -> tuple[tuple[str, ...], ...]:
+        """The flags of each variant that is launched: `ALONE`, `FOR_COHORTS` or both.
+
+        A source that is for one of them says so: ``static_assert(SHARES_LAUNCHES, …)`` or ``(!SHARES_LAUNCHES, …)``.
+        """
+        if not self.knows_cohorts:
+            return (ALONE,)
+        only = {sign for text in (self.text, *self.headers.values()) for sign in _ONLY.findall(text)}
+        return tuple(flags for flags, other in ((ALONE, ""), (FOR_COHORTS, "!")) if other not in only)
 
     @cached_property
     def declarations(self) -> Declarations:

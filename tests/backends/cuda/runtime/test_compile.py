@@ -25,7 +25,7 @@ from gcnbatch.backends.cuda.runtime.compiler import (
     nvcc_version,
     usages,
 )
-from gcnbatch.backends.cuda.runtime.sources import FOR_COHORTS, KernelSource, Sources
+from gcnbatch.backends.cuda.runtime.sources import KernelSource, Sources
 from gcnbatch.resources import cuda_sources
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
@@ -112,8 +112,7 @@ def test_every_kernel_compiles_without_warnings_and_spills(name: str, arch: str,
     compiler = find(name)
     if not knows(compiler, arch):
         pytest.skip(f"this {name} does not know {arch}")
-    wanted: list[tuple[KernelSource, tuple[str, ...]]] = [(source, ()) for source in sources.values()]
-    wanted += [(source, FOR_COHORTS) for source in sources.values() if source.knows_cohorts]
+    wanted = [(source, flags) for source in sources.values() for flags in source.variants]
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda one: compiler.compile(one[0], arch, one[1]).log, wanted))
     found = zip((source for source, _ in wanted), logs, strict=True)

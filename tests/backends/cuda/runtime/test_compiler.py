@@ -24,7 +24,7 @@ from gcnbatch.backends.cuda.runtime import compiler
 from gcnbatch.backends.cuda.runtime.cache import KernelCache, cache_folder
 from gcnbatch.backends.cuda.runtime.compiler import KernelCompileError, Nvcc, Nvrtc, Usage
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.backends.cuda.runtime.sources import ALONE, FOR_COHORTS, Sources
 from gcnbatch.errors import BackendUnavailable, MachineError
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.conftest import calls
@@ -195,6 +195,26 @@ def test_sources_flags_and_architecture_change_the_cubin_name(cache, folder, nvc
     assert build() == {"plain", "scale"}
 
 
+def test_kernels_of_one_variant_are_not_launched_in_the_other(tmp_path) -> None:
+    sources = Sources(cuda_sources())
+    alone, cohort = KernelCache(tmp_path), KernelCache(tmp_path, cohort=True)
+    taken = {name: (alone.takes(source), cohort.takes(source)) for name, source in sources.items()}
+    assert {name for name, by in taken.items() if by == (False, True)} == {"fused/narrow/warps.cu"}
+    assert {name.rpartition("/")[0] for name, by in taken.items() if by == (True, False)} == {
+        "fused/fp16",
+        "fused/kipf",
+    }
+    assert taken["fused/narrow/step.cu"] == taken["dense/relu.cu"] == (True, True)
+
+
+def test_the_compiler_refuses_a_variant_that_is_not_launched(real) -> None:
+    sources = Sources(cuda_sources())
+    with pytest.raises(KernelCompileError, match=r"a model alone runs the kernels of fused/narrow/step\.cu"):
+        real.compile(sources["fused/narrow/warps.cu"], "sm_90", ALONE)
+    with pytest.raises(KernelCompileError, match="cohorts do not run the Kipf form"):
+        real.compile(sources["fused/kipf/step.cu"], "sm_90", FOR_COHORTS)
+
+
 def test_fast_math_has_cubins_of_its_own(cache, sources, nvcc) -> None:
     cache.build(sources.values(), "sm_90")
     fast = KernelCache(cache.folder, fast_math=True)
@@ -223,7 +243,8 @@ def _build(arguments: tuple[Path, Path]) -> int:
     return len(KernelCache(place).build(Sources(folder).values(), "sm_90"))
 
 
-def test_concurrent_processes_compile_each_file_once(cache, folder, nvcc) -> None:
+def test_concurrent_processes_compile_each_file_once(cache, folder, nvcc, monkeypatch) -> None:
+    monkeypatch.setenv("GCNBATCH_TEST_SECONDS", "0.2")  # so that the second process comes while the first compiles
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         assert pool.map(_build, [(cache.folder, folder)] * 2, chunksize=1) == [0, 0]
     assert sorted(name for name in calls(nvcc) if name.endswith(".cu")) == ["plain.cu", "scale.cu"]

@@ -296,12 +296,13 @@ def test_the_compiler_agrees_with_all_constants_and_layouts(name: str, tmp_path:
     if name == "the test's own":
         (tmp_path / "header.cuh").write_text(HEADER)
         (tmp_path / "table.cu").write_text(TEXT)
-        found, place, name = of(), tmp_path, "table.cu"
+        found, flags, place, name = of(), (), tmp_path, "table.cu"
     else:
-        found, place = Sources(cuda_sources())[name].declarations, cuda_sources()
+        source, place = Sources(cuda_sources())[name], cuda_sources()
+        found, flags = source.declarations, source.variants[0]
     text = f'{NO_KERNELS}#include "{name}"\n{assertions(found)}\n'
     (tmp_path / "assertions.cu").write_text(text)
-    command = [nvcc, "-std=c++17", "-arch=sm_90a", f"-I{place}", "-ptx", "-o", "out.ptx", "assertions.cu"]
+    command = [nvcc, "-std=c++17", "-arch=sm_90a", f"-I{place}", *flags, "-ptx", "-o", "out.ptx", "assertions.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

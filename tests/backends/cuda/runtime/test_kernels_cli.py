@@ -47,6 +47,16 @@ def test_kernels_in_folders_are_listed_by_their_paths(call, nvcc: Path, folder: 
     assert sorted(built) == sorted(listed) == ["ops/scale.cu", "plain.cu"]
 
 
+def test_kernels_are_built_for_models_and_cohorts_as_their_sources_say(call, nvcc: Path, folder: Path) -> None:
+    shares = "constexpr bool SHARES_LAUNCHES = IN_COHORT != 0;\n"
+    only_alone, only_cohorts = 'static_assert(!SHARES_LAUNCHES, "");\n', 'static_assert(SHARES_LAUNCHES, "");\n'
+    for name, only in {"both": "", "alone": only_alone, "cohorts": only_cohorts}.items():
+        (folder / f"{name}.cu").write_text(f'{shares}{only}extern "C" __global__ void {name}(int n) {{}}\n')
+    built = [line.split()[0] for line in call("build", "--arch", "sm_80")[1].splitlines()[1:]]
+    assert built == ["alone.cu", "both.cu", "plain.cu", "scale.cu", "both.cu", "cohorts.cu"]
+    assert sorted(name for name in calls(nvcc) if name.endswith(".cu")) == sorted(built)
+
+
 def test_kernels_are_built_for_the_visible_devices(call, nvcc: Path, fake: Fake) -> None:
     fake.devices.append(("Fake 90", (9, 0)))
     code, out, _ = call("build")
