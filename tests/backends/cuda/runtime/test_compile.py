@@ -1,20 +1,23 @@
 """Every kernel compiles for every architecture without warnings and spills, and within its launch bounds.
 
-nvcc compiles each text that the preprocessor can make of the sources once, or for every architecture if NVRTC is
-missing. NVRTC, which has the same code generator and assembler but other built-in headers, compiles for the other
-architectures and for Hopper's, with all kernels.
+nvcc makes the PTX of each text that the preprocessor can make of a source once, and assembles it for every
+architecture of that text. NVRTC, which has the same code generator and assembler but other built-in headers, compiles
+for Hopper with all kernels, and for a GPU before it and one after it the texts that differ.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gcnbatch.backends.cuda.runtime.compiler import (
+    NVCC_FLAGS,
     Compiler,
     Nvcc,
     arch_of,
@@ -25,27 +28,24 @@ from gcnbatch.backends.cuda.runtime.compiler import (
     nvcc_version,
     usages,
 )
-from gcnbatch.backends.cuda.runtime.sources import KernelSource, Sources
+from gcnbatch.backends.cuda.runtime.sources import ALONE, KernelSource
 from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.conftest import package_sources
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
 HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernels
 # With it all that nvcc 13 offers.
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)]
+OF_NVRTC = ("sm_86", "sm_120")
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
 BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
 
 
-@pytest.fixture(scope="module")
-def sources() -> Sources:
-    return Sources(cuda_sources())
-
-
-def text_for(arch: str) -> tuple[bool, ...]:
+def text_for(source: KernelSource, arch: str) -> tuple[bool, ...]:
     """Return which `#if` conditions on the architecture hold. Equal results mean equal preprocessed texts."""
     number = arch.removeprefix("sm_").rstrip("a")
-    files = sorted(path for path in cuda_sources().rglob("*") if path.suffix in (".cu", ".cuh"))
-    conditions = [condition for path in files for condition in ARCH_CONDITION.findall(path.read_text(encoding="utf-8"))]
+    texts = (source.text, *source.headers.values())
+    conditions = [condition for text in texts for condition in ARCH_CONDITION.findall(text)]
     replaced = {
         "\\\n": " ",
         "defined(__CUDA_ARCH__)": "True",
@@ -59,17 +59,16 @@ def text_for(arch: str) -> tuple[bool, ...]:
     return tuple(eval(condition, {}) for condition in conditions)
 
 
-def cases() -> Iterator[Any]:
-    """Yield the pairs (compiler, architecture) to compile with and for."""
-    architectures = (HOPPER, *OTHERS)
-    first_of_text = {text_for(arch): arch for arch in reversed(architectures)}
-    texts = first_of_text.values() if find_nvrtc() else architectures
-    nvcc_compiles = texts if find_nvcc() else ()
-    for arch in architectures:
-        for name in ("nvcc", "NVRTC"):
-            if (arch in nvcc_compiles) == (name == "nvcc") or arch == HOPPER:
-                slow = () if arch == HOPPER else pytest.mark.slow
-                yield pytest.param(name, arch, marks=slow, id=f"{arch}-{name}")
+def has_equal_ptx(source: KernelSource, arch: str) -> tuple[bool, tuple[bool, ...]]:
+    """Return a key that is equal for architectures with equal PTX: the text, and which of two NVVM compiles it."""
+    return int(arch.removeprefix("sm_")) >= 100, text_for(source, arch)
+
+
+def variants() -> Iterator[Any]:
+    """Yield (source, flags) for all that is compiled."""
+    for source in package_sources().values():
+        for flags in source.variants:
+            yield pytest.param(source, flags, id=source.name + ("" if flags == ALONE else " for cohorts"))
 
 
 def find(name: str) -> Compiler:
@@ -81,7 +80,7 @@ def find(name: str) -> Compiler:
 
 
 def complaints(source: KernelSource, log: str) -> Iterator[str]:
-    """Yield the faults of a compiled file, from the output of compiler and assembler."""
+    """Yield the faults of a file compiled for one architecture, from the output of compiler and assembler."""
     yield from (line for line in log.splitlines() if "warning" in line)
     if set(re.findall(r"(\d+) bytes stack frame", log)) != {"0"}:
         yield f"{source.name} has a stack frame"
@@ -101,19 +100,61 @@ def complaints(source: KernelSource, log: str) -> Iterator[str]:
             yield f"{name} takes {usage.registers} registers, too many for its block"
 
 
+def by_architecture(log: str) -> dict[str, str]:
+    """Return the assembler's report for each architecture."""
+    found: dict[str, str] = {}
+    for part in re.split(r"^(?=ptxas info *: Compiling entry function)", log, flags=re.MULTILINE)[1:]:
+        arch = re.match(r".*? for '(sm_\w+)'", part)
+        assert arch
+        found[arch[1]] = found.get(arch[1], "") + part
+    return found
+
+
 def test_architectures_differ_in_text_by_generation_and_hopper_features() -> None:
-    assert text_for("sm_86") == text_for("sm_89") != text_for("sm_80")
-    assert len({text_for(arch) for arch in (HOPPER, "sm_75", "sm_80", "sm_90")}) == 4
+    sources = package_sources()
+    hopper, relu, rows = (sources[name] for name in ("fused/wide/layers.cu", "dense/relu.cu", "spmm/rows.cu"))
+    assert len({text_for(hopper, arch) for arch in (HOPPER, "sm_75", "sm_80", "sm_90")}) == 4
+    assert text_for(relu, "sm_75") == text_for(relu, HOPPER)
+    assert text_for(rows, "sm_86") == text_for(rows, "sm_89") != text_for(rows, "sm_80")
+    assert has_equal_ptx(relu, "sm_90") != has_equal_ptx(relu, "sm_100") == has_equal_ptx(relu, "sm_121")
 
 
-# One test for each case: tests of one case may run in several processes, and each would compile everything.
-@pytest.mark.parametrize(("name", "arch"), list(cases()))
-def test_every_kernel_compiles_without_warnings_and_spills(name: str, arch: str, sources: Sources) -> None:
+@pytest.mark.parametrize("name", ["nvcc", "NVRTC"])
+@pytest.mark.parametrize(("source", "flags"), list(variants()))
+def test_every_kernel_compiles_for_hopper_without_warnings_and_spills(
+    name: str, source: KernelSource, flags: tuple[str, ...]
+) -> None:
     compiler = find(name)
-    if not knows(compiler, arch):
-        pytest.skip(f"this {name} does not know {arch}")
-    wanted = [(source, flags) for source in sources.values() for flags in source.variants]
-    with ThreadPoolExecutor(2) as pool:
-        logs = list(pool.map(lambda one: compiler.compile(one[0], arch, one[1]).log, wanted))
-    found = zip((source for source, _ in wanted), logs, strict=True)
-    assert [complaint for source, log in found for complaint in complaints(source, log)] == []
+    assert knows(compiler, HOPPER)
+    assert list(complaints(source, compiler.compile(source, HOPPER, flags).log)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "flags"), list(variants()))
+def test_every_kernel_compiles_for_the_other_architectures(
+    source: KernelSource, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    nvcc = find("nvcc")
+    known = [arch for arch in OTHERS if knows(nvcc, arch)]
+    command = [nvcc.path, "-fatbin", *NVCC_FLAGS, *flags, f"-I{cuda_sources()}", "-Xptxas=-v"]
+    for _, group in groupby(known, lambda arch: has_equal_ptx(source, arch)):
+        equal = list(group)
+        command.append(f"-gencode=arch={equal[0].replace('sm', 'compute')},code=[{','.join(equal)}]")
+    command += ["-o", tmp_path / "out.fatbin", cuda_sources() / source.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in (done.stdout + done.stderr).splitlines() if "warning" in line] == []
+    logs = by_architecture(done.stdout + done.stderr)
+    assert sorted(logs) == sorted(known)
+    assert [(arch, fault) for arch, log in logs.items() for fault in complaints(source, log)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", OF_NVRTC)
+@pytest.mark.parametrize(("source", "flags"), list(variants()))
+def test_nvrtc_compiles_other_texts_than_that_of_hopper(
+    source: KernelSource, flags: tuple[str, ...], arch: str
+) -> None:
+    nvrtc = find("NVRTC")
+    if text_for(source, arch) != text_for(source, HOPPER):
+        assert list(complaints(source, nvrtc.compile(source, arch, flags).log)) == []
