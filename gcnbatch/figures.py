@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+DRAWN_MEMBERS = 5  # members of a run whose figures training draws; `gcnbatch report --figures` draws those of all
 
 
 def panels(rows: int, columns: int, width: float, height: float, grid: bool = True) -> tuple[Figure, list[Axes]]:

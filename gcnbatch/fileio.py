@@ -277,8 +277,8 @@ def write_text(path: StrPath, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def open_append(path: StrPath) -> IO[bytes]:
-    """Open a file to append to it; make it if there is none.
+def open_append(path: StrPath, buffering: int = -1) -> IO[bytes]:
+    """Open a file to append to it; make it if there is none. `buffering` is that of `open`.
 
     Raises
     ------
@@ -295,7 +295,7 @@ def open_append(path: StrPath) -> IO[bytes]:
         raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
 
     try:
-        return open(path, "ab", opener=regular)
+        return open(path, "ab", buffering, opener=regular)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             got = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
@@ -328,28 +328,44 @@ def open_append_only(path: StrPath, name: StrPath) -> IO[bytes]:
         stream.close()  # it became the output of a process that has ended since
 
 
-def append_line(path: StrPath, line: str) -> None:
-    """Append `line` and a newline to a file, as UTF-8; see `append`."""
-    append(path, f"{line}\n".encode())
+class AppendedFile:
+    """A file that grows. It is opened for the first append; whatever is appended survives the end of this process.
 
-
-def append(path: StrPath, data: bytes) -> None:
-    """Append to a file.
-
-    Raises
-    ------
-    InputError
-        As `open_append`.
-    MachineError
-        When the disk is full or not writable; the file may end with a part of the data.
+    Parameters
+    ----------
+    path : path
     """
-    try:
-        with open_append(path) as stream:
-            stream.write(data)
-    except OSError as error:
-        if disk_hint(error):
-            raise _write_error(path, error) from error
-        raise
+
+    def __init__(self, path: StrPath) -> None:
+        self._path = path
+        self._stream: IO[bytes] | None = None
+
+    def append(self, data: bytes) -> None:
+        """Append to the file.
+
+        Raises
+        ------
+        InputError
+            As `open_append`.
+        MachineError
+            When the disk is full or not writable; the file may end with a part of the data.
+        """
+        try:
+            if self._stream is None:
+                self._stream = open_append(self._path, buffering=0)
+            left = memoryview(data)
+            while left:
+                left = left[self._stream.write(left) :]
+        except OSError as error:
+            if disk_hint(error):
+                raise _write_error(self._path, error) from error
+            raise
+
+    def close(self) -> None:
+        """Close the file; another append opens it again."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 def write_json(path: StrPath, value: Any) -> None:

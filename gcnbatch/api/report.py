@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
 
 
-def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) -> Path:
+def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *, figures: bool = False) -> Path:
     """Write ``report.html`` of a run, a study or a comparison of runs or backends; return its path.
 
     Parameters
@@ -20,11 +20,14 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
         runs or of backends.
     say : callable
         Called with each message for the user.
+    figures : bool
+        Draw the figures of every model of a run. Training draws those of the first five only.
 
     Raises
     ------
     InputError
-        When the folder holds no finished result, or a file in it is damaged.
+        When the folder holds no finished result, a file in it is damaged, or figures are asked for of something other
+        than a run, or of a run whose data set is gone or has changed.
 
     Examples
     --------
@@ -34,12 +37,15 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
     'report.html'
     """
     from gcnbatch.backend_comparison.report_files import JSON
+    from gcnbatch.errors import InputError
     from gcnbatch.run_comparison.session import CONTENT
     from gcnbatch.training.run_files import refuse_links
     from gcnbatch.tuning.session import SETTINGS
 
     place = Path(folder)
     refuse_links(place)
+    if figures and any((place / name).is_file() for name in (SETTINGS, CONTENT, JSON)):
+        raise InputError("--figures", f"given with {place}", "the folder of a run")
     if (place / SETTINGS).is_file():
         from gcnbatch.tuning import session
 
@@ -54,4 +60,4 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None) ->
         return report_files.rewrite(place)
     from gcnbatch.run_report import files
 
-    return files.write(place, say=say)
+    return files.write(place, say=say, all_figures=figures)

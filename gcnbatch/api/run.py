@@ -232,10 +232,10 @@ class Run:
             [self.folder], data, tasks=tasks, steps=steps, backend=backend, device=device, processes=processes
         )
 
-    def report(self) -> Path:
+    def report(self, *, figures: bool = False) -> Path:
         """Write ``report.html`` and ``model_card.md`` again; return the path of the page.
 
-        A model card that was edited is kept.
+        A model card that was edited is kept. `figures`: also draw the figures of every model.
 
         Examples
         --------
@@ -246,7 +246,7 @@ class Run:
         """
         from gcnbatch.api.report import report
 
-        return report(self.folder)
+        return report(self.folder, figures=figures)
 
 
 def folder_of(run: Run | StrPath) -> Path:

@@ -14,6 +14,7 @@ from gcnbatch.api.run import Run, folder_of
 from gcnbatch.backends import registry
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
+from gcnbatch.figures import DRAWN_MEMBERS
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike, DataLike
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
 
 Say = Callable[[str], object]
+WRITERS = 64  # threads, which wait for report workers
 
 
 def train(
@@ -121,15 +123,20 @@ def train(
     has_gpu = _wake_gpu(tree)
     members, cores = _members(tree), len(os.sched_getaffinity(0))
     with ExitStack() as stack:
-        write = stack.enter_context(report_workers(has_gpu and cores > 1, members))
+        workers = report_workers(has_gpu and cores > 1, members)
+        early = members <= DRAWN_MEMBERS  # many members have many workers, which would slow the imports below
+        if early:
+            write = stack.enter_context(workers)
         checked = check(tree, config, options, settings)
         if baseline:
             _check_baseline(checked, graphs)
         from gcnbatch.training import run
 
+        if not early:
+            write = stack.enter_context(workers)
         place = None if out is None else Path(out)
         if has_gpu and members > 1:
-            writers = stack.enter_context(ThreadPoolExecutor(min(members, cores)))
+            writers = stack.enter_context(ThreadPoolExecutor(WRITERS))
             folder, _ = run.start(checked, place, quiet, say, write, writers, graphs)
         else:
             folder, _ = run.start(checked, place, quiet, say, write, graphs=graphs)

@@ -11,6 +11,7 @@ EPILOG = """\b
 Examples:
   gcnbatch report runs/tox21            after you changed or moved something
   gcnbatch report runs/tox21/baseline   the page of a run's baseline
+  gcnbatch report runs/cv --figures     also the figures of all models
   gcnbatch report study                 the page and the tables of a study
   gcnbatch report runs/compare-mine     the page of a comparison
 """
@@ -20,6 +21,9 @@ def report(
     run: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder of a run, a study or a comparison.", show_default=False)
     ],
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Draw the figures of all models of a run, not of five.")
+    ] = False,
 ) -> None:
     """Write the page of a run, a study or a comparison.
 
@@ -29,4 +33,4 @@ def report(
     from gcnbatch.api.report import report
     from gcnbatch.progress import write_line
 
-    typer.echo(str(report(run, say=write_line)))
+    typer.echo(str(report(run, figures=figures, say=write_line)))

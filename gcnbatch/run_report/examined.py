@@ -5,6 +5,7 @@ They need no other file of a run. So a run on a GPU examines its test rows in a 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,6 @@ from gcnbatch.run_report import examples, held_out, resample
 from gcnbatch.run_report.examples import Examples
 from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.run_report.resample import Intervals
-from gcnbatch.training.fit_report import Report
-from gcnbatch.training.summary import pooled
 
 
 class Examined(NamedTuple):
@@ -52,10 +51,7 @@ def examine(data: Dataset, rows: Int64, outputs: NDArray[np.float32], resampled:
     return Examined(tested, intervals, examples.choose(tested))
 
 
-def examine_report(report: Report) -> Examined | None:
-    """Examine the test rows of a fit whose report is not written yet; None if it has none."""
-    if "test" not in report.outputs:
-        return None
-    with Dataset(report.data, check=False) as data:
-        pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
-        return examine(data, pool.rows, pool.mean)
+def examine_file(path: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> Examined:
+    """Read test rows from a data set and examine them; see `examine`."""
+    with Dataset(path, check=False) as data:
+        return examine(data, rows, outputs, resampled)

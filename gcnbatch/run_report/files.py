@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gcnbatch import fileio
 from gcnbatch.pages.document import REPORT
-from gcnbatch.run_report import model_card, page
+from gcnbatch.run_report import late_figures, model_card, page
 from gcnbatch.run_report.examined import Examined
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.record import read
@@ -19,7 +19,11 @@ Say = Callable[[str], object]
 
 
 def write(
-    folder: Path, check_data: bool = True, say: Say = lambda line: None, examined: Examined | None = None
+    folder: Path,
+    check_data: bool = True,
+    say: Say = lambda line: None,
+    examined: Examined | None = None,
+    all_figures: bool = False,
 ) -> Path:
     """Write the page and the model card of a finished run; return the path of the page.
 
@@ -35,13 +39,18 @@ def write(
         Called with each message for the user.
     examined : Examined or None
         Its test rows, if they are examined already.
+    all_figures : bool
+        Draw the figures of every model; see `gcnbatch.run_report.late_figures`.
 
     Raises
     ------
     InputError
         When the folder is not that of a finished run, or a file in it is damaged.
     """
-    figures = Figures(read(folder, check_data, examined))
+    record = read(folder, check_data, examined)
+    if all_figures:
+        late_figures.draw(record)
+    figures = Figures(record)
     fileio.write_text(folder / REPORT, page.render(figures))
     card = folder / CARD
     if card.exists() and not model_card.is_unedited(run_files.read_text(card, "a model card")):

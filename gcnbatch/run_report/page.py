@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gcnbatch.figures import DRAWN_MEMBERS
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import (
     MISSING,
@@ -28,16 +29,16 @@ from gcnbatch.run_report.figures import Figures, number
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.trained import environment, trained
 from gcnbatch.text import printable
+from gcnbatch.training.fit_report import CURVES, RELIABILITY, TESTED
 from gcnbatch.training.metrics import label
 from gcnbatch.training.run import CONFIG
 
 LISTED = 500  # tasks or classes in a table
-PLOTTED = 5  # members whose reliability is shown
 _CALIBRATIONS = {"identity": "none is better", "temperature": "temperature", "isotonic": "isotonic"}
 PLOTS = {
-    "roc_pr.png": "ROC and precision-recall curves",
-    "confusion.png": "Confusion matrix",
-    "parity.png": "Predicted against measured values",
+    TESTED["binary"]: "ROC and precision-recall curves",
+    TESTED["multiclass"]: "Confusion matrix",
+    TESTED["regression"]: "Predicted against measured values",
 }
 
 
@@ -161,12 +162,12 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
         said.insert(0, f"Coverage, width and size are those of conformal intervals or sets at the level {level:.0%}.")
     plots = [
         details(fit.folder.name, plot)
-        for fit in (record.fits[:PLOTTED] if len(record.fits) > 1 else ())
-        if (plot := pictures.show(fit.folder / "uncertainty.png", f"Reliability of {fit.folder.name} on its test rows"))
+        for fit in (record.fits[:DRAWN_MEMBERS] if len(record.fits) > 1 else ())
+        if (plot := pictures.show(fit.folder / RELIABILITY, f"Reliability of {fit.folder.name} on its test rows"))
     ]
     return section(
         "Reliability",
-        pictures.show(record.folder / "uncertainty.png", "Reliability on the test rows"),
+        pictures.show(record.folder / RELIABILITY, "Reliability on the test rows"),
         *plots,
         table(header, rows, (0, 1) if chosen else (0,)) if names else Html(""),
         *(paragraph(text, "note") for text in said),
@@ -183,13 +184,11 @@ def _three_digits(value: object) -> str:
 
 
 def _courses(record: Record, pictures: Pictures) -> Html:
-    """Return the learning curves, of several models one after the other."""
-    if len(record.fits) == 1:
-        return section("Learning curves", pictures.show(record.folder / "learning_curves.png", "Learning curves"))
-    shown = []
-    for fit in record.fits:
+    """Return the learning curves; of several models in one figure, then one after the other."""
+    shown = [pictures.show(record.folder / CURVES, "Learning curves")]
+    for fit in record.fits if len(record.fits) > 1 else ():
         name, best = fit.folder.name, fit.metrics.get("best_epoch")
-        curves = pictures.show(fit.folder / "learning_curves.png", f"Learning curves of {name}")
+        curves = pictures.show(fit.folder / CURVES, f"Learning curves of {name}")
         if curves:
             shown.append(details(f"{name}: best epoch {number(best)} of {number(fit.metrics.get('epochs'))}", curves))
     return section("Learning curves", *shown)

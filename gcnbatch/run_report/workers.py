@@ -4,9 +4,9 @@ matplotlib and SciPy's optimisers take half a second to import, plots about as l
 model, the CPU cores are idle, so worker processes import meanwhile. After the last step they work side by side: one
 process per plot, one for the uncertainty, one for the page. Of the page, only the assembly waits for the plots; test
 rows are examined beside them (`gcnbatch.run_report.examined`). Training on the CPU leaves no core idle, so the main
-process writes that report.
+process writes that report. Of many members, most have no plots: a process writes such a report alone.
 
-This module imports nothing large: the workers start before the command imports NumPy.
+This module imports nothing large: the workers of few members start before the command imports NumPy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from gcnbatch.figures import DRAWN_MEMBERS
 from gcnbatch.worker import Workers
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gcnbatch.data.graphs import Int64
     from gcnbatch.run_report.examined import Examined
     from gcnbatch.training.fit_report import Report
 
@@ -32,21 +37,15 @@ Result = TypeVar("Result")
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
 PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.training.plots", "gcnbatch.uncertainty.plot")
 PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
-FIT_WORKERS = 4  # at most, for several members
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 
 
 class Pools(NamedTuple):
-    """The processes for fits, for plots and for the page; one pool for all three, if each takes a whole report."""
+    """The processes for uncertainty and reports without figures, for plots, and for the page."""
 
     fits: Workers
     plots: Workers
     page: Workers
-
-    @property
-    def whole(self) -> bool:
-        """Whether a worker takes a whole report."""
-        return self.fits is self.plots
 
 
 class Writer:
@@ -67,13 +66,14 @@ class Writer:
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
         if self._pools:
-            from gcnbatch.run_report.examined import examine_report
-
             try:
-                if self._pools.whole:
-                    return self._pools.page.submit(type(report).write, report).result()
-                if self._alone:
-                    self._examined = self._pools.page.submit(examine_report, report)
+                if not report.has_figures:
+                    return self._pools.fits.submit(type(report).write, report).result()
+                if self._alone and "test" in report.outputs:
+                    from gcnbatch.training.summary import pooled
+
+                    pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
+                    self.examine(report.data, pool.rows, pool.mean, True)
                 return report.write(self._pools.fits, self._pools.plots)
             except Exception:  # a worker failed; if the report itself is at fault, the call below raises again
                 self._pools = None
@@ -81,9 +81,20 @@ class Writer:
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return what a function returns that writes files of the run."""
+        return self._call("plots", function, *arguments)
+
+    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
+        """Start to examine the run's test rows; see `gcnbatch.training.fit_report.Writer`."""
+        if self._pools:
+            from gcnbatch.run_report.examined import examine_file
+
+            self._examined = self._pools.page.submit(examine_file, data, rows, outputs, resampled)
+
+    def _call(self, pool: str, function: Callable[..., Result], *arguments: Any) -> Result:
         if self._pools:
             try:
-                return self._pools.page.submit(function, *arguments).result()
+                found: Result = getattr(self._pools, pool).submit(function, *arguments).result()
+                return found
             except Exception:  # as above
                 self._pools = None
         return function(*arguments)
@@ -92,22 +103,22 @@ class Writer:
         """Write the page of the run, whose reports are written."""
         from gcnbatch.run_report.files import update
 
-        if self._pools and not self._pools.whole:
+        if self._pools:
             for pool in (self._pools.fits, self._pools.plots):
                 pool.shutdown(wait=False)  # they end while the page is written
         try:
             examined = self._examined.result() if self._examined else None
         except Exception:  # as above
             self._pools = examined = None
-        self.call(update, folder, examined)
+        self._call("page", update, folder, examined)
 
 
 @contextmanager
 def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
     """Yield what writes reports, in worker processes if `enabled`. They end with the context.
 
-    Without workers, this process writes the reports. A worker takes a part of a report. With at least as many members
-    as cores, a worker takes a whole report: the training process then only sends it.
+    Without workers, this process writes the reports. A worker takes a part of a report, or the whole of one without
+    figures: the training process then only sends it.
     """
     with ExitStack() as stack:
         yield Writer(_start(stack, members) if enabled and sys.executable else None, members == 1)
@@ -115,11 +126,13 @@ def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
 
 def _start(stack: ExitStack, members: int) -> Pools | None:
     """Return the pools, or None if a process or thread cannot be started."""
-    cores = len(os.sched_getaffinity(0))
-    kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [(cores, prepare_reports, (*FITS, *PAGE))]
-    if members < max(cores, 2):
-        plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * members, cores))
-        kinds = [(min(members, FIT_WORKERS), preload, FITS), (plotters, prepare_plots, ()), (1, preload, PAGE)]
+    half = max(len(os.sched_getaffinity(0)) // 2, 1)
+    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(members, DRAWN_MEMBERS), half))
+    kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
+        (min(members, half), preload, FITS),
+        (plotters, prepare_plots, ()),
+        (1, preload, PAGE),
+    ]
     started: list[Workers] = []
     try:
         for count, prepare, modules in kinds:
@@ -128,13 +141,7 @@ def _start(stack: ExitStack, members: int) -> Pools | None:
         return None
     for pool in started:
         stack.callback(pool.shutdown, wait=False)  # runs before any waiting shutdown: all pools end at the same time
-    return Pools(*started) if len(started) > 1 else Pools(*(3 * started))
-
-
-def prepare_reports(*modules: str) -> None:
-    """Import these modules and what plots need."""
-    preload(*modules)
-    prepare_plots()
+    return Pools(*started)
 
 
 def prepare_plots() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ class EventFile:
         data = event.SerializeToString()
         length = struct.pack("<Q", len(data))
         sums = (struct.pack("<I", self._checksum(part)) for part in (length, data))
-        fileio.append(self._path, length + next(sums) + data + next(sums))
+        with closing(fileio.AppendedFile(self._path)) as file:
+            file.append(length + next(sums) + data + next(sums))
 
 
 def check() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,15 @@ from gcnbatch import fileio
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_table
-from gcnbatch.training import checkpoint, metrics, plots
+from gcnbatch.training import checkpoint, metrics, plots, run_files
 from gcnbatch.training.checkpoint import Checkpoint
 from gcnbatch.uncertainty import figures as uncertainty_figures
 from gcnbatch.uncertainty import plot as uncertainty_plot
 from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 
 METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
+CURVES, RELIABILITY = "learning_curves.png", "uncertainty.png"
+TESTED = {"binary": "roc_pr.png", "multiclass": "confusion.png", "regression": "parity.png"}  # by kind of target
 
 
 class _InlineExecutor(Executor):
@@ -62,6 +64,8 @@ class Report:
         Level of conformal intervals and sets, for the figures of the test rows and as the default of `infer`.
     parquet : bool
         Also write predictions.parquet.
+    has_figures : bool
+        Draw plots. Otherwise those of an earlier report are removed.
     """
 
     folder: Path
@@ -75,6 +79,7 @@ class Report:
     course: dict[str, Any]
     level: float = LEVEL
     parquet: bool = False
+    has_figures: bool = True
 
     def write(self, fitter: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
         """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
@@ -85,15 +90,17 @@ class Report:
             Run `Uncertainty.fit` and the functions of `plots`.
         """
         plotted: list[Future[None]] = []
-        if self.history:
-            curves = self.folder / "learning_curves.png"
-            plotted.append(plotter.submit(plots.learning_curves, self.history, curves))
+        if not self.has_figures:
+            for name in (CURVES, RELIABILITY, TESTED[self.header.target]):
+                run_files.remove(self.folder / name)
+        elif self.history:
+            plotted.append(draw_curves(self.folder, self.history, plotter))
         uncertainty = self._uncertainty(fitter)
         figures = {}
         for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]
             figures[part] = evaluate(self.header, *rows)
-            if part == "test":
+            if part == "test" and self.has_figures:
                 plotted.append(draw(self.folder, self.header, *rows, figures[part], plotter))
         if "test" in self.outputs:
             predicted = Predictions(self.header, self.test_ids, self.outputs["test"])
@@ -104,7 +111,8 @@ class Report:
             checkpoint.save(self.folder / UNCERTAINTY, Checkpoint(fitted.arrays(), fitted.about()))
             if "test" in self.outputs:
                 rows = self.labels["test"], self.outputs["test"]
-                plotted.append(plotter.submit(uncertainty_plot.draw, fitted, *rows, self.folder / "uncertainty.png"))
+                if self.has_figures:
+                    plotted.append(draw_uncertainty(self.folder, fitted, *rows, plotter))
                 summary["uncertainty"] = uncertainty_figures.evaluate(fitted, *rows, self.level)
         for plot in plotted:
             plot.result()
@@ -132,6 +140,17 @@ class Writer(Protocol):
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns that writes files of the run."""
 
+    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
+        """Start to examine the run's test rows for its page, if that is quicker than later.
+
+        Parameters
+        ----------
+        data : Path
+            The data set.
+        rows, outputs, resampled
+            As `gcnbatch.run_report.examined.examine`.
+        """
+
 
 class _WriterHere:
     """`Writer` in this process."""
@@ -142,8 +161,23 @@ class _WriterHere:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
+    def examine(self, *about: Any) -> None:
+        pass
+
 
 HERE = _WriterHere()
+
+
+def draw_curves(folder: Path, history: Sequence[dict[str, Any]], plotter: Executor = INLINE) -> Future[None]:
+    """Start the plot of a fit's learning curves; `history` has rows of history.jsonl, `plotter` is as below."""
+    return plotter.submit(plots.learning_curves, history, folder / CURVES)
+
+
+def draw_uncertainty(
+    folder: Path, fitted: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], plotter: Executor = INLINE
+) -> Future[None]:
+    """Start the plot of the uncertainty of test rows; `y` and `outputs` as in `metrics.evaluate`."""
+    return plotter.submit(uncertainty_plot.draw, fitted, y, outputs, folder / RELIABILITY)
 
 
 def draw(
@@ -167,8 +201,9 @@ def draw(
     part : str
         Rows that are drawn, for the title.
     """
+    path = folder / TESTED[header.target]
     if header.target == "binary":
-        return plotter.submit(plots.roc_pr, metrics.curves(y, outputs), figures["tasks"], folder / "roc_pr.png", part)
+        return plotter.submit(plots.roc_pr, metrics.curves(y, outputs), figures["tasks"], path, part)
     if header.target == "multiclass":
-        return plotter.submit(plots.confusion, y, outputs, header.class_names, folder / "confusion.png", part)
-    return plotter.submit(plots.parity, y, outputs, figures["tasks"], folder / "parity.png", part)
+        return plotter.submit(plots.confusion, y, outputs, header.class_names, path, part)
+    return plotter.submit(plots.parity, y, outputs, figures["tasks"], path, part)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
 from gcnbatch.backends.base import Backend, CohortRunner
@@ -27,6 +28,33 @@ SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")
 Say = Callable[[str], object]
 Write = Callable[[Report], dict[str, Any]]
+
+
+class Fitted(NamedTuple):
+    """Results of a member.
+
+    Parameters
+    ----------
+    metrics : dict or concurrent.futures.Future
+        Content of its metrics.json; a future while its report is written.
+    epochs : int
+        Epochs that it has trained.
+    tested : float32, (R, K), or None
+        Outputs for its test rows; None: in its predictions.csv.
+    """
+
+    metrics: dict[str, Any] | Future[dict[str, Any]]
+    epochs: int
+    tested: NDArray[np.float32] | None = None
+
+    @classmethod
+    def read(cls, metrics: dict[str, Any]) -> Fitted:
+        """Return the results of a member whose report is written."""
+        return cls(metrics, metrics["epochs"])
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the metrics and return them."""
+        return self.metrics.result() if isinstance(self.metrics, Future) else self.metrics
 
 
 class Fits:
@@ -66,18 +94,14 @@ class Fits:
         self._folder, self._backend, self._jobs = folder, backend, jobs
         self._quiet, self._say, self._write = quiet, say, write
         self._planned: dict[Member, Planned] = {}
-        self._metrics: dict[str, Future[dict[str, Any]]] = {}
+        self._fitted: dict[str, Fitted] = {}
         self._said: set[str] = set()
 
-    def fit(self, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
-        """Train these members to the end and write their reports; return their metrics by name."""
+    def fit(self, planned: Sequence[Planned]) -> dict[str, Fitted]:
+        """Train these members to the end and start to write their reports; return their results by name."""
         self._planned = {Member(one.experiment, one.split): one for one in planned}
         loop.fit(list(self._planned), self._form, self._report, self._quiet)
-        metrics = {name: written.result() for name, written in self._metrics.items()}
-        for member, one in self._planned.items():
-            if member.files:
-                member.files.end(metrics[one.name])
-        return metrics
+        return self._fitted
 
     def _form(self, waiting: Sequence[Member]) -> CohortRunner:
         tasks = [member.task for member in waiting]
@@ -115,8 +139,17 @@ class Fits:
                 if (logits := logits_of[i]) is not None:
                     outputs[member][part] = member.outputs(logits)
         for member in ended.values():
-            found = _report(cohort, member, outputs[member])
-            self._metrics[self._planned[member].name] = self._writers.submit(self._write, found)
+            one = self._planned[member]
+            found = _report(cohort, member, outputs[member], one.is_drawn)
+            written = self._writers.submit(self._written, member, found)
+            self._fitted[one.name] = Fitted(written, member.position.epoch, outputs[member].get("test"))
+
+    def _written(self, member: Member, report: Report) -> dict[str, Any]:
+        """Write a member's report and return its metrics."""
+        metrics = self._write(report)
+        if member.files:
+            member.files.end(metrics)
+        return metrics
 
 
 def _rows(member: Member, part: str) -> Any:
@@ -124,7 +157,7 @@ def _rows(member: Member, part: str) -> Any:
     return rows if len(rows) else None
 
 
-def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Report:
+def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
     experiment, parts = member.experiment, member.split.parts()
     return Report(
@@ -139,6 +172,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any]) -> Re
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
         parquet=experiment.config.parquet,
         level=experiment.config.train.level,
+        has_figures=has_figures,
     )
 
 

@@ -21,7 +21,7 @@ from gcnbatch.training.member import Member
 from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
 
-SAVERS = 8  # threads that write checkpoints
+THREADS = 8  # that score validation rows, and write checkpoints: each waits for the disk several times
 Form = Callable[[Sequence[Member]], CohortRunner]  # makes a cohort of the first of these members
 Done = Callable[[CohortRunner, dict[int, Member]], object]  # takes the finished members of a cohort by number
 
@@ -61,8 +61,8 @@ def fit(
     waiting = list(members)
     while waiting:
         cohort = form(waiting)
+        here, waiting = waiting[: cohort.size], waiting[cohort.size :]
         try:
-            here, waiting = waiting[: cohort.size], waiting[cohort.size :]
             CohortLoop(cohort, here, quiet, after_epoch, tolerant).train()
             ended = {i: member for i, member in enumerate(here) if member.position.finished}
             if done and ended:
@@ -74,6 +74,8 @@ def fit(
                 member.leave(cohort.state(i))
             waiting = [*left.values(), *waiting]
         finally:
+            for member in here:
+                member.rest()
             cohort.close()
 
 
@@ -100,7 +102,8 @@ class CohortLoop:
         for i, member in enumerate(self.members):
             self._enter(i, member)
         # `Member.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
-        with np.errstate(over="ignore", invalid="ignore"), self._stop, self._progress() as progress:
+        quietly = np.errstate(over="ignore", invalid="ignore")
+        with quietly, ThreadPoolExecutor(THREADS) as self._threads, self._stop, self._progress() as progress:
             self._counted = time.monotonic()
             while self._is_worth_it(running := self._running()):
                 self._epoch(running, progress)
@@ -127,15 +130,16 @@ class CohortLoop:
         following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
         if any(batches is not None for batches in following):
             self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
+        logits = self.validate(list(running))  # a device computes them right after the last step
         losses = self._losses(running)
-        logits = self.validate(list(losses))
         self._count_time(running)
         share = (time.monotonic() - began) / len(running)
         rows = []
-        for i, loss in losses.items():
+        scores = self._threads.map(lambda i: running[i].validation.score(logits[i]), losses)
+        for (i, loss), score in zip(losses.items(), scores, strict=True):
             done = epochs[i]
             assert done is not None
-            rows.append(running[i].end_epoch(done, loss, logits[i], share, self._state_of(i)))
+            rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))
         self._after_epoch(running)
         self._keep(running)
         if rows:
@@ -190,8 +194,7 @@ class CohortLoop:
         saved = {i: member for i, member in running.items() if member.files and (everyone or member.position.finished)}
         if saved:
             states = [self.cohort.state(i) for i in saved]
-            with ThreadPoolExecutor(SAVERS) as savers:  # each waits for the disk several times
-                list(savers.map(Member.save, saved.values(), states))
+            list(self._threads.map(Member.save, saved.values(), states))
         if everyone:
             self._saved_at = time.monotonic()
         if self._stop.made:

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.backends.base import MemberEpoch
-from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.training import metrics
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
 from gcnbatch.training.event_file import EventFile
@@ -23,6 +21,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.member_files import MemberFiles, is_weight
 from gcnbatch.training.position import Position
 from gcnbatch.training.schedule import learning_rate, rates_differ
+from gcnbatch.training.validation import Score, Validation
 
 OTHER_RANKS = "other roundings than on the same number to the end"
 OTHER_RATES = "had other learning rates than this version gives for its schedule"
@@ -53,6 +52,8 @@ class Member:
         Graphs that this process trained on, and the member's share of the time.
     failure : GcnbatchError or None
         Why it cannot go on.
+    validation : Validation
+        Scores its validation rows.
     """
 
     def __init__(self, experiment: Experiment, split: Split) -> None:
@@ -67,6 +68,7 @@ class Member:
         self.step_seconds: list[float] = []
         self.graphs, self.seconds = 0, 0.0
         self.failure: GcnbatchError | None = None
+        self.validation = Validation(experiment, split, self.scaling)
         self._graphs = experiment.source.graphs_of(split.train)
         self._next: tuple[int, list[Int64]] | None = None  # an epoch and its batches
         self._carried: Arrays | None = None  # state of a cohort that was closed
@@ -137,6 +139,11 @@ class Member:
         """Keep the state for the next cohort."""
         self._carried = state
 
+    def rest(self) -> None:
+        """Close the files, until the next epoch."""
+        if self.files:
+            self.files.close()
+
     def save(self, state: Arrays) -> None:
         """Write a checkpoint, if the member has a folder."""
         if self.files:
@@ -161,10 +168,8 @@ class Member:
             self._next = epoch, shuffled_batches(self._graphs, self.train.batch_size, config.seed, epoch)
         return self._next[1]
 
-    def end_epoch(
-        self, done: MemberEpoch, loss: float, logits: NDArray[np.float32] | None, seconds: float, state: State
-    ) -> dict[str, Any]:
-        """Score the epoch, write its history row, keep the best weights; return the row.
+    def end_epoch(self, done: MemberEpoch, loss: float, score: Score, seconds: float, state: State) -> dict[str, Any]:
+        """Write the epoch's history row, keep the best weights; return the row.
 
         Parameters
         ----------
@@ -172,25 +177,23 @@ class Member:
             What `epoch` returned.
         loss : float
             Mean training loss.
-        logits : (R, K) or None
+        score : Score
             Of the validation rows.
         seconds : float
             The member's share of the epoch's time.
         """
-        valid_loss, value = self._score(logits)
         seen = sum(len(batch) for batch in done.batches[done.first :])
         row = {
             "epoch": done.epoch + 1,
             "train_loss": loss,
-            "valid_loss": valid_loss,
-            **({} if self.monitor == "loss" else {f"valid_{self.monitor}": value}),
+            "valid_loss": score.loss,
+            **({} if self.monitor == "loss" else {f"valid_{self.monitor}": score.monitored}),
             "learning_rate": done.learning_rate,
             "seconds": round(seconds, 4),
             "graphs_per_second": round(seen / max(seconds, 1e-9), 1),
         }
         self.graphs += seen
-        monitored = valid_loss if self.monitor == "loss" else value
-        if self.position.end_epoch(monitored, metrics.higher_is_better(self.monitor), self.train):
+        if self.position.end_epoch(score.monitored, metrics.higher_is_better(self.monitor), self.train):
             self.best = {name: array for name, array in state().items() if is_weight(name)}
         self.rows.append(row)
         if self.files:
@@ -224,22 +227,7 @@ class Member:
 
     def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the model's outputs: probabilities, or values in the unit of the targets."""
-        if self.header.target == "regression":
-            return self.scaling.undo(logits)
-        return metrics.activate(self.header.target, logits)
-
-    def _score(self, logits: NDArray[np.float32] | None) -> tuple[float | None, float | None]:
-        """Return the loss of the validation rows (unweighted, standardised as in training) and the monitored metric."""
-        if logits is None:
-            return None, None
-        y = self.experiment.y[self.split.valid]
-        loss = Loss(self.header.target, uniform_weights(self.header))
-        scaled = self.scaling.apply(y) if self.header.target == "regression" else y
-        total, weight, _ = loss(CpuOps(), logits, scaled, loss.weights)
-        mean = total / weight if weight and math.isfinite(total) else None
-        if self.monitor == "loss":
-            return mean, mean
-        return mean, metrics.score(self.monitor, self.header.target, y, self.outputs(logits))
+        return self.validation.outputs(logits)
 
 
 def _ranks(count: int) -> str:

@@ -53,12 +53,17 @@ class MemberFiles:
     ) -> None:
         self.folder, self._events = folder, events
         self._data, self._fingerprint, self._about = data, fingerprint, about
+        self._history = fileio.AppendedFile(folder / HISTORY)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write an epoch's row to the history."""
-        fileio.append_line(self.folder / HISTORY, json.dumps(row, allow_nan=False))
+        """Write an epoch's row to the history, which stays open until `close`."""
+        self._history.append(f"{json.dumps(row, allow_nan=False)}\n".encode())
         if self._events:
             self._events.append(row)
+
+    def close(self) -> None:
+        """Close the history."""
+        self._history.close()
 
     def end(self, metrics: Mapping[str, Any]) -> None:
         """Note the metrics of the finished fit."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
+from gcnbatch.figures import DRAWN_MEMBERS
 from gcnbatch.training.experiment import Experiment
 
 GENERATED = "data.h5"  # a run's own synthetic set
@@ -31,12 +32,20 @@ class Planned:
     experiment : Experiment
         With the member's own seeds: trained alone with this configuration, it ends with the same bits.
     split : Split
+    number : int
+        Its place in the run, from 0.
     """
 
     name: str
     title: str
     experiment: Experiment
     split: Split
+    number: int
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether training draws the member's figures."""
+        return self.number < DRAWN_MEMBERS
 
 
 def plan(experiment: Experiment) -> list[Planned]:
@@ -45,7 +54,7 @@ def plan(experiment: Experiment) -> list[Planned]:
     Repeat r (from 1) has the split seed of the run plus r - 1, model m the run's seed plus m - 1.
     """
     config = experiment.config
-    found = []
+    found: list[Planned] = []
     for repeat in range(config.split.repeats):
         parts = _splits(experiment, repeat)
         for (fold, split), model in product(enumerate(parts), range(config.train.ensemble)):
@@ -53,7 +62,7 @@ def plan(experiment: Experiment) -> list[Planned]:
             name = "-".join(f"{what}{number + 1}" for what, number, _ in numbers)
             title = ", ".join(f"{what} {number + 1} of {count}" for what, number, count in numbers)
             own = experiment.like(seeded(config, repeat, model)) if numbers else experiment
-            found.append(Planned(name, title, own, split))
+            found.append(Planned(name, title, own, split, len(found)))
     return found
 
 

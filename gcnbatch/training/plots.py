@@ -66,6 +66,40 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
     save(figure, path)
 
 
+def members_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath) -> None:
+    """Draw loss and each validation metric over epochs: a thin line per member, and a thick line of their mean.
+
+    Parameters
+    ----------
+    histories : sequence of lists of dict
+        Of each member, as in `learning_curves`. The mean at an epoch is over members that trained it and have a value.
+    path : path
+        PNG file.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    epochs = np.arange(1, max(map(len, histories)) + 1)
+    keys = dict.fromkeys(key for history in histories for row in history for key in row)
+    curves = {key: np.stack([_padded(_values(history, key), len(epochs)) for history in histories]) for key in keys}
+    figures = [key for key in keys if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
+    figure, axes = panels(1, 1 + len(figures), width=4.6, height=3.4)
+    of_losses = [("train_loss", "training", BLUE), ("valid_loss", "validation", ORANGE)]
+    for key, label, colour in of_losses:
+        if key in curves and _any(curves[key]):
+            _member_lines(axes[0], epochs, curves[key], label, colour)
+    axes[0].set_ylabel("loss")
+    for ax, key in zip(axes[1:], figures, strict=True):
+        _member_lines(ax, epochs, curves[key], "validation", ORANGE)
+        ax.set_ylabel(metrics.label(key.removeprefix("valid_")))
+    for ax in axes:
+        if ax.lines:
+            legend_above(ax)
+        ax.set_xlabel("epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    _name_part(figure, f"{len(histories)} models; thick: mean")
+    save(figure, path)
+
+
 def roc_pr(
     curves: Sequence[metrics.Curves | None], tasks: Mapping[str, dict[str, Any]], path: StrPath, part: str = ""
 ) -> None:
@@ -198,6 +232,16 @@ def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metr
     legend_above(ax)
 
 
+def _member_lines(ax: Axes, epochs: NDArray[Any], curves: NDArray[np.float64], label: str, colour: str) -> None:
+    """Draw a line for each row of `curves`, (members, epochs), and their mean."""
+    known = np.isfinite(curves)
+    count = known.sum(axis=0)
+    mean = np.divide(np.where(known, curves, 0.0).sum(axis=0), count, out=np.full(len(epochs), np.nan), where=count > 0)
+    ax.plot(epochs, curves.T, color=colour, linewidth=0.6, alpha=0.4)
+    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(epochs) <= 30 else {}
+    ax.plot(epochs, mean, color=colour, linewidth=2.0, label=label, **style)
+
+
 def _name_part(figure: Figure, part: str) -> None:
     if part:
         figure.suptitle(part, x=0.01, ha="left", fontsize=10)
@@ -284,6 +328,11 @@ def _summary(task: dict[str, Any]) -> str:
 def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:
     values = (row.get(key) for row in history)
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _padded(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return the values, followed by NaN up to a length."""
+    return np.concatenate([values, np.full(length - len(values), np.nan)])
 
 
 def _any(values: NDArray[np.float64]) -> bool:

@@ -143,7 +143,9 @@ def run_calls(
 def fit_members(folder: str, config: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Fit these members of a run in this process and return their metrics by name."""
     planned, backend = _opened(folder, config)
-    return Fits(Path(folder), backend, 0, True, lambda line: None, Report.write).fit([planned[name] for name in names])
+    fits = Fits(Path(folder), backend, 0, True, lambda line: None, Report.write)
+    fitted = fits.fit([planned[name] for name in names])
+    return {name: one.result() for name, one in fitted.items()}
 
 
 @lru_cache(maxsize=1)

@@ -29,7 +29,7 @@ from gcnbatch.training import digest, event_file, fit_report, run_files, warm_st
 from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_report import HERE, INLINE, Writer
-from gcnbatch.training.fits import Fits, Say
+from gcnbatch.training.fits import Fits, Fitted, Say
 from gcnbatch.training.member import OTHER_RATES
 from gcnbatch.training.member_files import HISTORY
 from gcnbatch.training.plan import (
@@ -253,10 +253,11 @@ def _fit(
     digest.check(folder, experiment, CHANGED)
     if count := splits.left_out(experiment.config.split, experiment.split_rows):
         say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
-    known = _known_metrics(folder, planned, say)
+    known = {name: Fitted.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
-        known |= fit_in_processes(folder, config, missing, backend, count, say, lock)
+        found = fit_in_processes(folder, config, missing, backend, count, say, lock)
+        known |= {name: Fitted.read(metrics) for name, metrics in found.items()}
     elif missing and (ranks := world.current()) and not has_members(config):
         say(f"{ranks.size} ranks train one model together")
         with on_all_ranks(ranks, folder, config, backend) as make:
@@ -265,8 +266,8 @@ def _fit(
         if world.current():
             say("the last model trains on rank 0; the other ranks are idle")
         known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
-    results = [known[one.name] for one in planned]
-    return summarise(folder, planned, results, write) if planned[0].name else results[0]
+    fitted = [known[one.name] for one in planned]
+    return summarise(folder, planned, fitted, write, writers) if planned[0].name else fitted[0].result()
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:

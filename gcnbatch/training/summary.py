@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,27 +14,67 @@ from gcnbatch import fileio
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, read_outputs, write_table
-from gcnbatch.training import fit_report
+from gcnbatch.training import fit_report, plots, run_files
 from gcnbatch.training.fit_report import Writer
+from gcnbatch.training.fits import Fitted
+from gcnbatch.training.member_files import HISTORY
 from gcnbatch.training.plan import Planned
 
 
 def summarise(
-    folder: Path, planned: Sequence[Planned], results: Sequence[dict[str, Any]], write: Writer
+    folder: Path, planned: Sequence[Planned], fitted: Sequence[Fitted], write: Writer, writers: Executor
 ) -> dict[str, Any]:
-    """Write and return the run's metrics; write the predictions of its test rows in the data set's order.
+    """Write and return the run's metrics; write the predictions of its test rows in the data set's order, and plots.
 
     Parameters
     ----------
     folder : Path
         The run's folder, with a folder for every member.
-    planned, results
-        The members and their metrics, in order.
+    planned, fitted
+        The members and their results, in order. Reports of members may still be written meanwhile.
     write : Writer
-        Draws the plot of all test rows.
+        Writes files of the run.
+    writers : concurrent.futures.Executor
+        Runs `write`.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
+    histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
+    written = [writers.submit(write.call, draw_curves, folder, histories)]
+    pool, figures = _tested(folder, planned, fitted), None
+    if pool:
+        y, part = experiment.y[pool.rows], "test rows of all folds" if config.split.folds else "test rows"
+        one_split = config.split.folds == 0 and config.split.repeats == 1
+        write.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
+        figures = fit_report.evaluate(header, y, pool.mean)
+        written.append(writers.submit(write.call, _draw, folder, header, y, pool.mean, figures, part))
+        predicted = Predictions(header, experiment.ids[pool.rows], pool.mean, pool.std)
+        table = folder / fit_report.PREDICTIONS, predicted, config.parquet
+        written.append(writers.submit(write.call, write_table, *table))
+    summary = _summary(planned, [one.result() for one in fitted])
+    if figures:
+        summary["out_of_fold"] = figures
+    for one in written:
+        one.result()
+    fileio.write_json(folder / fit_report.METRICS, summary)
+    return summary
+
+
+def _tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[Fitted]) -> Pooled | None:
+    """Return the outputs for all test rows; None if there are none."""
+    rows = [one.split.test for one in planned]
+    if not any(map(len, rows)):
+        return None
+    header, outputs = planned[0].experiment.header, []
+    for one, found in zip(planned, fitted, strict=True):
+        path = folder / one.name / fit_report.PREDICTIONS
+        outputs.append(read_outputs(path, header, len(one.split.test)) if found.tested is None else found.tested)
+    return pooled(rows, outputs)
+
+
+def _summary(planned: Sequence[Planned], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the members' metrics, their mean and deviation, and what holds for all."""
+    config = planned[0].experiment.config
     summary: dict[str, Any]
     if config.split.repeats == config.train.ensemble == 1:
         summary = {"folds": list(results)}
@@ -45,25 +86,31 @@ def summarise(
     summary["epochs"] = config.train.epochs
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
-    if any(len(one.split.test) for one in planned):
-        places = [folder / one.name / fit_report.PREDICTIONS for one in planned]
-        tested = [one.split.test for one in planned]
-        rows, mean, std = pooled(
-            tested, [read_outputs(path, header, len(part)) for path, part in zip(places, tested, strict=True)]
-        )
-        y = experiment.y[rows]
-        summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
-        predicted = Predictions(header, experiment.ids[rows], mean, std)
-        write_table(folder / fit_report.PREDICTIONS, predicted, config.parquet)
-        part = "test rows of all folds" if config.split.folds else "test rows"
-        write.call(_draw, folder, header, y, mean, summary["out_of_fold"], part)
-    fileio.write_json(folder / fit_report.METRICS, summary)
     return summary
 
 
 def _draw(folder: Path, header: Header, *about: Any) -> None:
     y, outputs, figures, part = about
     fit_report.draw(folder, header, y, outputs, figures, part=part).result()
+
+
+def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
+    """Draw the learning curves of all members of a run into one figure.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    histories : sequence of (Path, int)
+        The members' histories, and the epochs in each.
+
+    Raises
+    ------
+    InputError
+        When a history is damaged.
+    """
+    rows = [run_files.read_history(path, epochs) for path, epochs in histories]
+    plots.members_curves(rows, folder / fit_report.CURVES)
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

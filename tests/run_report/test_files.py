@@ -99,6 +99,14 @@ def test_folds_have_their_spread_and_a_learning_curve_each(runs: Path) -> None:
     assert "random, 3 folds, seed 0" in text
 
 
+def test_the_page_of_folds_shows_the_learning_curves_of_all_in_one_figure(runs: Path, tmp_path: Path) -> None:
+    folds = Path(shutil.copytree(runs / "folds", tmp_path / "run"))
+    shutil.copy(runs / "molecules" / "roc_pr.png", folds / "learning_curves.png")
+    shutil.copy(runs / "molecules" / "roc_pr.png", folds / "fold2" / "learning_curves.png")
+    write(folds)
+    assert re.findall('alt="(Learning curves.*?)"', page(folds)) == ["Learning curves", "Learning curves of fold2"]
+
+
 def test_one_graph_shows_classes_and_no_molecules(runs: Path) -> None:
     assert "Test rows by class" in headings(runs / "nodes")
     text = page(runs / "nodes")

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +112,13 @@ def test_workers_write_the_same_bytes_as_this_process(
             assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
 
 
-def test_a_worker_writes_a_whole_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    request.getfixturevalue("only_in_workers")
+@pytest.mark.usefixtures("only_in_workers")
+def test_a_worker_writes_a_whole_report_without_figures(tmp_path: Path) -> None:
+    (tmp_path / "roc_pr.png").touch()  # of an earlier end of the run
     with report_workers(enabled=True, members=2) as write:
-        metrics = write(report(tmp_path, rows=60))
+        metrics = write(replace(report(tmp_path, rows=60), has_figures=False))
     assert metrics == json.loads((tmp_path / "metrics.json").read_text())
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "predictions.csv", UNCERTAIN[0]}
 
 
 # ------------------------------------------------------------------------------------------------ without workers
@@ -222,9 +222,11 @@ print(sorted(name for name in set(sys.modules) - known if not name.startswith(("
 
 
 @pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("arguments", [(), ("--folds", "6")], ids=["one model", "many"])
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_training_starts_workers_on_a_gpu_only(
     has_gpu: bool,
+    arguments: tuple[str, ...],
     pools: list[Workers],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -233,7 +235,7 @@ def test_training_starts_workers_on_a_gpu_only(
     running: list[int] = []
 
     def start(
-        config: object, folder: Path, quiet: bool, say: object, write: Write, **more: object
+        config: object, folder: Path, quiet: bool, say: object, write: Write, *more: object, **named: object
     ) -> tuple[Path, dict[str, Any]]:
         running.append([process.poll() for process in processes(pools)].count(None))
         return folder, {}
@@ -242,7 +244,7 @@ def test_training_starts_workers_on_a_gpu_only(
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(run, "start", start)
     monkeypatch.setattr(files, "update", print)
-    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path), *arguments])
     with pytest.raises(SystemExit) as left:
         app.main()
     assert left.value.code in (0, None)
@@ -252,11 +254,11 @@ def test_training_starts_workers_on_a_gpu_only(
 
 
 @pytest.mark.usefixtures("light_workers")
-@pytest.mark.parametrize(("members", "expected"), [(2, [2, 5, 1]), (5, [5])])
-def test_several_members_have_more_workers_up_to_one_per_core(
+@pytest.mark.parametrize(("members", "expected"), [(2, [2, 6, 1]), (5, [5, 7, 1]), (100, [7, 7, 1])])
+def test_several_members_have_more_workers_up_to_half_of_the_cores_of_a_kind(
     members: int, expected: list[int], pools: list[Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(5)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(14)))
     with report_workers(enabled=True, members=members):
         assert [len(pool._workers) for pool in pools] == expected
 

@@ -39,10 +39,13 @@ def with_nodes(count: int, **options: Any) -> GraphSet:
 # ------------------------------------------------------------------------------------------------ it learns
 
 
-def test_the_next_epochs_batches_are_announced_before_the_loss_is_read(
+def test_the_next_epochs_batches_are_announced_and_predictions_made_before_the_loss_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`expect` gets the batches of the next `begin_epoch` after the last step, before `take_loss`; not at the end."""
+    """`expect` gets the batches of the next `begin_epoch` after the last step, before `take_loss`; not at the end.
+
+    A device then computes the predictions right after the last step.
+    """
     seen: list[Any] = []
 
     def tell(name: str) -> None:
@@ -54,12 +57,14 @@ def test_the_next_epochs_batches_are_announced_before_the_loss_is_read(
 
         monkeypatch.setattr(OpsRunner, name, logged)
 
-    for name in ("begin_epoch", "expect", "step", "take_loss"):
+    for name in ("begin_epoch", "expect", "step", "predict", "take_loss"):
         tell(name)
-    fit(save(tmp_path, with_nodes(20)), tmp_path / "run", *EVERYTHING_TRAINS, "train.epochs=3", "train.batch_size=8")
+    keys = (*EVERYTHING_TRAINS, "split.valid=0.1", "train.epochs=3", "train.batch_size=8")
+    fit(save(tmp_path, with_nodes(20)), tmp_path / "run", *keys)
     names = [name for name, *_ in seen]
     epoch = ["begin_epoch", "step", "step", "step"]
-    assert names == [*epoch, "expect", "take_loss", *epoch, "expect", "take_loss", *epoch, "take_loss"]
+    end, parts = ["predict", "take_loss"], ["predict"] * 2  # of training and validation rows with the best weights
+    assert names == [*epoch, "expect", *end, *epoch, "expect", *end, *epoch, *end, *parts]
     begun = [batches for name, *batches in seen if name == "begin_epoch"]
     for (expected,), (found,) in zip((batches for name, *batches in seen if name == "expect"), begun[1:], strict=True):
         assert expected is found

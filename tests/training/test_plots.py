@@ -234,3 +234,27 @@ def test_the_drawn_part_is_named(
     else:
         draw(y, outputs, names, tmp_path / "a.png", "test rows")
     assert titles[0].startswith("test rows")
+
+
+# ------------------------------------------------------------------------------------------------ members
+
+
+def test_members_have_a_thin_line_each_and_a_thick_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))
+    scores = [[0.5, 0.7, None], [0.7, 0.9, 0.8]]
+    plots.members_curves([history(3, valid_roc_auc=scores[0])[:2], history(3, valid_roc_auc=scores[1])], tmp_path)
+    losses, figures = drawn[0].axes
+    assert [len(ax.lines) for ax in (losses, figures)] == [6, 3]
+    *thin, mean = figures.lines
+    np.testing.assert_array_equal([line.get_ydata() for line in thin], np.array([[0.5, 0.7, nan], scores[1]]))
+    np.testing.assert_allclose(mean.get_ydata(), [0.6, 0.8, 0.8])
+    assert mean.get_linewidth() > 2 * thin[0].get_linewidth()
+    assert figures.get_ylabel() == "ROC-AUC"
+    assert drawn[0].get_suptitle() == "2 models; thick: mean"
+
+
+def test_members_without_validation_rows_have_their_losses(tmp_path: Path) -> None:
+    rows = [{"epoch": 1, "train_loss": 0.5, "valid_loss": None, "valid_roc_auc": None, "learning_rate": 1e-3}]
+    plots.members_curves([rows, rows], tmp_path / "curves.png")
+    assert imread(tmp_path / "curves.png").ndim == 3

@@ -14,7 +14,16 @@ import sys
 import pytest
 
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.fileio import HeldErrors, atomic_path, open_regular, remove_abandoned, write_json, write_text, write_with
+from gcnbatch.fileio import (
+    AppendedFile,
+    HeldErrors,
+    atomic_path,
+    open_regular,
+    remove_abandoned,
+    write_json,
+    write_text,
+    write_with,
+)
 
 
 def test_a_file_appears_at_the_end_of_the_block(tmp_path):
@@ -259,3 +268,16 @@ def test_held_errors_are_raised_by_check(tmp_path):
     with pytest.raises(MachineError), stream:
         pass
     assert stream.closed
+
+
+def test_what_is_appended_is_in_the_file_at_once(tmp_path):
+    file = AppendedFile(tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
+    for number in range(3):
+        file.append(b"row\n" * number)
+    assert (tmp_path / "rows").read_bytes() == b"row\n" * 3
+    file.close()
+    file.append(b"again")
+    assert (tmp_path / "rows").read_bytes() == b"row\n" * 3 + b"again"
+    file.close()
+    file.close()
