@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ __all__ = [
 ]
 _CHANNELS = np.zeros(5, np.int64)  # places in BOND_CHANNELS, by the type of a bond
 _CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
-# RDKit joins hydrogens of their own to their neighbours when it reads a molecule in one step. It refuses blanks.
-_ONE_STEP = re.compile(r"\s|\[\d*(?:H|#1)")
+_HYDROGEN = re.compile(r"\[\d*(?:H|#1)")  # of its own: RDKit joins it to its neighbour when it reads in one step
 _METAL = re.compile(r"\[(?!\d*(?:[BCNOFPSIbcnops](?![a-z])|Cl|Br))")  # also other elements that are rare in molecules
 
 
@@ -64,22 +63,23 @@ class MoleculeArrays:
     bad: tuple[BadMolecule, ...]
 
 
-@dataclass(frozen=True)
-class _Molecule:
+class _Molecule(NamedTuple):
     """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and features (D,) if asked for."""
 
     begun: bytes | Structures
-    atoms: NDArray[np.float32] | None
-    properties: tuple[list[int], list[int]]
-    features: NDArray[np.float32] | None
+    atoms: NDArray[np.float32] | None = None
+    properties: tuple[Sequence[int], Sequence[int]] = ((), ())
+    features: NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, begun: bytes | Structures, molecule: Any, options: FeaturizerOptions) -> _Molecule:
         """Ask RDKit for what the reader does not read."""
+        if not options.reads_all:
+            return cls(begun)
         return cls(
             begun,
             extended_atoms(molecule) if options.atom_features == EXTENDED else None,
-            property_bonds(molecule, options.bond_properties) if options.bond_properties else ([], []),
+            property_bonds(molecule, options.bond_properties) if options.bond_properties else ((), ()),
             molecule_features(molecule, options) if options.of_molecules else None,
         )
 
@@ -117,13 +117,14 @@ class _Featurizer:
 
         Atoms, bonds and scaffolds are the same.
         """
-        if options.reads_all or _ONE_STEP.search(text):
+        brackets = "[" in text
+        if options.reads_all or len(text.split()) > 1 or (brackets and _HYDROGEN.search(text)):
             return read_molecule(text, options)
         molecule = self.chem.MolFromSmiles(text, sanitize=False)
-        steps = self._steps if _METAL.search(text) else self._organic_steps
+        steps = self._steps if brackets and _METAL.search(text) else self._organic_steps
         if "@" in text:
             steps |= self._chirality
-        if molecule is None or self.chem.SanitizeMol(molecule, steps, catchErrors=True) != self._done:
+        if molecule is None or self.chem.SanitizeMol(molecule, steps, True) != self._done:  # catches errors
             return None
         if "@" in text:  # an atom that turns out to be no centre gets its hydrogen back
             self.chem.AssignStereochemistry(molecule, cleanIt=True, force=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from gcnbatch.data.atom_features import ATOM_FEATURES, EXTENDED, EXTENDED_NAMES, FEATURE_NAMES
@@ -90,7 +91,7 @@ class FeaturizerOptions:
         extended = EXTENDED_NAMES if self.atom_features == EXTENDED else ()
         return (*FEATURE_NAMES, *extended, *(f"walk={steps + 2}" for steps in range(self.walk)))
 
-    @property
+    @cached_property
     def reads_all(self) -> bool:
         """Whether a molecule must be read with its stereochemistry."""
         own = bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules

@@ -30,7 +30,7 @@ SINGLE = 1
 _VERSION = b"\xef\xbe\xad\xde" + bytes(4) + (16).to_bytes(4, "little")
 _COUNTS, _ATOMS = 20, 30
 _ATOM_TAG, _BOND_TAG = 0x01, 0x0B
-_BYTE_ATOMS = 255  # numbers of more atoms take 4 bytes
+_SMALL = bytes(3)  # of the number of atoms: beyond 255, numbers of atoms take 4 bytes
 _CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS = 0x02, 0x04, 0x08, 0x10
 _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS = 0x20, 0x40, 0x80
 _VALUES = (_CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS, _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS)
@@ -39,14 +39,20 @@ _IS_AROMATIC, _NO_IMPLICIT = 0x40, 0x20
 _BOND_STEREO, _BOND_TYPE, _BOND_DIRECTION, _BOND_AROMATIC, _BOND_OTHER = 0x02, 0x08, 0x04, 0x40, 0x91
 _BYTES = np.arange(256)
 _N_VALUES = np.bitwise_count(_BYTES.astype(np.uint8)).astype(np.int64)
-_ATOM_LENGTH = 6 + _N_VALUES
 _KEPT = np.array([(1 << 8 * min(number, _MOST_VALUES)) - 1 for number in range(8 + 1)], np.int64)[_N_VALUES]
 _ODD_ATOM = 0xFFFFFF019F00  # of the first 6 bytes: flags and bits that mean labels, queries, isotopes
-_BOND_LENGTH = 3 + (_BYTES & _BOND_TYPE > 0) + (_BYTES & _BOND_DIRECTION > 0)  # without stereochemistry
+_STEREO_AND_TYPE = _BYTES & (_BOND_STEREO | _BOND_TYPE)
+_ODD_BOND = (_BYTES & _BOND_OTHER > 0) | (_STEREO_AND_TYPE == _BOND_STEREO)  # only double bonds have stereochemistry
+# For `bytes.translate`, of the byte that decides a record's length: the length, without stereochemistry; has it any
+_ATOM_LENGTHS = bytes((6 + _N_VALUES).tolist())
+_BOND_LENGTHS = bytes((3 + (_BYTES & _BOND_TYPE > 0) + (_BYTES & _BOND_DIRECTION > 0)).tolist())
+_HAS_STEREO = bytes((_STEREO_AND_TYPE == _BOND_STEREO | _BOND_TYPE).tolist())
 _TYPES = np.full(256, SINGLE, np.int64)
 _TYPES[[DOUBLE, TRIPLE]] = DOUBLE, TRIPLE
 _NOTHING = bytes(_ATOMS)  # stands for a molecule that is no binary form
-_PADDING = bytes(16)  # records may be read past the end of the last molecule
+_DECIDES = 2  # place in a record of the byte that decides its length
+_LONGEST = 300  # bytes of a record
+_PADDING = bytes(2 * _LONGEST)  # a walk that lost its way ends here
 Ints = NDArray[np.int64]
 
 
@@ -106,8 +112,8 @@ class MoleculeReader:
         What takes time in proportion to a molecule of any size is done here, where the caller limits it.
         """
         data: bytes = molecule.ToBinary(0)
-        large = int.from_bytes(data[_COUNTS : _COUNTS + 4], "little") > _BYTE_ATOMS
-        return self._by_calls(molecule) if large or not data.startswith(_VERSION) else data
+        small = data.startswith(_SMALL, _COUNTS + 1)
+        return data if small and data.startswith(_VERSION) else self._by_calls(molecule)
 
     def read(self, begun: Sequence[bytes | Structures]) -> Structures:
         """Return the structures of molecules that were begun."""
@@ -179,22 +185,22 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
     Molecules that are not plain have no meaning.
     """
     plain = np.array([data.startswith(_VERSION) for data in binaries], bool)
-    data = np.frombuffer(b"".join(binaries) + _PADDING, np.uint8)
+    text = b"".join(binaries) + _PADDING
+    data = np.frombuffer(text, np.uint8)
     start = np.concatenate([[0], np.cumsum([len(one) for one in binaries], dtype=np.int64)])[:-1]
     counts = data[start[:, None] + np.arange(_COUNTS, _COUNTS + 8)].view("<i4").astype(np.int64)
     plain &= data[start + _ATOMS - 1] == _ATOM_TAG
     counts[~plain] = 0
     n_atoms, n_bonds = counts.T
-    record = data[2:]  # at the place of a record, the byte that decides its length
-    at, end = _places(start + _ATOMS, n_atoms, _ATOM_LENGTH[record])
+    at, end = _places(start + _ATOMS, n_atoms, _following(text, _ATOM_LENGTHS))
     plain &= (data[end] == _BOND_TAG) | (n_atoms == 0)
-    bond, _ = _places(end + 1, n_bonds, _bond_lengths(data))
-    flags = record[bond]
+    bond, _ = _places(end + 1, n_bonds, _after_bonds(text, data))
+    flags = data[bond + _DECIDES]
     own = np.where(flags & _BOND_TYPE, _TYPES[data[bond + 3]], SINGLE)
     words: Ints = np.ndarray((len(data) - 7,), "<i8", data, strides=(1,))
-    first, values = words[at], record[at]
+    first, values = words[at], data[at + _DECIDES]
     odd = (first & _ODD_ATOM > 0) | (_N_VALUES[values] > _MOST_VALUES)
-    for counted, refused in ((n_atoms, odd), (n_bonds, flags & _BOND_OTHER > 0)):
+    for counted, refused in ((n_atoms, odd), (n_bonds, _ODD_BOND[flags])):
         plain[np.repeat(np.arange(len(plain)), counted)[refused]] = False
     return Structures(
         n_atoms,
@@ -206,29 +212,36 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
     )
 
 
-def _bond_lengths(data: NDArray[np.uint8]) -> Ints:
-    """Return the length of a bond's record, if one begins there, for each place in the data."""
-    lengths = _BOND_LENGTH[data[2:]]
-    stereo = np.flatnonzero(data[2:] & _BOND_STEREO)
-    end = stereo + lengths[stereo] + 1
-    lengths[stereo] += 2 + data[np.minimum(end, len(data) - 1)]
-    return lengths
+def _following(text: bytes, lengths: bytes) -> Ints:
+    """Return where the next record begins, for each place (bytes,) at which one can begin.
+
+    `lengths` is a table for `bytes.translate`, of the length of a record by the byte that decides it.
+    """
+    own = np.frombuffer(text.translate(lengths), np.uint8)[_DECIDES:-_LONGEST]
+    return np.arange(len(own)) + own
 
 
-def _places(at: Ints, counts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+def _after_bonds(text: bytes, data: NDArray[np.uint8]) -> Ints:
+    """Return `_following` for bonds; stereochemistry takes a byte, a number of atoms and these."""
+    following = _following(text, _BOND_LENGTHS)
+    stereo = np.flatnonzero(np.frombuffer(text.translate(_HAS_STEREO), np.uint8)[_DECIDES:-_LONGEST])
+    following[stereo] += 2 + data[following[stereo] + 1]
+    return following
+
+
+def _places(at: Ints, counts: Ints, following: Ints) -> tuple[Ints, Ints]:
     """Return the place of each record, molecule by molecule, and the end of the last of each molecule.
 
     Parameters
     ----------
     at, counts : int64, (G,)
         Place of each molecule's first record, and number of its records.
-    lengths : int64, (bytes,)
-        Length of the record that begins at a place.
+    following : int64, (bytes,)
+        Where the next record begins, for each place at which one can begin.
     """
-    following = np.minimum(np.arange(len(lengths)) + lengths, len(lengths) - 1)
     places = np.empty((int(counts.max(initial=0)) + 1, len(at)), np.int64)
     places[0] = at
     for number in range(1, len(places)):
-        np.take(following, places[number - 1], out=places[number])
+        np.take(following, places[number - 1], out=places[number], mode="clip")
     own = np.arange(len(places) - 1) < counts[:, None]
     return places[:-1].T[own], places[counts, np.arange(len(at))]
