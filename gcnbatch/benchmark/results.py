@@ -10,8 +10,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from gcnbatch import environment, fileio
 from gcnbatch.benchmark.suite import SPLITS, Suite
+from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.figures import BLUE, GREY, panels, plain, save
 from gcnbatch.pages.document import REPORT, document
@@ -22,7 +25,7 @@ from gcnbatch.training import metrics
 from gcnbatch.training.fit_report import evaluate
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.run import ENVIRONMENT
-from gcnbatch.training.summary import pooled
+from gcnbatch.training.summary import Pooled, pooled
 
 JSON, CSV, PLOT = "results.json", "results.csv", "results.png"
 HEADER = ("set", "split", "model", "metric", "test score", "deviation", "n", "validation", "source")
@@ -72,18 +75,13 @@ def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: 
     first : int
         Read only so many models of each split; 0: all.
     """
-    blocks: dict[tuple[int, int], list[Fit]] = {}
-    for fit in read_fits(folder):
-        blocks.setdefault(fit.block, []).append(fit)
-    fits = [fit for block in blocks.values() for fit in block[: first or None]]
+    blocks = _blocks(folder, first)
+    fits = [fit for block in blocks.values() for fit in block]
     with Dataset(data, check=False) as dataset:
         header, y = dataset.header, dataset.y
     metric = metrics.default_monitor(header.target, len(header.task_names))
     if ensemble:
-        pools = [
-            pooled([fit.split.test for fit in block], [fit.outputs(header) for fit in block])
-            for block in blocks.values()
-        ]
+        pools = [_pool(header, block) for block in blocks.values()]
         test = [evaluate(header, y[pool.rows], pool.mean)[metric] for pool in pools]
     else:
         test = [fit.metrics.get("test", {}).get(metric) for fit in fits]
@@ -92,6 +90,43 @@ def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: 
     seconds = sum(float(fit.metrics["seconds"]) for fit in fits)
     scores = [float(value) for value in test if value is not None]
     return Result(name, split, model, metric, scores, fmean(known) if known else None, round(seconds, 1))
+
+
+def read_mean(runs: Sequence[tuple[Path, Path]], name: str, split: str, model: str) -> Result:
+    """Return the result of the mean output of several finished runs on the same splits.
+
+    The mean output of each run has the same weight. There is no score where the runs tested different molecules.
+
+    Parameters
+    ----------
+    runs : sequence of (Path, Path)
+        Folder and data set of each.
+    """
+    pools, tested = [], []
+    for folder, data in runs:
+        with Dataset(data, check=False) as dataset:
+            header, y, ids = dataset.header, dataset.y, dataset.ids
+        pools.append([_pool(header, block) for block in _blocks(folder).values()])
+        tested.append([ids[pool.rows].tolist() for pool in pools[-1]])
+    metric, test = metrics.default_monitor(header.target, len(header.task_names)), []
+    if all(own == tested[0] for own in tested):
+        for block in zip(*pools, strict=True):
+            mean = np.stack([pool.mean for pool in block]).mean(axis=0)
+            test.append(evaluate(header, y[block[-1].rows], mean)[metric])
+    return Result(name, split, model, metric, [float(value) for value in test if value is not None], None, 0.0)
+
+
+def _blocks(folder: Path, first: int = 0) -> dict[tuple[int, int], list[Fit]]:
+    """Return the fits of a run by their split; of each split, only so many (0: all)."""
+    blocks: dict[tuple[int, int], list[Fit]] = {}
+    for fit in read_fits(folder):
+        blocks.setdefault(fit.block, []).append(fit)
+    return {block: fits[: first or None] for block, fits in blocks.items()}
+
+
+def _pool(header: Header, block: Sequence[Fit]) -> Pooled:
+    """Return the mean output of the models of a split."""
+    return pooled([fit.split.test for fit in block], [fit.outputs(header) for fit in block])
 
 
 def write(folder: Path, suite: Suite, found: Sequence[Result]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,7 +143,7 @@ def _cases(
 ) -> Iterator[_Case]:
     """Yield the runs of a set; its table is imported for the first one."""
     for split in choice.splits or SPLITS:
-        chosen = choice.models or suite.models
+        chosen = suite.with_parts(choice.models)
         for key in sorted(chosen, key=lambda key: -suite.models[key].ensemble):  # others may be part of an ensemble
             model = suite.models[key]
             path = _imported(suite, target, name, table, model.features, say)
@@ -200,24 +201,30 @@ def remove_unfinished(folder: Path) -> None:
                 path.unlink()
 
 
-def _source(suite: Suite, target: Path, settings: Settings, case: _Case) -> tuple[Path, int] | None:
-    """Return the finished run that has a case's models, and how many of each split they are (0: all); None: no run."""
+def _source(suite: Suite, target: Path, settings: Settings, case: _Case) -> tuple[Path, Path, int] | None:
+    """Return folder, data set and models of each split (0: all) of the finished run with a case's models, or None."""
+    model = suite.models[case.model]
+    data = target / DATA / f"{case.set}-{model.features}.h5"
     if (case.folder(target) / METRICS).is_file():
-        return case.folder(target), 0
-    other = suite.models[case.model].part_of
+        return case.folder(target), data, 0
+    other = model.part_of
     folder = replace(case, model=other).folder(target)
     count = 1 if case.split == "random" else settings.seeds
     if other and count <= suite.models[other].ensemble and (folder / METRICS).is_file():
-        return folder, count
+        return folder, data, count
     return None
 
 
 def _finished(suite: Suite, target: Path, settings: Settings) -> Iterator[Result]:
-    """Yield the result of every finished run in the folder, in the order of the suite."""
-    for name in suite.sets:
-        for split in SPLITS:
-            for key, model in suite.models.items():
-                if (source := _source(suite, target, settings, _Case(name, split, key))) is not None:
-                    folder, first = source
-                    data = target / DATA / f"{name}-{model.features}.h5"
-                    yield results.read(folder, data, name, split, key, model.ensemble > 1, first)
+    """Yield the result of every finished run in the folder, and of every mean of such runs, as the suite lists them."""
+    for name, split, (key, model) in product(suite.sets, SPLITS, suite.models.items()):
+        parts = model.mean_of or (key,)
+        places = [_source(suite, target, settings, _Case(name, split, part)) for part in parts]
+        found = [place for place in places if place is not None]
+        if len(found) < len(parts):
+            continue
+        if model.mean_of:
+            yield results.read_mean([place[:2] for place in found], name, split, key)
+        else:
+            folder, data, first = found[0]
+            yield results.read(folder, data, name, split, key, model.ensemble > 1, first)

@@ -35,13 +35,15 @@ class Model(_Entry):
     """A model: the features of its import, a shipped configuration (``{set}``: name of the set); none: the baseline.
 
     `part_of` names an ensemble of models that are equal to this one, so that a run of the ensemble has its scores.
+    `mean_of` names the models whose mean output this one is; it has no run of its own.
     """
 
     title: str
-    features: str
+    features: str = ""
     config: str = ""
     ensemble: int = 1
     part_of: str = ""
+    mean_of: tuple[str, ...] = ()
 
     def shipped(self, name: str) -> Path:
         """Return the configuration for this set."""
@@ -71,6 +73,11 @@ class Suite(_Entry):
     models: dict[str, Model]
     sources: dict[str, Source]
     published: dict[str, dict[str, dict[str, dict[str, float]]]]
+
+    def with_parts(self, wanted: Sequence[str]) -> list[str]:
+        """Return the models that are run for the wanted ones (none: for all), those of a mean in its place."""
+        parts = [part for key in wanted or self.models for part in self.models[key].mean_of or (key,)]
+        return list(dict.fromkeys(parts))
 
 
 @cache

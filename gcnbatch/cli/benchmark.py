@@ -35,7 +35,7 @@ def moleculenet(
     ] = None,
     sets: Annotated[str, _names("--sets", "Sets, of those that are there.")] = "",
     splits: Annotated[str, _names("--splits", "random, scaffold.")] = "",
-    models: Annotated[str, _names("--models", "plain, tuned, descriptors, ensemble, baseline.")] = "",
+    models: Annotated[str, _names("--models", "plain, tuned, descriptors, ensemble, baseline, mean.")] = "",
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Splits; on the scaffold split, models.")] = 5,
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="Epochs of every run.", show_default="by configuration")

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -17,6 +18,8 @@ from gcnbatch.benchmark import session
 from gcnbatch.benchmark.results import rows
 from gcnbatch.benchmark.session import Choice, Machine, Settings
 from gcnbatch.benchmark.suite import SPLITS, find_sets, load
+from gcnbatch.data.store import Dataset
+from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.training import run
 from gcnbatch.training.fitted import read_fits
@@ -74,7 +77,7 @@ def test_scores_of_the_scaffold_split_are_of_models_and_an_ensemble_has_one(tabl
     tuned, _, ensemble = start(tables, tmp_path / "out", choice)
     assert (len(tuned.test), len(ensemble.test), ensemble.deviation) == (2, 1, None)
     fits = read_fits(tmp_path / "out/freesolv/scaffold/ensemble")
-    assert len(fits) == 5
+    assert len(fits) == 10
     assert {tuple(fit.split.test) for fit in fits} == {tuple(fits[0].split.test)}
     pooled = json.loads((tmp_path / "out/freesolv/scaffold/ensemble/metrics.json").read_text())["out_of_fold"]
     assert ensemble.test == [pooled["rmse"]]
@@ -89,6 +92,39 @@ def test_an_ensemble_has_the_scores_of_its_single_models_too(tables: Path, tmp_p
     shared = [one for one in both if one.model == "descriptors"]
     assert [(one.split, one.test, one.valid) for one in shared] == [(one.split, one.test, one.valid) for one in alone]
     assert [len(one.test) for one in both] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_mean_of_models_runs_them_and_scores_their_mean_output(split: str, tables: Path, tmp_path: Path) -> None:
+    found = {one.model: one for one in start(tables, tmp_path / "out", Choice(("freesolv",), (split,), ("mean",)))}
+    assert list(found) == ["descriptors", "ensemble", "baseline", "mean"]
+    place, header, y = tmp_path / "out/freesolv" / split, *labels(tmp_path / "out/data/freesolv-atoms.h5")
+    models, forests = (read_fits(place / model) for model in ("ensemble", "baseline"))
+    expected = []
+    for forest in forests:
+        same = [fit.outputs(header) for fit in models if fit.block == forest.block]
+        mean = (np.mean(same, axis=0) + forest.outputs(header)) / 2
+        expected.append(np.sqrt(np.mean((mean - y[forest.split.test]) ** 2)))
+    assert len(expected) == (2 if split == "random" else 1)
+    assert found["mean"].test == pytest.approx(expected)
+    assert (found["mean"].valid, found["mean"].seconds) == (None, 0.0)
+
+
+def labels(path: Path):
+    with Dataset(path) as dataset:
+        return dataset.header, dataset.y
+
+
+def test_the_mean_of_models_has_no_score_where_they_tested_different_molecules(tables: Path, tmp_path: Path) -> None:
+    choice, out = Choice(("freesolv",), ("random",), ("mean",)), tmp_path / "out"
+    start(tables, out, choice)
+    atoms, changed = out / "data/freesolv-atoms.h5", out / "data/freesolv-descriptors.h5"
+    with Dataset(atoms) as dataset:
+        graphs = dataset.load()
+    ids = np.array([f"other {row}" for row in range(graphs.n_graphs)])
+    write_graphset(changed, replace(graphs, ids=ids))
+    *_, mean = session.start(tables, out, SMALL, choice, Machine("cpu"), quiet=True)[1]
+    assert (mean.model, mean.test, mean.mean) == ("mean", [], None)
 
 
 def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
@@ -122,7 +158,10 @@ def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
     ("choice", "message"),
     [
         (Choice(sets=("esoll",)), "--sets: 'esoll'; expected tox21, bbbp, bace"),
-        (Choice(models=("forest",)), "--models: 'forest'; expected plain, tuned, descriptors, ensemble, baseline"),
+        (
+            Choice(models=("forest",)),
+            "--models: 'forest'; expected plain, tuned, descriptors, ensemble, baseline, mean",
+        ),
         (Choice(splits=("time",)), "--splits: 'time'; expected random, scaffold"),
         (Choice(sets=("lipo",)), "TABLES: no lipo.csv.gz or lipo.csv in it; expected the table of Lipophilicity"),
     ],
@@ -157,7 +196,8 @@ def test_the_suite_is_whole() -> None:
     """Names in the file refer to each other, shipped configurations exist, and every published figure is shown."""
     suite = load()
     for model in suite.models.values():
-        assert model.features in suite.features
+        assert model.features in suite.features or model.mean_of
+        assert set(model.mean_of) | ({model.part_of} - {""}) <= suite.models.keys()
         for name in suite.sets if model.config else ():
             assert model.shipped(name).is_file()
     assert suite.published.keys() == suite.sources.keys()
