@@ -234,6 +234,15 @@ def test_training_forms_depend_on_weights_and_gpu(
     assert training_forms(Setting(stack, capability, precision, channels=3, largest=50)) == forms
 
 
+def test_a_model_of_bond_types_and_properties_trains_in_cohorts(tmp_path: Path) -> None:
+    """Nine channels of 86 atom features: layers of 64 columns have 44,000 weights on average."""
+    write_set(tmp_path / "data.h5", n_channels=9, n_features=86)
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
+        stack = describe(work.task.model, work.task.model.layout(), "binary")
+    (form,) = training_forms(Setting(stack, (9, 0), "fp32", channels=9, largest=50))
+    assert form.shares_launches
+
+
 def test_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = write_set(tmp_path / "data.h5")
     monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)

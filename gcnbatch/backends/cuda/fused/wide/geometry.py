@@ -26,8 +26,8 @@ ROWS_PER_SPLIT = 64  # of a weight gradient, at least
 FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are compiled for
 WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels train faster than the narrow ones
-# … where no layer has more columns than these: narrow ones take as long within 3 %, and train cohorts
-FEW_COLUMNS, WIDE_ENOUGH_IN_FEW_COLUMNS = 64, 32_768
+# … where no layer has more columns than these: narrow ones are up to 14 % slower alone, but train cohorts
+FEW_COLUMNS, WIDE_ENOUGH_IN_FEW_COLUMNS = 64, 65_536
 _READOUT = declared("fused/wide/readout.cuh")
 CLUSTER = _READOUT.constant("WideReadout::SLICES")  # blocks, and graphs, of a cluster of the readout
 READOUT_THREADS = _READOUT.constant("READOUT_THREADS")
