@@ -7,9 +7,9 @@ They are declared only in the source. The host reads them there, like the signat
     struct Job { const float *left, *right; int start, unit; };  layout("Job") -> a Layout of 24 bytes
 
 Namespaces are ignored. A name inside a struct is ``Struct::NAME``. The reader sees declarations outside of functions. A
-layout has the struct's data members alone. Unions, bit fields, references, base classes and members of templates are
-not supported; asking for such a struct is an error. Constants of a template are found under an instance:
-``using Tile = Fp32<4, 2>`` gives ``Tile::BM``.
+layout has the struct's data members alone, and its declared alignment. Unions, bit fields, references, base classes,
+aligned members and members of templates are not supported; asking for such a struct is an error. Constants of a
+template are found under an instance: ``using Tile = Fp32<4, 2>`` gives ``Tile::BM``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONSTANT = re.compile(
     r"(bool|int|unsigned long long|unsigned int|unsigned|long long|float|double)\s+(?!\w+\s*\()(.*)$",
     re.DOTALL,
 )
-_STRUCT = re.compile(r"^(template\b.*)?\bstruct\s+(\w+)\s*(.*)$", re.DOTALL)
+_STRUCT = re.compile(r"^(template\b.*)?\bstruct\s+(?:(?:__align__|alignas)\s*\(([^()]*)\)\s*)?(\w+)\s*(.*)$", re.DOTALL)
 _ENUM = re.compile(r"^enum\b\s*(class\b|struct\b)?\s*(\w*)\s*:?\s*([\w\s]*)$")
 _ALIAS = re.compile(r"^using\s+(\w+)\s*=\s*([\w\s:]+?)\s*(?:<([^<>]*)>)?$")
 _PARAMETER = re.compile(r"^int\s+(\w+)$")
@@ -50,6 +50,13 @@ class Constant(NamedTuple):
     type: str
     expression: str
     scope: str
+
+
+class Body(NamedTuple):
+    """The text of a struct's body, and the expression of its alignment."""
+
+    text: str
+    alignment: str
 
 
 class Template(NamedTuple):
@@ -81,7 +88,7 @@ class Scan:
 
     constants: dict[str, list[Constant]] = field(default_factory=dict)
     enums: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
-    structs: dict[str, list[str | None]] = field(default_factory=dict)
+    structs: dict[str, list[Body | None]] = field(default_factory=dict)
     aliases: dict[str, list[str]] = field(default_factory=dict)
     templates: dict[str, list[Template]] = field(default_factory=dict)
     instances: dict[str, list[Instance]] = field(default_factory=dict)
@@ -119,13 +126,13 @@ class Scan:
             elif found := _ENUM.match(head):
                 self._scan_enum(found[2], body, scope, is_class=found[1] is not None)
                 self._note(self.aliases, scope + found[2], found[3].strip() or "int")
-            elif (found := _STRUCT.match(head)) and "(" not in found[3]:
-                plain = not (found[1] or found[3])
-                self._note(self.structs, scope + found[2], body if plain else None)
+            elif (found := _STRUCT.match(head)) and "(" not in found[4]:
+                plain, name = not (found[1] or found[4]), found[3]
+                self._note(self.structs, scope + name, Body(body, found[2] or "1") if plain else None)
                 if plain:
-                    self.scan(body, f"{scope}{found[2]}::")
+                    self.scan(body, f"{scope}{name}::")
                 elif found[1]:
-                    self._scan_template(found[1], scope + found[2], body)
+                    self._scan_template(found[1], scope + name, body)
 
     def _scan_constant(self, head: str, scope: str) -> None:
         if found := _CONSTANT.match(head):
@@ -221,12 +228,12 @@ class Declarations:
         """
         body = self._only(self.found.structs, name, "struct")
         if body is None:
-            raise ValueError(f"{self.name}: struct {name} is a template, or has a base or attributes")
+            raise ValueError(f"{self.name}: struct {name} is a template, or has a base")
         fields: dict[str, Kind] = {}
-        for head, inner in statements(body):
+        for head, inner in statements(body.text):
             for declarator in self._fields(name, head, inner):
                 fields[python_name(declarator.name)] = self.kind(declarator, name)
-        return Layout(name, fields)
+        return Layout(name, fields, least_alignment=int(self._evaluate(body.alignment, name)))
 
     def kind(self, of: Declarator, scope: str = "") -> Kind:
         """Return the type of a field or argument.

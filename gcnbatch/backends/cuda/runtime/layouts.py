@@ -196,16 +196,19 @@ class Layout:
         Fields by name, in order. A name that is a Python keyword takes an underscore.
     packed_end : bool
         No padding after the last field, as for arguments.
+    least_alignment : int
+        Bytes, for a struct that is declared with ``__align__``.
     """
 
     name: str
     fields: Mapping[str, Kind]
     packed_end: bool = False
+    least_alignment: int = 1
 
     @cached_property
     def alignment(self) -> int:
         """Alignment in bytes."""
-        return max((kind.alignment for kind in self.fields.values()), default=1)
+        return max([self.least_alignment, *(kind.alignment for kind in self.fields.values())])
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:

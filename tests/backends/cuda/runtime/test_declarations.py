@@ -48,6 +48,13 @@ struct Tile {
 };
 using Narrow = Tile<PANEL / 2>;
 
+struct __align__(PANEL / 4) Aligned {
+  int a, b[4];
+};
+struct alignas(32) Holder {
+  char first;
+  Aligned second, third;
+};
 struct Inner {
   Half* panel;
   int first[2], last = 0;
@@ -158,6 +165,14 @@ def test_expressions_that_cannot_be_read_are_refused(text: str, message: str) ->
 # -------------------------------------------------------------------------------------------------- structs
 
 
+def test_declared_alignments_count() -> None:
+    aligned, holder = of().layout("Aligned"), of().layout("Holder")
+    assert (aligned.alignment, aligned.size, aligned.dtype.itemsize) == (16, 32, 32)
+    assert (holder.alignment, holder.offsets, holder.size) == (32, (0, 16, 48), 96)
+    packed = holder.pack({"first": 1, "second": {"a": 2, "b": [3] * 4}, "third": {"a": 4, "b": [5] * 4}})
+    assert np.frombuffer(packed, np.int32).tolist() == [1, 0, 0, 0, 2, 3, 3, 3, 3, 0, 0, 0, 4, 5, 5, 5, 5, *[0] * 7]
+
+
 def array(dtype: Any, ptr: int = 64) -> DeviceArray:
     return DeviceArray(ptr, (4,), np.dtype(dtype))
 
@@ -228,8 +243,8 @@ def test_a_table_in_device_memory_fits_a_pointer_to_its_struct() -> None:
         ("struct S { float4 a; };", "table.cu: 'float4 a' has a type that cannot be passed"),
         ("struct S { int; };", "'int' cannot be read as a declaration"),
         ("struct S { struct T { int a; } t; };", "'t' cannot be read as a declaration"),
-        ("struct B {}; struct S : B { int a; };", "table.cu: struct S is a template, or has a base or attributes"),
-        ("struct alignas(16) S { int a; };", "struct S: table.cu does not declare it"),
+        ("struct B {}; struct S : B { int a; };", "table.cu: struct S is a template, or has a base"),
+        ("struct __align__(EVEN) S { int a; };", "constant EVEN: table.cu does not declare it"),
         ("struct S { int a; };\n#else\nstruct S { int b; };", "struct S: table.cu declares several of that name"),
     ],
 )
