@@ -14,13 +14,15 @@ namespace fused {
 //                 its number of nodes; tile_starts (S, tiles + 1), first graph of each tile; tile_counts (S,)
 //   the set       u (nodes, K) in fp16, K a multiple of 64; rowsum (nodes,)
 struct Fp16Stage {
-  int *size, *shape, *tile_ptr, *tile_rows, *node_ptr, *n_nodes, *indptr, *indices;
+  int* size;
+  int *shape, *tile_ptr, *tile_rows, *node_ptr, *n_nodes, *indptr, *indices;
   float *values, *rowsum;
   int *t_indptr, *t_indices;
   float* t_values;
   Fp16* u;
   int* targets;
-  const int *progress, *batch_ptr, *graphs, *rows, *edges, *t_edges, *tile_starts, *tile_counts;
+  const int* progress;
+  const int *batch_ptr, *graphs, *rows, *edges, *t_edges, *tile_starts, *tile_counts;
   const int *set_node_ptr, *set_indptr, *set_indices;
   const float* set_values;
   const int *set_t_indptr, *set_t_indices;
@@ -49,8 +51,8 @@ struct StagedStep {
   int step, begin, B, tiles;
   const int* tile_starts;
 
-  __device__ __forceinline__ explicit StagedStep(const Fp16Stage& at) : step(at.progress[0]) {
-    const bool exists = step >= at.progress[4] && step < at.progress[5];
+  __device__ __forceinline__ explicit StagedStep(const Fp16Stage& at) : step(at.progress[Progress::NEXT]) {
+    const bool exists = step >= at.progress[Progress::FIRST] && step < at.progress[Progress::END];
     begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
     tiles = exists ? at.tile_counts[step] : 0;
     tile_starts = at.tile_starts + step * (at.tiles + 1);
@@ -120,7 +122,7 @@ __device__ __forceinline__ void stage_tiles(const Fp16Stage& at, int block, int 
   wait();
   if (of.tiles > 0 && block == 0 && threadIdx.x == 0) {
     const int N = at.rows[of.pointers() + of.B];
-    *reinterpret_cast<int4*>(at.size) = make_int4(N, of.B, of.step, at.progress[6]);
+    BatchSize::write(at.size, N, of.B, of.step, at.progress[Progress::EPOCH]);
     at.shape[0] = of.tiles;
   }
 }

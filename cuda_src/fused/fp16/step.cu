@@ -75,8 +75,7 @@ __device__ __forceinline__ int load_step_info(StepShared& at, int tile) {
   if (t == 0) {
     const float nodes = max(size.x, 1), reach = params.reach * (2.f + nodes * rsqrtf(nodes));
     at.step = {tiles, size.x, rows, first, end - first, size.z, tag, __fdividef(1.f, nodes), reach};
-    if (tile == 0 && blockIdx.x == 0)
-      *reinterpret_cast<int4*>(params.progress) = make_int4(size.z + 1, size.x, size.y, size.z);
+    if (tile == 0 && blockIdx.x == 0) Progress::note(params.progress, size.x, size.y, size.z);
   }
   return tiles;
 }

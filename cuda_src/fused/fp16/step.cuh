@@ -85,7 +85,8 @@ struct Fp16Layer {
 
 // Row i of the batch is row i % 144 of tile i / 144; a tile holds whole graphs.
 struct StepParams {
-  const int *size, *shape;          // (4,): N, B, step, epoch; (2,): tiles of this step, unused
+  const int* size;
+  const int* shape;                 // (2,): tiles of this step, unused
   const int *tile_ptr, *tile_rows;  // (T + 1,): first graph; (T,): rows
   const int *node_ptr, *n_nodes;    // (B,): first row of a graph, its number of rows
   const float* rowsum;              // (144 T,): row sums of A
@@ -94,7 +95,7 @@ struct StepParams {
   const int *t_indptr, *t_indices;  // Aᵀ; null where A is symmetric
   const float* t_values;
   const float* targets;  // (B, n_outputs), or (B, 1) int32 for classes
-  int* progress;         // (4,); and these two: as fused/shared/readout.cuh has them
+  int* progress;         // and these two: as fused/shared/readout.cuh has them
   const float *rates, *loss_weight;
   const float *head_weight, *head_bias;  // (P, n_outputs), (n_outputs,)
   float *input, *gradient;               // (B, P), (B, n_outputs): of the head, for its weight gradient

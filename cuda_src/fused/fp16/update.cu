@@ -16,8 +16,8 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
     stage_tiles(*params.stage, block, n_stages, wait_for_previous);
   } else {
     const Fp16Update update = {params.common};
-    const int4 place = update.place_of(block - n_stages);
-    update.run(block - n_stages, place, params.jobs[place.x], tile, {old_values});
+    const WideChunk chunk = update.chunk(block - n_stages);
+    update.run(block - n_stages, chunk, params.jobs[chunk.job], tile, {old_values});
   }
 }
 

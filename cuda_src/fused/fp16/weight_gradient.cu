@@ -48,7 +48,8 @@ struct WeightGradientParams {
   const GradientTile* places;     // (n_places,)
   float* head;                    // (F + 1, P), of the head
   const float *input, *gradient;  // (B, F), (B, P)
-  const int *shape, *size;        // (2,): tiles of the step; (4,): N, B, step, epoch
+  const int* shape;               // (2,): tiles of the step
+  const int* size;
   int n_products, n_places, splits;
   int F, P;  // of the head
 };
@@ -278,7 +279,8 @@ extern "C" __global__ void __launch_bounds__(DW_THREADS, 1)
   __shared__ GradientBarriers barriers;
   const int block = blockIdx.x, of_products = params.n_places * params.splits, tiles = params.shape[0];
   if (block >= of_products) {
-    const HeadGradient head = {params.head, params.input, params.gradient, params.F, params.P, params.size[1]};
+    const HeadGradient head = {params.head, params.input, params.gradient,
+                               params.F,    params.P,     params.size[BatchSize::B]};
     wait_for_previous();
 #pragma unroll 1
     for (int unit = block - of_products; unit < head.tiles() + params.n_products; unit += gridDim.x - of_products) {

@@ -57,7 +57,8 @@ __device__ __forceinline__ void draw(const KipfForwardParams& params, int d, int
 //   reads 16 or 64 entries at a time.
 // Shared memory: 4 (P pad(K) + 4 P) bytes dynamic for W2 and rows of Z, 4 KB static. Bank conflicts: negligible.
 // Traffic: reads 8 nnz + 4 nnz P bytes (W1 from L2), writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(256, 2) kipf_forward(const __grid_constant__ KipfForwardParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    kipf_forward(const __grid_constant__ KipfForwardParams params) {
   extern __shared__ float shared[];
   const int P = params.P, K = params.K, lane_bits = params.lane_bits, out_bits = params.out_bits;
   const int step = params.progress ? params.progress[FORWARD_STEP] : 0, buffer = step & 1, block = blockIdx.x;
@@ -137,7 +138,7 @@ struct KipfLogitsParams {
 // logits = A t, for inference.
 //
 // Launch: a warp per row of logits. Cora: 339 blocks of 256. Traffic: reads 8 nnz + 4 nnz K bytes, writes 4 N K.
-extern "C" __global__ void __launch_bounds__(256) kipf_logits(const __grid_constant__ KipfLogitsParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS) kipf_logits(const __grid_constant__ KipfLogitsParams params) {
   const int K = params.K, row = blockIdx.x * WARPS + threadIdx.x / 32, column = threadIdx.x % 32 * COLUMNS;
   const WarpRow of_a(params.a, row, params.n_rows, K, params.out_bits);
   fused::wait_for_previous();
@@ -170,7 +171,7 @@ struct KipfLossParams {
 //
 // Launch: a warp per labelled row, a warp per long entry of U, a thread per entry of U. Cora: 18 + 37 + 223 blocks of 256.
 // Traffic: reads 8 products + 8 nnz bytes, writes 8 nnz; the loss 8 nnz(A) + 4 nnz(A) K, writes 4 T K.
-extern "C" __global__ void __launch_bounds__(256, 4) kipf_loss(const __grid_constant__ KipfLossParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) kipf_loss(const __grid_constant__ KipfLossParams params) {
   const int K = params.K, out_bits = params.out_bits, n_blocks = ceil_div(params.n_labels, WARPS);
   const int step = params.progress[LOSS_STEP], buffer = (step + 1) & 1, block = blockIdx.x;
   if (block >= n_blocks) {
@@ -234,7 +235,7 @@ struct KipfBackwardParams {
 //
 // Launch: a warp per row. Cora: 81 blocks of 256; a row of A^T has 1.2 entries on average, 10 at most.
 // Shared memory: 4 (P K + 8 pad(K)) bytes for W2 and the warps' rows of dt. Traffic: reads 4 R P, writes 4 R (P + K).
-extern "C" __global__ void __launch_bounds__(256) kipf_backward(const __grid_constant__ KipfBackwardParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS) kipf_backward(const __grid_constant__ KipfBackwardParams params) {
   extern __shared__ float shared[];
   const int P = params.P, K = params.K;
   float *const shared_w2 = shared, *const shared_dt = shared + P * K + threadIdx.x / 32 * pad(K);
@@ -286,7 +287,7 @@ struct KipfUpdateParams {
 // Launch: a block of 256 threads per long task or four short ones; grid y: blocks of 128 columns of W1. Cora: 445 blocks;
 //   a column of U has 40 entries on average and 561 at most, a column of z 644.
 // Shared memory: 6 KB static. Traffic: reads 8 nnz + 4 nnz P bytes (dz from L2), reads and writes 16 (F P + P K).
-extern "C" __global__ void __launch_bounds__(256, 4) kipf_update(const __grid_constant__ KipfUpdateParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) kipf_update(const __grid_constant__ KipfUpdateParams params) {
   __shared__ float4 gradients4[SHORT_TASKS * MAX_LANES];
   const int F = params.F, P = params.P, K = params.K, n_rows = params.n_rows;
   const int step = params.progress[UPDATE_STEP], block = blockIdx.x;

@@ -274,22 +274,13 @@ struct NarrowBackwardParams {
   int parts, parts_of_sums, sums_are_of_graphs, dw_sums, dx_blocks, dw_blocks;
   int F, C, P, K, kind;
 
-  // The previous layer's statistics are final: `stats_prev` is read.
   __device__ __forceinline__ Statistics statistics_prev() const {
-    return {nullptr,
-            const_cast<float*>(members.of_step(stats_prev)),
-            nullptr,
-            nullptr,
-            members.of_model_or_null(gamma_prev),
-            members.of_model_or_null(beta_prev),
-            0,
-            0.f,
-            0.f};
+    return final_statistics(members, stats_prev, gamma_prev, beta_prev);
   }
   // The number of partial sums of G with rows or graphs, for a batch of N nodes.
   __device__ __forceinline__ int sums_in_use(int N) const {
     return sums == nullptr      ? 0
-           : sums_are_of_graphs ? min(parts_of_sums, members.of_step(size)[1])
+           : sums_are_of_graphs ? min(parts_of_sums, members.of_step(size)[BatchSize::B])
                                 : parts_in_use(N, parts_of_sums);
   }
 };
@@ -316,7 +307,7 @@ struct BackwardShared {
 template <class Shape>
 __device__ __forceinline__ void backward_dw(const NarrowBackwardParams& params, const Shape& shape,
                                             const BackwardShared<Shape>& at, int block) {
-  const int N = params.members.of_step(params.size)[0], P = shape.P, K = shape.K;
+  const int N = params.members.of_step(params.size)[BatchSize::N], P = shape.P, K = shape.K;
   if (blockIdx.x > 0 && (block >= params.dw_blocks || block * TILE >= N)) return;  // makes room for the next kernel
   RowTiles tiles(at.tile, P, K);
   tiles.fetch(params.members.of_step(params.u), params.members.of_step(params.y), block * TILE, N, P,
@@ -362,7 +353,8 @@ __device__ __forceinline__ void fill_row(float* row, NeighbourGradients& gather,
 template <class Shape>
 __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, const Shape& shape,
                                             const BackwardShared<Shape>& at, int block) {
-  const int N = params.members.of_step(params.size)[0], F = shape.F, C = shape.C, P = shape.P, warp = threadIdx.x / 32;
+  const int N = params.members.of_step(params.size)[BatchSize::N], F = shape.F, C = shape.C, P = shape.P,
+            warp = threadIdx.x / 32;
   if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
   const float keep_scale = shape.values(params.members.of_model_or_null(params.of_dropout)).keep_scale;
   const int packed_stride = columns_of(P), width = C * packed_stride, stride = width + 4;

@@ -3,9 +3,9 @@
 //   U[i] = [sum over entries (j, c) of row i of value Z_prev[j] | a_1[i] … a_C[i] | 0],   Z_prev recomputed from Y_prev
 //
 // Source: own. Unlike the `batched` operations, it writes only Y, U and column moments to memory.
-// Shapes: y (N, P), u (N, K), moments (parts, columns_of(P), 2), size (4,) int: N, graphs, step, epoch; x (N,
-//   x_stride): U itself (FIRST), else the row sums a_c (its columns 0 … C-1); y_prev (N, F); indptr (N+1,),
-//   indices = j * C + c, values; packed (K, columns_of(P)); kept (ceil(N P / 8),) dropout bits of this layer.
+// Shapes: y (N, P), u (N, K), moments (parts, columns_of(P), 2), x (N, x_stride): U itself (FIRST), else the row sums a_c (its
+//   columns 0 … C-1); y_prev (N, F); indptr (N+1,), indices = j * C + c, values; packed (K, columns_of(P)); kept
+//   (ceil(N P / 8),) dropout bits of this layer.
 // `kind` is a LayerKind. All sizes come from the shape (fused/narrow/shape.cuh).
 // Launch: 512 threads, members in z. Tiles of 16 rows are dealt to `parts` (RowsOfParts), blocks stride over these; batch 50
 //   of 19 nodes: 60 tiles and parts, for a model alone a block each.
@@ -114,15 +114,8 @@ struct NarrowForwardParams {
   int parts, parts_prev, x_stride, F, C, P, K, kind;
 
   __device__ __forceinline__ Statistics statistics_prev() const {
-    return {members.of_step(moments_prev),
-            members.of_step(stats_prev),
-            members.of_model(running_mean_prev),
-            members.of_model(running_var_prev),
-            members.of_model_or_null(gamma_prev),
-            members.of_model_or_null(beta_prev),
-            parts_prev,
-            epsilon_prev,
-            momentum_prev};
+    return statistics_of(members, moments_prev, stats_prev, running_mean_prev, running_var_prev, gamma_prev, beta_prev,
+                         parts_prev, epsilon_prev, momentum_prev);
   }
 };
 
@@ -239,7 +232,7 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
   // Only the first kernel of a step follows the update, which writes the weights.
   if (kind == FIRST) wait_for_previous();
   weights.load(params.members.of_step(params.packed), 0, K, first_column(), columns_of(P));
-  const int N = params.members.of_step(params.size)[0], own_first = block * TILE + threadIdx.x / 32;
+  const int N = params.members.of_step(params.size)[BatchSize::N], own_first = block * TILE + threadIdx.x / 32;
   if (kind != FIRST && kept == nullptr && block > 0 && block * TILE >= N) return;  // makes room for the next kernel
   if (kind == FIRST) {
     tile.fetch_staged(params, shape, own_first);

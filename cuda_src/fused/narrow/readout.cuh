@@ -78,9 +78,10 @@ __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& para
   // Before the wait: kernels before the previous one wrote batch, weights and rates.
   const Head head = params.members.of_step(params.heads)[0];
   const OutputWeights<COLUMNS> weights(head, params.members.of_model(params.loss_weight), K);
-  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1];
-  const float label_weight =
-      fmaxf(params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight, 1.f);
+  const int N = params.members.of_step(params.size)[BatchSize::N],
+            B = params.members.of_step(params.size)[BatchSize::B];
+  const float label_weight = fmaxf(
+      params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight, 1.f);
   GraphRows graph(params.members.of_step(params.node_ptr), block, B);
   wait_for_previous();
 

@@ -5,8 +5,8 @@
 //
 // All dropouts of a model have one rate, so its scale is left to whoever reads H'. A reader takes H' as a Y without batch norm and
 // without dropout: relu(H') = H'. So the forward and backward kernels and the readout know nothing of residual connections.
-// Source: own. Shapes: h, g_h, g_skip, y, g (N, P); sums (parts, columns_of(P), 2): of G and of G xhat; size as in
-//   fused/narrow/forward.cuh. `_prev`: the layer before; its statistics are final.
+// Source: own. Shapes: h, g_h, g_skip, y, g (N, P); sums (parts, columns_of(P), 2): of G and of G xhat. `_prev`: the
+//   layer before; its statistics are final.
 // Launch: 512 threads, members in z. Forward: blocks stride over tiles of 16 rows; backward: over partial sums of tiles
 //   (RowsOfParts). Batch 50 of 19 nodes: 60 blocks for a model alone.
 // Shared memory: dynamic, see `narrow.geometry.residual`. Neighbouring threads read one column or neighbouring columns.
@@ -32,15 +32,7 @@ struct ResidualForwardParams {
   int parts, P;
 
   __device__ __forceinline__ Statistics statistics() const {
-    return {members.of_step(moments),
-            members.of_step(stats),
-            members.of_model(running_mean),
-            members.of_model(running_var),
-            members.of_model_or_null(gamma),
-            members.of_model_or_null(beta),
-            parts,
-            epsilon,
-            momentum};
+    return statistics_of(members, moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum);
   }
 };
 
@@ -53,27 +45,13 @@ struct ResidualBackwardParams {
   int parts, P;
 };
 
-// Statistics that an earlier kernel reduced.
-__device__ __forceinline__ Statistics final_statistics(const Members& members, const float* stats, const float* gamma,
-                                                       const float* beta) {
-  return {nullptr,
-          const_cast<float*>(members.of_step(stats)),
-          nullptr,
-          nullptr,
-          members.of_model_or_null(gamma),
-          members.of_model_or_null(beta),
-          0,
-          0.f,
-          0.f};
-}
-
 __device__ __forceinline__ void residual_forward(const ResidualForwardParams& params, float4* shared4) {
   const Members& of = params.members;
   const int P = params.P, block = blockIdx.x;
   float* scratch = reinterpret_cast<float*>(shared4);
   const Columns own = columns_at(scratch + FOLD_FLOATS, P), prev = columns_at(own.beta + columns_of(P), P);
   wait_for_previous();
-  const int N = of.of_step(params.size)[0];
+  const int N = of.of_step(params.size)[BatchSize::N];
   if (block * TILE >= N) return;
   set_columns(prev, scratch, final_statistics(of, params.stats_prev, params.gamma_prev, params.beta_prev), N, P, false);
   set_columns(own, scratch, params.statistics(), N, P, block == 0);
@@ -100,7 +78,7 @@ __device__ __forceinline__ void residual_backward(const ResidualBackwardParams& 
   float* scratch = reinterpret_cast<float*>(shared4);
   const Columns columns = columns_at(scratch + FOLD_FLOATS, P);
   wait_for_previous();
-  const int N = of.of_step(params.size)[0];
+  const int N = of.of_step(params.size)[BatchSize::N];
   set_columns(columns, scratch, final_statistics(of, params.stats, params.gamma, params.beta), N, P, false);
   __syncthreads();
   const unsigned char* kept = of.of_step_or_null(params.kept);

@@ -14,19 +14,19 @@ using namespace fused;
 
 // ---- forward ----
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_forward(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
   forward_phase<AnyShape>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_forward_first_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
   forward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_forward_64x1(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
   forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
@@ -34,13 +34,13 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 
 // ---- residual connections: between the passes of two layers, where a layer has one ----
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_residual_forward(const __grid_constant__ ResidualForwardParams params) {
   extern __shared__ float4 shared4[];
   residual_forward(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_residual_backward(const __grid_constant__ ResidualBackwardParams params) {
   extern __shared__ float4 shared4[];
   residual_backward(params, shared4);
@@ -48,26 +48,26 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
   readout_phase_of_warps<64>(params);
 }
 
 // ---- backward ----
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_backward(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
   backward_phase<AnyShape>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_backward_64x1(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
   backward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_backward_first_64x1(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
   backward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
@@ -75,13 +75,13 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 
 // ---- update ----
 
-extern "C" __global__ void __launch_bounds__(256, 3)
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 3)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
   update_phase<false>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 3)
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 3)
     fused_narrow_update_of_many(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
   update_phase<true>(params, shared4);
@@ -99,7 +99,8 @@ struct NarrowPackParams {
   int F, C, P, K;
 };
 
-extern "C" __global__ void __launch_bounds__(256) fused_narrow_pack(const __grid_constant__ NarrowPackParams params) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+    fused_narrow_pack(const __grid_constant__ NarrowPackParams params) {
   wait_for_previous();
   const Members& of = params.members;
   const int F = params.F, C = params.C, P = params.P;

@@ -38,6 +38,11 @@ struct UpdateChunk {
   int job, first, width, unused;
 };
 
+// Where an element is in a part and in `packed`.
+struct Place {
+  int row, column;
+};
+
 // Neighbouring elements of one row.
 template <int WIDTH>
 struct Elements {
@@ -67,16 +72,16 @@ struct Elements {
 };
 
 // Row and column of element e; see Job.
-__device__ __forceinline__ int2 place_of(const Job& job, int e) {
+__device__ __forceinline__ Place place_of(const Job& job, int e) {
   const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P;
-  return make_int2(c * job.F + f, rest - c * job.P);
+  return {c * job.F + f, rest - c * job.P};
 }
 
 // This thread's partial sums of the gradients of neighbouring elements; HAS_LEFT: `left` is not null.
 template <int WIDTH, bool HAS_LEFT>
-__device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, int2 place, int lane, int N, int B) {
+__device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, Place place, int lane, int N, int B) {
   const int parts = min(job.parts, job.unit > 0 ? ceil_div(N, job.unit) : B);
-  const float* right = job.right + (HAS_LEFT ? 0 : place.x * job.columns) + place.y * static_cast<int>(job.step);
+  const float* right = job.right + (HAS_LEFT ? 0 : place.row * job.columns) + place.column * static_cast<int>(job.step);
   constexpr int AT_ONCE = WIDTH == 1 ? PARTS_AT_ONCE : PARTS_AT_ONCE / 2;
   Elements<WIDTH> sum = {};
 #pragma unroll 1
@@ -87,7 +92,7 @@ __device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, int2 plac
       const int s = first + u * LANES;
       if (s >= parts) continue;
       value[u] = Elements<WIDTH>::load(right + static_cast<long long>(s) * job.right_stride);
-      const float factor = HAS_LEFT ? job.left[s * job.left_stride + place.x] : 1.f;
+      const float factor = HAS_LEFT ? job.left[s * job.left_stride + place.row] : 1.f;
 #pragma unroll
       for (int w = 0; HAS_LEFT && w < WIDTH; ++w) value[u].of[w] *= factor;
     }
@@ -108,13 +113,13 @@ constexpr int UPDATE_GROUPS = UPDATE_THREADS / LANES;  // of threads, each with 
 // UPDATE_GROUPS times WIDTH elements of one job. A sum over lanes is in shared memory, lane by lane.
 template <int WIDTH>
 __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, const UpdateChunk& chunk, int number,
-                                             const Job& job, const int4& at, float* of_thread) {
+                                             const Job& job, const Progress& at, float* of_thread) {
   const UpdateParams& of = params.common;
   // Before the wait: kernels before the previous one wrote everything but the gradients.
   const int group = threadIdx.x % UPDATE_GROUPS, lane = threadIdx.x / UPDATE_GROUPS;
   const int e = chunk.first + WIDTH * group, i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
-  const int2 place = place_of(job, e);
+  const Place place = place_of(job, e);
   Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
   if (owns) {
     p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i),
@@ -122,7 +127,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     penalty = penalty.load(of.members.of_model(of.l2) + i);
     if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
   }
-  const Rate rate = of.members.of_step(of.rates)[at.w];
+  const Rate rate = of.members.of_step(of.rates)[at.step];
   wait_for_previous();
 
   if (of.mode == APPLY) {
@@ -133,8 +138,8 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else {
     if (exists)
-      gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.y, at.z)
-                          : gradient_of<WIDTH, false>(job, place, lane, at.y, at.z);
+      gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)
+                          : gradient_of<WIDTH, false>(job, place, lane, at.n_nodes, at.n_graphs);
     gradient.store(of_thread + WIDTH * threadIdx.x);
     __syncthreads();
 #pragma unroll
@@ -152,7 +157,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     m.store(of.members.of_model(of.m) + i);
     if (!of.sgd) v.store(of.members.of_model(of.v) + i);
     p.store(of.members.of_model(of.parameters) + i);
-    if (job.packed) p.store(job.packed + place.x * job.packed_columns + place.y);
+    if (job.packed) p.store(job.packed + place.row * job.packed_columns + place.column);
   }
   if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
     add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);
@@ -172,9 +177,9 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
     });
     return;
   }
-  const int4 at = *reinterpret_cast<const int4*>(of.members.of_step(of.progress));  // next step, N, B, step
-  if (SHARES_LAUNCHES && at.z == 0) return wait_for_previous();                     // the member rests
-  const UpdateChunk chunk = reinterpret_cast<const UpdateChunk*>(of.chunks)[number];
+  const Progress at = Progress::read(of.members.of_step(of.progress));
+  if (SHARES_LAUNCHES && at.n_graphs == 0) return wait_for_previous();  // the member rests
+  const UpdateChunk chunk = static_cast<const UpdateChunk*>(of.chunks)[number];
   const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);
   if (HAS_WIDE_CHUNKS && chunk.width == 4) {

@@ -5,30 +5,30 @@
 
 using namespace fused;
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_forward_first_64x1_warps(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
   forward_phase_of_warps<FixedShape<64, 1, FIRST>>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_forward_64x1_warps(const __grid_constant__ NarrowForwardParams params) {
   extern __shared__ float4 shared4[];
   forward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_readout_64x1_warps(const __grid_constant__ ReadoutParams params) {
   readout_phase_of_graphs(params);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_backward_64x1_warps(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
   backward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_narrow_backward_first_64x1_warps(const __grid_constant__ NarrowBackwardParams params) {
   extern __shared__ float4 shared4[];
   backward_phase_of_warps<FixedShape<64, 1, FIRST>>(params, shared4);

@@ -234,7 +234,7 @@ __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams
   float* tile = scratch + threadIdx.x / 32 * TILE * stride;
 
   if (Shape::IS_FIRST) wait_for_previous();  // for the update, which writes weights and batch
-  const int N = params.members.of_step(params.size)[0];
+  const int N = params.members.of_step(params.size)[BatchSize::N];
   if (N > params.parts * TILE) return forward_phase<Shape>(params, shared4);  // several tiles a part
   if (block > 0 && block * TILE >= N) return;                                 // makes room for the next kernel
   const float4* packed = reinterpret_cast<const float4*>(params.members.of_step(params.packed));
@@ -308,7 +308,7 @@ __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams
 // Blocks that compute G_prev.
 __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
   constexpr int STRIDE = GROUP + 4;
-  const int N = params.members.of_step(params.size)[0], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int N = params.members.of_step(params.size)[BatchSize::N], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (blockIdx.x > 0 && block * TILE >= N) return;     // makes room for the next kernel
   float* weights = reinterpret_cast<float*>(shared4);  // W^T (GROUP, TRANSPOSED_STRIDE)
   const OfY of = of_y_at(weights + GROUP * TRANSPOSED_STRIDE, params.members.of_step(params.y),

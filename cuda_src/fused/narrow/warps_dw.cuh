@@ -73,7 +73,7 @@ struct WeightGradients {
 template <class Shape>
 __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
   const Shape shape(params);
-  const int N = params.members.of_step(params.size)[0], K = shape.K, u_stride = K + 4, quads = K / 4;
+  const int N = params.members.of_step(params.size)[BatchSize::N], K = shape.K, u_stride = K + 4, quads = K / 4;
   if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
   const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
@@ -132,7 +132,7 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
 template <class Shape>
 __device__ __forceinline__ void backward_phase_of_warps(const NarrowBackwardParams& params, float4* shared4) {
   const int block = blockIdx.x;
-  if (params.members.of_step(params.size)[0] > params.parts * TILE)  // several tiles a part
+  if (params.members.of_step(params.size)[BatchSize::N] > params.parts * TILE)  // several tiles a part
     return backward_phase<Shape>(params, shared4);
   if (!Shape::IS_FIRST && block < params.dx_blocks) return backward_dx_of_warps(params, shared4, block);
   backward_dw_of_warps<Shape>(params, shared4, Shape::IS_FIRST ? block : block - params.dx_blocks);

@@ -53,9 +53,10 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
   }
   const float bias = lane < K ? head.bias[lane] : 0.f;
   const float loss_weight = lane < K ? params.members.of_model(params.loss_weight)[lane] : 0.f;
-  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1];
-  const float label_weight =
-      fmaxf(params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight, 1.f);
+  const int N = params.members.of_step(params.size)[BatchSize::N],
+            B = params.members.of_step(params.size)[BatchSize::B];
+  const float label_weight = fmaxf(
+      params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight, 1.f);
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);

@@ -65,6 +65,37 @@ struct Statistics {
   float epsilon, momentum;
 };
 
+// Statistics of this block's member. They are parameters of a kernel: a reference is read where its pointer is moved.
+__device__ __forceinline__ Statistics statistics_of(const Members& members, const float* const& moments,
+                                                    float* const& stats, float* const& running_mean,
+                                                    float* const& running_var, const float* const& gamma,
+                                                    const float* const& beta, const int& parts, const float& epsilon,
+                                                    const float& momentum) {
+  return {members.of_step(moments),
+          members.of_step(stats),
+          members.of_model(running_mean),
+          members.of_model(running_var),
+          members.of_model_or_null(gamma),
+          members.of_model_or_null(beta),
+          parts,
+          epsilon,
+          momentum};
+}
+
+// Those that an earlier kernel reduced.
+__device__ __forceinline__ Statistics final_statistics(const Members& members, const float* stats, const float* gamma,
+                                                       const float* beta) {
+  return {nullptr,
+          const_cast<float*>(members.of_step(stats)),
+          nullptr,
+          nullptr,
+          members.of_model_or_null(gamma),
+          members.of_model_or_null(beta),
+          0,
+          0.f,
+          0.f};
+}
+
 constexpr int COLUMN_LANES = THREADS / GROUP;  // neighbouring threads of a warp that own a column
 constexpr int PARTS_IN_FLIGHT = 4;             // loads in flight per thread
 constexpr int FOLD_STRIDE = GROUP + 4;         // pairs: 8 warps' sums of 4 columns need two wavefronts of 32 banks

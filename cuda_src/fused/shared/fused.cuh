@@ -30,6 +30,34 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// ---- the step ----
+// Arrays of a few numbers, whose elements have names. They are aligned for int4.
+
+// `size`, of the staged batch: nodes, graphs, its step in the epoch, the epoch.
+struct BatchSize {
+  enum Field { N, B, STEP, EPOCH, FIELDS };
+
+  __device__ __forceinline__ static void write(int* size, int N, int B, int step, int epoch) {
+    *reinterpret_cast<int4*>(size) = make_int4(N, B, step, epoch);
+  }
+};
+
+// `progress`, of an epoch: the step to stage next; nodes, graphs and number of the last step, whose readout notes these four;
+// the steps that run, FIRST … END - 1; the epoch.
+struct Progress {
+  enum Field { NEXT, N, B, STEP, FIRST, END, EPOCH, UNUSED, FIELDS };
+
+  int next, n_nodes, n_graphs, step;
+
+  __device__ __forceinline__ static Progress read(const int* progress) {
+    const int4 found = *reinterpret_cast<const int4*>(progress);
+    return {found.x, found.y, found.z, found.w};
+  }
+  __device__ __forceinline__ static void note(int* progress, int N, int B, int step) {
+    *reinterpret_cast<int4*>(progress) = make_int4(step + 1, N, B, step);
+  }
+};
+
 // ---- members of a cohort ----
 // A cohort trains several models of one architecture in the same launches. Arrays that each member has for itself lie in
 // equal regions of memory, one region after the other. The host passes the arrays of the first region, and a kernel moves
@@ -37,7 +65,7 @@ __device__ __forceinline__ void wait_for_previous() {
 //
 // The host compiles these sources twice: IN_COHORT 1 for cohorts of several members, 0 for a model alone, which then pays
 // nothing for them. A source that only one of them launches says so in a static_assert, and is compiled for it alone.
-constexpr int MAX_MEMBERS = 64;
+constexpr int MAX_MEMBERS = 64, REGION_UNIT = 256;  // REGION_UNIT: bytes; regions are a multiple of it
 #ifndef IN_COHORT
 #define IN_COHORT 0
 #endif
@@ -46,13 +74,13 @@ constexpr bool SHARES_LAUNCHES = IN_COHORT != 0;
 // The members of a launch: blocks with blockIdx.z = z work for the member in region places[z]. Members that stopped are not
 // among them. Kernels move a pointer where they use it: moved all at once, they take many registers.
 struct Members {
-  unsigned model, work;  // size of a region in units of 256 bytes: of the model's arrays, and of the step's
+  unsigned model, work;  // size of a region in units of REGION_UNIT: of the model's arrays, and of the step's
   unsigned char places[MAX_MEMBERS];
 
   template <class T>
   __device__ __forceinline__ static T* move(T* first, unsigned units) {
     const char* from = reinterpret_cast<const char*>(first);
-    return reinterpret_cast<T*>(const_cast<char*>(from + static_cast<unsigned long long>(units) * 256));
+    return reinterpret_cast<T*>(const_cast<char*>(from + static_cast<unsigned long long>(units) * REGION_UNIT));
   }
   // The distance of this block's member's arrays of the step from the first member's.
   __device__ __forceinline__ unsigned units_of_step() const { return SHARES_LAUNCHES ? places[blockIdx.z] * work : 0; }
@@ -138,12 +166,12 @@ __device__ __forceinline__ bool is_kept(const unsigned char* kept, long long e) 
   return kept == nullptr || (kept[e >> 3] >> (e & 7) & 1);
 }
 
-// Draw the dropout bits of `elements` elements; the threads of `blocks` blocks share them. size[2], size[3]: step, epoch.
+// Draw the dropout bits of `elements` elements; the threads of `blocks` blocks share them.
 __device__ __noinline__ void draw_kept(int block, int blocks, unsigned char* kept, const int* size,
                                        unsigned long long seed, unsigned long long purpose, unsigned threshold,
                                        long long elements) {
-  const PhiloxKey key = {seed, purpose, static_cast<unsigned long long>(size[3]),
-                         static_cast<unsigned long long>(size[2])};
+  const PhiloxKey key = {seed, purpose, static_cast<unsigned long long>(size[BatchSize::EPOCH]),
+                         static_cast<unsigned long long>(size[BatchSize::STEP])};
   for (long long b = static_cast<long long>(block) * blockDim.x + threadIdx.x; 8 * b < elements;
        b += static_cast<long long>(blocks) * blockDim.x) {
     const PhiloxBlock drawn = philox(key, b);

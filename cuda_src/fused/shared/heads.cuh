@@ -33,13 +33,13 @@ __device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n
   }
 }
 
-// Whether dropout keeps element `e`, drawn on the fly: these layers are too small to store bits. size[2], size[3]: step,
-// epoch.
+// Whether dropout keeps element `e`, drawn on the fly: these layers are too small to store bits.
 __device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsigned long long purpose,
                                   unsigned threshold, long long e) {
   if (threshold == 0) return true;
-  const PhiloxBlock drawn = philox(
-      {seed, purpose, static_cast<unsigned long long>(size[3]), static_cast<unsigned long long>(size[2])}, e / 8);
+  const PhiloxBlock drawn = philox({seed, purpose, static_cast<unsigned long long>(size[BatchSize::EPOCH]),
+                                    static_cast<unsigned long long>(size[BatchSize::STEP])},
+                                   e / 8);
   unsigned value = drawn.value[0];
 #pragma unroll
   for (int i = 1; i < 8; ++i) value = e % 8 == i ? drawn.value[i] : value;

@@ -13,9 +13,12 @@
 
 using namespace fused;
 
+constexpr int LOGITS_THREADS = 256, LOGITS_GRAPHS = LOGITS_THREADS / 32;  // of a block; graphs that it has at a time
+
 struct LogitsParams {
   float* logits;
-  const int *size, *node_ptr;
+  const int* size;
+  const int* node_ptr;
   const float *y, *shift, *features;
   const Head* heads;
   Members members;
@@ -23,7 +26,7 @@ struct LogitsParams {
   int P, D, n_heads, head_floats;
 };
 
-extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_constant__ LogitsParams params) {
+extern "C" __global__ void __launch_bounds__(LOGITS_THREADS) fused_logits(const __grid_constant__ LogitsParams params) {
   extern __shared__ float4 shared4[];
   const int P = params.P, R = params.readouts.n * P;
   float* shift_of = reinterpret_cast<float*>(shared4);
@@ -31,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(256) fused_logits(const __grid_cons
   for (int p = threadIdx.x; p < P; p += blockDim.x)
     shift_of[p] = params.shift ? params.members.of_model(params.shift)[p] : 0.f;
   __syncthreads();
-  const int lane = threadIdx.x % 32, B = params.members.of_step(params.size)[1];
-  for (int b = blockIdx.x * 8 + threadIdx.x / 32; b < B; b += gridDim.x * 8) {
+  const int lane = threadIdx.x % 32, B = params.members.of_step(params.size)[BatchSize::B];
+  for (int b = blockIdx.x * LOGITS_GRAPHS + threadIdx.x / 32; b < B; b += gridDim.x * LOGITS_GRAPHS) {
     const int begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
     for (int column = lane; column < R; column += 32) {
       const int kind = params.readouts.kinds[column / P], p = column % P;

@@ -19,7 +19,8 @@ struct UpdateParams {
   const double* losses;            // (n_losses,)
   const float *weight_decay, *l2;  // (n,); null where nothing decays, if the form allows it
   const Rate* rates;               // (steps,)
-  const int *progress, *chunks;    // (8,): next step, N, B, step; the part of a job that a block updates
+  const int* progress;
+  const void* chunks;  // (n_chunks,): the part of a job that a block updates, as each form has it
   const MemberValues* values;
   Members members;
   int n_chunks, n_stages, n_losses, mode, sgd;

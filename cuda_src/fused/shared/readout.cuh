@@ -7,9 +7,9 @@
 // update computes the gradients of W_m and b_m, sums over graphs of inputs times gradients; both are stored here.
 // Losses and their gradients are those of dense/loss.cu. The host knows the weight of the batch's labels beforehand.
 //
-// Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; progress
-//   (8,): the step to stage next, and N, B, step of this one, and four that staging reads; size (4,): N, B, step, epoch; rates (steps,); node_ptr (B+1,),
-//   targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); features (B, D), scaled, D may be 0; heads (n_heads,): the last is the output.
+// Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; rates (steps,); node_ptr
+//   (B+1,), targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); features (B, D), scaled, D may be 0;
+//   heads (n_heads,): the last is the output.
 // `loss` is a Loss.
 // Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,
 //   …; blocks stride over the partial sums. Batch 50: 50 partial sums of a graph each, 50 blocks for a model alone.
@@ -45,21 +45,12 @@ struct ReadoutParams {
   int parts, parts_of_graphs, P, K, D, n_heads, head_floats, weight_floats, loss;
 
   __device__ __forceinline__ Statistics statistics() const {
-    return {members.of_step(moments),
-            members.of_step(stats),
-            members.of_model(running_mean),
-            members.of_model(running_var),
-            members.of_model_or_null(gamma),
-            members.of_model_or_null(beta),
-            parts,
-            epsilon,
-            momentum};
+    return statistics_of(members, moments, stats, running_mean, running_var, gamma, beta, parts, epsilon, momentum);
   }
   __device__ __forceinline__ int width_of_readout() const { return readouts.n * P; }
-  // Write the next step's number, and N, B and number of this step; one thread calls.
+  // Note the step in `progress`; one thread calls.
   __device__ __forceinline__ void note_progress(int N, int B) const {
-    const int step = members.of_step(size)[2];
-    *reinterpret_cast<int4*>(members.of_step(progress)) = make_int4(step + 1, N, B, step);
+    Progress::note(members.of_step(progress), N, B, members.of_step(size)[BatchSize::STEP]);
   }
 };
 
@@ -243,9 +234,10 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
 #pragma unroll 1
   for (int k = threadIdx.x; k < K; k += THREADS) at.loss_weight[k] = params.members.of_model(params.loss_weight)[k];
   const MemberValues values = values_at(params.members.of_model_or_null(params.values));
-  const int N = params.members.of_step(params.size)[0], B = params.members.of_step(params.size)[1],
-            n_targets = params.loss == SOFTMAX ? 1 : K;
-  const float label_weight = params.members.of_step(params.rates)[params.members.of_step(params.size)[2]].label_weight;
+  const int N = params.members.of_step(params.size)[BatchSize::N],
+            B = params.members.of_step(params.size)[BatchSize::B], n_targets = params.loss == SOFTMAX ? 1 : K;
+  const float label_weight =
+      params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight;
   int begin = block < B ? params.members.of_step(params.node_ptr)[block] : 0,
       end = block < B ? params.members.of_step(params.node_ptr)[block + 1] : 0;
   if (params.D > 0 && block < B) {

@@ -1,6 +1,7 @@
 // Staging without an update: for an epoch's first step and for batches outside an epoch. All others: beside an update.
 //
 // Launch: 256 threads, members in z; blocks stride over the graphs.
+#include "fused/shared/optimizer.cuh"
 #include "fused/shared/stage.cuh"
 
 using namespace fused;
@@ -10,6 +11,7 @@ struct StageParams {
   Members members;
 };
 
-extern "C" __global__ void __launch_bounds__(256, 1) fused_stage(const __grid_constant__ StageParams params) {
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 1)
+    fused_stage(const __grid_constant__ StageParams params) {
   stage_batch(*params.members.of_step(params.stage), blockIdx.x, gridDim.x, wait_for_previous);
 }

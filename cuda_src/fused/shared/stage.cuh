@@ -8,18 +8,20 @@ namespace fused {
 
 // Arguments of staging; the host fills them once.
 struct Stage {
-  // The batch: size (4,): N, B, step, epoch; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
+  // The batch: its size; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
   // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits; features (B, D): those of whole graphs, scaled.
-  int *size, *node_ptr, *indptr, *indices;
+  int* size;
+  int *node_ptr, *indptr, *indices;
   float* values;
   int *t_indptr, *t_indices;
   float *t_values, *x;
   int* targets;
   float* features;
-  // The epoch: progress (8,): next step, and N, B, number of the last step; first and end of the steps, epoch, unused;
-  // graphs: all graphs in order; batch_ptr (S+1,): each step's first entry of graphs; nodes, edges, t_edges: each graph's first node or edge in its batch, and after a
-  // step's graphs the step's total, so that step s begins at batch_ptr[s] + s.
-  const int *progress, *batch_ptr, *graphs, *nodes, *edges, *t_edges;
+  // The epoch; graphs: all graphs in order; batch_ptr (S+1,): each step's first entry of graphs; nodes, edges, t_edges: each
+  // graph's first node or edge in its batch, and after a step's graphs the step's total, so that step s begins at
+  // batch_ptr[s] + s.
+  const int* progress;
+  const int *batch_ptr, *graphs, *nodes, *edges, *t_edges;
   // The data set: node_ptr (G+1,); CSR with node indices relative to the graph; x (nodes, K); targets (G, T);
   // features (G, D) and the scaling of its columns (`scaled_feature`).
   const int *set_node_ptr, *set_indptr, *set_indices;
@@ -107,10 +109,9 @@ __device__ __forceinline__ void stage_features(const Stage& at, int b, const flo
 // batch. `wait` may be called more than once.
 template <class Wait>
 __device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
-  const int4 next = *reinterpret_cast<const int4*>(at.progress),
-             about = *reinterpret_cast<const int4*>(at.progress + 4);
-  const int step = next.x;
-  const bool exists = step >= about.x && step < about.y;
+  const int step = Progress::read(at.progress).next;
+  const int4 steps = *reinterpret_cast<const int4*>(at.progress + Progress::FIRST);  // first, end, epoch
+  const bool exists = step >= steps.x && step < steps.y;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
   const int pointers = begin + step, C = at.C, T = at.T;
 #pragma unroll 1
@@ -137,7 +138,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
   wait();
   if (block == 0 && threadIdx.x == 0) {
     const int N = exists ? at.nodes[pointers + B] : 0;
-    *reinterpret_cast<int4*>(at.size) = make_int4(N, B, step, about.z);
+    BatchSize::write(at.size, N, B, step, steps.z);
     if (!exists) return;
     at.node_ptr[B] = N;
     at.indptr[N] = at.edges[pointers + B];

@@ -13,7 +13,7 @@
 // keeps float32's accuracy (fused/wide/gemm.cuh).
 //
 // Shapes: y, g (N, P), weight (F, C P), bias (C P,), float32, row-major without gaps; u, v, dy_t and the packed weights
-//   are panels (fused/wide/gemm.cuh). N = size[0] is known on the device only; grids cover a capacity, and blocks beyond N
+//   are panels (fused/wide/gemm.cuh). N = size[BatchSize::N] is known on the device only; grids cover a capacity, and blocks beyond N
 //   leave. stats (2, P): mean and 1 / sqrt(var + epsilon); sums (2, P): dbeta = Σ g and dgamma = Σ g x̂. Both are null
 //   without batch norm. gamma, beta (P,). In predictions stats and gamma are null, and beta is the shift (`Folding`). kept: a
 //   bit per element, eight to a byte, or null without dropout; keep_scale = 1 / (1 - rate). round: whether panels are for
@@ -127,7 +127,7 @@ __device__ void product(const ProductParams& params) {
   if constexpr (!HAS_WARPGROUPS) return;
   if (params.fresh) wait_for_previous();
   const int P = params.P;
-  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = params.size[0], tiles = tiles_of(N);
+  const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN, N = params.size[BatchSize::N], tiles = tiles_of(N);
   if (blockIdx.y >= tiles) return;
   const int p = n0 + OwnValues::column();
   const bool multiplies = threadIdx.x < COMPUTE_THREADS, exists = multiplies && p < P;
@@ -196,7 +196,7 @@ __device__ void product_dx(const ProductDxParams& params) {
   const unsigned char* kept = params.kept;
   const int* size = params.size;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
-  if (blockIdx.y >= tiles_of(size[0])) return;
+  if (blockIdx.y >= tiles_of(size[BatchSize::N])) return;
   OwnValues own;
   const AlongDepth operands = {{params.v, params.capacity, BM},
                                {params.weight, F, min(max(F - n0, 0), BN)},
@@ -208,7 +208,7 @@ __device__ void product_dx(const ProductDxParams& params) {
   Column of;
   const auto own_rows = [&] {  // number of existing rows; computed twice, because registers are short in between
     const bool exists = threadIdx.x < COMPUTE_THREADS && n0 + OwnValues::column() < F;
-    return exists ? min(max(size[0] - m0 - OwnValues::first_row(), 0), OWN_ROWS) : 0;
+    return exists ? min(max(size[BatchSize::N] - m0 - OwnValues::first_row(), 0), OWN_ROWS) : 0;
   };
   const auto prefetch_epilogue = [&] {
     const int f = n0 + OwnValues::column(), m = m0 + OwnValues::first_row(), rows = own_rows();
@@ -227,7 +227,7 @@ __device__ void product_dx(const ProductDxParams& params) {
   };
   multiply<PRODUCTS>(own, operands, true, prefetch_epilogue);
 
-  const int f = n0 + OwnValues::column(), N = size[0], rows = own_rows();
+  const int f = n0 + OwnValues::column(), N = size[BatchSize::N], rows = own_rows();
   float2 found = make_float2(0.f, 0.f);
 #pragma unroll
   for (int r = 0; r < OWN_ROWS; ++r) {
@@ -255,7 +255,8 @@ __device__ void product_dw(const ProductDwParams& params) {
   if constexpr (!HAS_WARPGROUPS) return;
   const int K = params.K, P = params.P, capacity = params.capacity;
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
-  const int rows = ceil_div(params.size[0], DEPTH) * DEPTH, part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
+  const int rows = ceil_div(params.size[BatchSize::N], DEPTH) * DEPTH,
+            part = ceil_div(ceil_div(rows, DEPTH), gridDim.z) * DEPTH;
   const int begin = min(static_cast<int>(blockIdx.z) * part, rows), end = min(begin + part, rows);
   OwnValues own;
   const AcrossDepth operands = {

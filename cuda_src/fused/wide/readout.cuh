@@ -336,11 +336,12 @@ struct WideReadout {
   __device__ __forceinline__ void run(float* shared) const {
     const Shared at = shared_at(shared);
     const int S = slice(), rank = blockIdx.x, first = rank * S, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int N = size[0], B = size[1], b0 = blockIdx.y * GRAPHS, own = b0 + rank, b = b0 + own_graph();
+    const int N = size[BatchSize::N], B = size[BatchSize::B], b0 = blockIdx.y * GRAPHS, own = b0 + rank,
+              b = b0 + own_graph();
     const bool is_idle = b0 >= B && blockIdx.y > 0;
     // The previous kernel wrote neither batch nor weights.
     const int begin = b < B ? node_ptr[b] : 0, end = b < B ? node_ptr[b + 1] : 0;
-    const float label_weight = training ? rates[4 * size[2] + 3] : 0.f;
+    const float label_weight = training ? rates[4 * size[BatchSize::STEP] + 3] : 0.f;
     if (!is_idle) {
 #pragma unroll 2
       for (int f = warp; f < S; f += BLOCK / 32) {
@@ -362,8 +363,7 @@ struct WideReadout {
     }
     Held held;
     hold(held, first, 0, begin, end);
-    if (progress && own == 0 && threadIdx.x == 0)
-      *reinterpret_cast<int4*>(progress) = make_int4(size[2] + 1, N, B, size[2]);
+    if (progress && own == 0 && threadIdx.x == 0) Progress::note(progress, N, B, size[BatchSize::STEP]);
 #pragma unroll 1
     for (int c = threadIdx.x; c < S; c += BLOCK) {
       const int p = min(first + c, P - 1);

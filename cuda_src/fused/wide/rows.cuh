@@ -140,7 +140,7 @@ __device__ void propagate(const PropagateParams& params) {
   float* u = params.members.of_step(params.u);
   const int pair = blockIdx.x * blockDim.y + threadIdx.y, i = C == 1 ? pair : pair / C, c = C == 1 ? 0 : pair % C;
   const int f = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x);
-  const int N = params.members.of_step(params.size)[0];
+  const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && i >= padded(N)) return;  // frees the multiprocessor
   constexpr int BATCH = 4;
   Entries<BATCH> entries;
@@ -255,7 +255,7 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
   __shared__ Backward columns;
   constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
   const int i0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL, column = threadIdx.x % LANES * WIDTH;
-  const int p = p0 + column, N = params.size[0];
+  const int p = p0 + column, N = params.size[BatchSize::N];
   const bool gathers = v != nullptr && !identity, exists = p < P;
   if (blockIdx.x > 0 && i0 >= N) return;  // frees the multiprocessor
   Entries<BATCH> entries;
@@ -297,9 +297,10 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
   const int own_p = p0 + threadIdx.x % PANEL;
   float2 total = make_float2(0.f, 0.f);
   if (stats != nullptr) {
-    const int n_partials = params.graphs_per_partial > 0
-                               ? min(params.max_partials, ceil_div(params.size[1], params.graphs_per_partial))
-                               : tiles_of(N);
+    const int n_partials =
+        params.graphs_per_partial > 0
+            ? min(params.max_partials, ceil_div(params.size[BatchSize::B], params.graphs_per_partial))
+            : tiles_of(N);
     total = reduce_partials<PANEL, ROW_THREADS>(slots, n_partials, [&](int part) {
       return own_p < P ? params.partials[static_cast<long long>(part) * params.partial_stride + own_p]
                        : make_float2(0.f, 0.f);

@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(DROPOUT_THREADS)
     fused_wide_dropout(const DropoutLayer* layers, const int* size, const MemberValues* of_dropout) {
   const DropoutLayer layer = layers[blockIdx.y];
   const MemberValues values = *of_dropout;
-  const long long elements = layer.columns * size[0];
+  const long long elements = layer.columns * size[BatchSize::N];
   wait_for_previous();
   draw_kept(blockIdx.x, gridDim.x, layer.kept, size, values.seed, layer.purpose, values.threshold, elements);
 }
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
     stage_batch(*params.stage, block, n_stages, wait_for_previous);
   } else {
     const WideUpdate<WideJob> update = {params.common};
-    const int4 place = update.place_of(block - n_stages);
-    const WideJob job = params.jobs[place.x];
-    update.run(block - n_stages, place, job, tile, {nullptr});
+    const WideChunk chunk = update.chunk(block - n_stages);
+    const WideJob job = params.jobs[chunk.job];
+    update.run(block - n_stages, chunk, job, tile, {nullptr});
   }
 }

@@ -100,6 +100,11 @@ struct WideJob {
   }
 };
 
+// A chunk of a job, for a block: its first row and column.
+struct __align__(16) WideChunk {
+  int job, row, column;
+};
+
 struct WideUpdateParams {
   UpdateParams common;
   const WideJob* jobs;
@@ -140,7 +145,9 @@ struct WideUpdate {
 
   const UpdateParams& of;
 
-  __device__ __forceinline__ int4 place_of(int chunk) const { return reinterpret_cast<const int4*>(of.chunks)[chunk]; }
+  __device__ __forceinline__ WideChunk chunk(int number) const {
+    return static_cast<const WideChunk*>(of.chunks)[number];
+  }
 
   // The gradients of four neighbours in each of the chunk's tiles.
   __device__ __forceinline__ void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
@@ -202,18 +209,19 @@ struct WideUpdate {
     return sum;
   }
 
-  // place: the job, and the chunk's first row and column in it; old: shared memory (3, HEIGHT, 256), or null.
-  __device__ __forceinline__ void run(int chunk, int4 place, const Job& job, Tile& tile, OldValues old) const {
+  // old: shared memory (3, HEIGHT, UPDATE_THREADS), or null.
+  __device__ __forceinline__ void run(int number, const WideChunk& chunk, const Job& job, Tile& tile,
+                                      OldValues old) const {
     // Only gradients, progress and losses come from the previous kernel.
-    const int k = place.y + threadIdx.x / 8, p = place.z + threadIdx.x % 8 * 4;
+    const int k = chunk.row + threadIdx.x / 8, p = chunk.column + threadIdx.x % 8 * 4;
     int existing[HEIGHT], at[HEIGHT];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
       existing[h] = k + h * PANEL < job.rows() ? min(max(job.P - p, 0), 4) : 0;
       at[h] = existing[h] > 0 ? job.start(k + h * PANEL) + p : 0;
     }
-    const int4 now = *reinterpret_cast<const int4*>(of.progress);  // next step, N, B, step
-    const Rate rate = of.rates[now.w];
+    const Progress now = Progress::read(of.progress);
+    const Rate rate = of.rates[now.step];
 #pragma unroll
     for (int h = 0; h < HEIGHT; ++h) {
       if (of.mode == ONLY_GRADIENTS) continue;
@@ -232,13 +240,13 @@ struct WideUpdate {
         for (int i = 0; i < 4; ++i) gradient[h].v[i] *= factor;
       }
     } else if (Job::BY_GRAPHS && job.left) {
-      gradient[0] = sum_graphs(job, place.y, place.z, now.z, tile);
+      gradient[0] = sum_graphs(job, chunk.row, chunk.column, now.n_graphs, tile);
     } else {
       sum_partials(gradient, job, k, p, existing);
     }
-    if (of.mode != APPLY && of.totals && chunk == 0 && threadIdx.x < 32)
+    if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
       add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
-    if (of.mode == ONLY_GRADIENTS) return store_gradients(chunk, gradient, existing, at);
+    if (of.mode == ONLY_GRADIENTS) return store_gradients(number, gradient, existing, at);
     if constexpr (Job::PREFETCHES) wait_for_async_copies();
     Four value[HEIGHT], of_m[HEIGHT], of_v[HEIGHT];
 #pragma unroll
@@ -260,11 +268,11 @@ struct WideUpdate {
       value[h].store(of.parameters + at[h], existing[h]), of_m[h].store(of.m + at[h], existing[h]);
       if (!of.sgd) of_v[h].store(of.v + at[h], existing[h]);
     }
-    if (job.forward) write_panels(job, place.y, place.z, value, existing, tile);
+    if (job.forward) write_panels(job, chunk.row, chunk.column, value, existing, tile);
   }
 
   // Store the gradients and the chunk's part of their squared norm.
-  __device__ __forceinline__ void store_gradients(int chunk, const Four (&gradient)[HEIGHT],
+  __device__ __forceinline__ void store_gradients(int number, const Four (&gradient)[HEIGHT],
                                                   const int (&existing)[HEIGHT], const int (&at)[HEIGHT]) const {
     double squares = 0.0;
 #pragma unroll
@@ -275,7 +283,7 @@ struct WideUpdate {
         squares += i < existing[h] ? static_cast<double>(gradient[h].v[i]) * gradient[h].v[i] : 0.0;
     }
     squares = block_sum(squares);
-    if (threadIdx.x == 0) of.norms[chunk] = squares;
+    if (threadIdx.x == 0) of.norms[number] = squares;
   }
 
   __device__ __forceinline__ void write_panels(const Job& job, int k0, int p0, Four (&value)[HEIGHT],

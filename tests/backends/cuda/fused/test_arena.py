@@ -17,7 +17,9 @@ from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.shared.arena import Arena, Measured, Region, in_arena, of_member
 from gcnbatch.backends.cuda.fused.shared.geometry import TILE, blocks
+from gcnbatch.backends.cuda.fused.shared.step import REGION_UNIT
 from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.backends.cuda.runtime.copies import ALIGNMENT
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.resources import cuda_sources
@@ -31,8 +33,9 @@ def test_an_array_has_the_same_place_in_every_region() -> None:
     device: Any = HostDevice()
     first, second = in_arena(device, 3, lambda memory: (memory.empty(5), memory.upload(np.arange(4, dtype=np.int32))))
     stride = first.owner.stride
-    assert stride == 2 * 256
-    assert second.ptr == first.ptr + 256
+    assert stride == 2 * ALIGNMENT
+    assert second.ptr == first.ptr + ALIGNMENT
+    assert stride % REGION_UNIT == 0, "kernels move pointers by whole units"
     assert [of_member(first, member).ptr - first.ptr for member in range(3)] == [0, stride, 2 * stride]
     for member in range(3):
         np.testing.assert_array_equal(device.uploaded[second.ptr + member * stride], np.arange(4))
@@ -98,10 +101,10 @@ def test_chunks_cover_every_element_once() -> None:
     for widest, expected in ((1, [1, 1, 1]), (4, [4, 1, 1])):
         table = geometry.chunks(jobs, widest)
         for number, job in enumerate(jobs):
-            own = table[table[:, 0] == number]
-            assert set(own[:, 2]) == {expected[number]}
+            own = table[table["job"] == number]
+            assert set(own["width"].tolist()) == {expected[number]}
             step = 32 * expected[number]
-            np.testing.assert_array_equal(own[:, 1], np.arange(0, job["count"], step))
+            np.testing.assert_array_equal(own["first"], np.arange(0, job["count"], step))
 
 
 @pytest.fixture

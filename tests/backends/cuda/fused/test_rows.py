@@ -1,33 +1,45 @@
-"""Structs that the host writes as rows of an array, one number per field, have their fields in the host's order."""
+"""Structs of numbers that the host writes into arrays of a plan."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 
 from gcnbatch.backends.cuda.fused.narrow import geometry
-from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.backends.cuda.fused.shared.arena import Measured
+from gcnbatch.backends.cuda.fused.shared.epoch import PROGRESS, RATE, StagedEpoch
+from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table
 from gcnbatch.config_sections import TrainConfig
-from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_state import rates_of_steps
 
 
-def test_chunks_are_rows_of_update_chunk() -> None:
-    layout = declared("fused/narrow/update.cuh").layout("UpdateChunk")
+def test_chunks_cover_their_jobs() -> None:
     even = {"start": 0, "P": 4, "columns": 4, "packed_columns": 4, "step": 1, "right_stride": 4}
-    rows = geometry.chunks([{**even, "count": 8}, {**even, "count": 400}], widest=4)
-    chunks = rows.view(layout.dtype)[:, 0]
-    assert chunks["job"].tolist() == [0, *[1] * (len(rows) - 1)]
+    chunks = geometry.chunks([{**even, "count": 8}, {**even, "count": 400}], widest=4)
+    assert chunks["job"].tolist() == [0, *[1] * (len(chunks) - 1)]
     assert (chunks["width"] == 4).all()
     assert chunks["first"][1:].tolist() == list(range(0, 400, 4 * geometry.UPDATE_THREADS // geometry.LANES))
 
 
-def test_rates_are_rows_of_rate() -> None:
-    text = (cuda_sources() / "dense" / "optimizer.cuh").read_text(encoding="utf-8")
-    body = re.sub("//.*", "", re.search(r"struct __align__\(16\) Rate \{(.*?)\};", text, re.DOTALL)[1])
-    fields = ["learning_rate", "correction1", "correction2", "label_weight"]
-    assert re.findall(r"\w+", body.replace("float", "")) == fields
-    train = TrainConfig(beta1=0.9, beta2=0.99)
-    (rate,) = rates_of_steps(train, updates=0, steps=1, first=0, learning_rate=0.5)
-    np.testing.assert_allclose(rate, [0.5, 1 / (1 - 0.9), 1 / (1 - 0.99)], rtol=1e-5)
+def test_wide_chunks_cover_rows_and_columns() -> None:
+    chunks = chunk_table([(40, 64), (1, 10)], rows=32, columns=32)
+    assert chunks["job"].tolist() == [0, 0, 0, 0, 1]
+    assert list(zip(chunks["row"].tolist(), chunks["column"].tolist(), strict=True)) == [
+        (0, 0),
+        (0, 32),
+        (32, 0),
+        (32, 32),
+        (0, 0),
+    ]
+
+
+def test_an_epoch_begins_with_its_steps_and_rates() -> None:
+    plan = StagedEpoch(Measured(1), steps=3, graphs=5)
+    host = np.full(plan.array.size, -1, np.int32)
+    rates = rates_of_steps(TrainConfig(beta1=0.9, beta2=0.99), updates=0, steps=2, first=0, learning_rate=0.5)
+    plan.begin(host, now=1, first=1, end=2, epoch=7, rates=rates)
+    size = PROGRESS["FIELDS"]
+    expected = {"NEXT": 1, "N": 0, "B": 0, "STEP": 0, "FIRST": 1, "END": 2, "EPOCH": 7, "UNUSED": 0}
+    assert {name: int(host[at]) for name, at in PROGRESS.items() if at < size} == expected
+    first = host[size:][: RATE.size // 4].view(RATE.dtype)[0]
+    names = ("learning_rate", "correction1", "correction2")
+    np.testing.assert_allclose([first[name] for name in names], [0.5, 1 / (1 - 0.9), 1 / (1 - 0.99)], rtol=1e-5)

@@ -21,8 +21,8 @@ from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
-from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, Workspace, csr_fields
-from gcnbatch.backends.cuda.fused.wide.jobs import chunk_places
+from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, SIZE_FIELDS, Workspace, csr_fields
+from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
@@ -119,7 +119,7 @@ class Fp16Workspace(Workspace):
     def _allocate_batch(self) -> None:
         memory, at, rows = self._memory, self.capacity, geometry.TILE_ROWS * self.tiles
         self._graph_parts = self.tiles  # each leaves a sum of losses
-        self._size, self._shape = memory.zeros(4, np.int32), memory.zeros(2, np.int32)
+        self._size, self._shape = memory.zeros(SIZE_FIELDS, np.int32), memory.zeros(2, np.int32)
         self._tile_ptr, self._tile_rows = memory.zeros(self.tiles + 1, np.int32), memory.zeros(self.tiles, np.int32)
         self._node_ptr, self._n_nodes = memory.zeros(at.graphs, np.int32), memory.zeros(at.graphs, np.int32)
         self._rows = self._csr(rows, at.edges)
@@ -231,7 +231,11 @@ class Fp16Workspace(Workspace):
         fields |= {"size": self._size, "shape": self._shape, "tile_ptr": self._tile_ptr, "tile_rows": self._tile_rows}
         fields |= {"node_ptr": self._node_ptr, "n_nodes": self._n_nodes, "rowsum": self._row_sums}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
-        fields |= {"progress": self.plan.progress, "rates": self.plan.rates, "losses": self._losses}
+        fields |= {
+            "progress": self.plan.progress,
+            "rates": self.plan.rates.astype_view(np.float32),
+            "losses": self._losses,
+        }
         fields |= {"head_weight": weight, "head_bias": bias, "exchange": self._exchange}
         fields |= {"input": self._head_inputs[0], "gradient": self._head_gradients[0]}
         fields |= {"n_layers": len(stack.nodes), "n_outputs": stack.n_outputs, "tiles": self.tiles}
@@ -281,9 +285,9 @@ class Fp16Workspace(Workspace):
         jobs = [job((head.n_in, head.n_out), (head.weight, head.bias), self._head_dw)]
         jobs += [one for number in range(len(self._layers)) for one in self._jobs_of(number)]
         shapes = [(one["n_rows"], one["P"]) for one in jobs]
-        places = chunk_places(shapes, geometry.CHUNK_ROWS, geometry.CHUNK_COLUMNS)
+        chunks = chunk_table(shapes, geometry.CHUNK_ROWS, geometry.CHUNK_COLUMNS)
         device = self._device
-        return padded(jobs, geometry.MAX_JOBS), device.upload(places), device.zeros(len(places), np.float64)
+        return padded(jobs, geometry.MAX_JOBS), device.upload(chunks), device.zeros(len(chunks), np.float64)
 
     def _jobs_of(self, number: int) -> list[dict[str, Any]]:
         """Return the jobs of a layer's weights, bias, gamma and beta."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 SCHEDULED = 1024  # steps in a schedule
+RATE = declared("dense/optimizer.cuh").layout("Rate").dtype
 PROGRESS = 4  # int32 copies of the step's number: one per reader, and one that aligns the next array
 
 
@@ -51,10 +53,10 @@ class StepSchedule:
     def __init__(self, device: Device, rule: UpdateRule) -> None:
         self._device, self._rule = device, rule
         size = SCHEDULED + 2
-        self._array = device.empty(PROGRESS + 6 * size, np.int32)
+        self._array = device.empty(PROGRESS + (2 + RATE.itemsize // 4) * size, np.int32)
         self.progress = self._array.view(0, PROGRESS)
         self.keys = self._array.view(PROGRESS, 2 * size)
-        self.rates = self._array.view(PROGRESS + 2 * size, 4 * size).astype_view(np.float32)
+        self.rates = self._array.view(PROGRESS + 2 * size, RATE.itemsize // 4 * size).astype_view(RATE)
         self._known: list[TrainingStep] = []  # the first steps; all others follow from the last of them
         self._at = 0
         self._staged: tuple[int, int] | None = None  # epoch and step whose U the device holds for step `_at`
@@ -80,13 +82,13 @@ class StepSchedule:
         expected = (last.epoch + epochs, numbers, last.steps * same, last.learning_rate * same, last.update + beyond)
         table = np.concatenate([np.array(self._known, np.float64), np.column_stack(expected)])  # as TrainingStep
         keys, updates = table[:, :2].astype(np.int32), table[:, 4]
-        rates = np.zeros((size, 4), np.float32)
-        rates[:, 0] = table[:, 3]
+        rates = np.zeros(size, RATE)
+        rates["learning_rate"] = table[:, 3]
         if not self._rule.sgd:
-            rates[:, 1] = 1.0 / (1.0 - self._rule.beta1**updates)
-            rates[:, 2] = 1.0 / (1.0 - self._rule.beta2**updates)
+            rates["correction1"] = 1.0 / (1.0 - self._rule.beta1**updates)
+            rates["correction2"] = 1.0 / (1.0 - self._rule.beta2**updates)
         before = np.full(PROGRESS, self._at - 1, np.int32)
-        packed = np.concatenate([before, keys.ravel(), rates.view(np.int32).ravel()])
+        packed = np.concatenate([before, keys.ravel(), rates.view(np.int32)])
         self._device.upload(packed, self._array)
 
     def mark_staged(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
@@ -127,14 +126,15 @@ def specialised_readout(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
-def chunks(jobs: Sequence[Mapping[str, Any]], widest: int) -> NDArray[np.int32]:
-    """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks, 4).
+def chunks(jobs: Sequence[Mapping[str, Any]], widest: int) -> NDArray[Any]:
+    """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks,).
 
     A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four.
     """
-    groups, found = UPDATE_THREADS // LANES, []
+    groups, found = UPDATE_THREADS // LANES, list[dict[str, int]]()
     for number, job in enumerate(jobs):
         is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
         width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
-        found += [(number, first, width, 0) for first in range(0, job["count"], groups * width)]
-    return np.array(found, np.int32)
+        firsts = range(0, job["count"], groups * width)
+        found += [{"job": number, "first": first, "width": width, "unused": 0} for first in firsts]
+    return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)

@@ -14,6 +14,8 @@ THREADS, TILE, GROUP = (_COLUMNS.constant(name) for name in ("THREADS", "TILE", 
 FOLD_FLOATS = _COLUMNS.constant("FOLD_FLOATS")
 UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS")
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
+_LOGITS = declared("fused/shared/logits.cu")
+LOGITS_THREADS, LOGITS_GRAPHS = (_LOGITS.constant(name) for name in ("LOGITS_THREADS", "LOGITS_GRAPHS"))
 FLOAT_BYTES = 4
 MOST_WAVES = 16  # of blocks of a launch that only copies
 HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
@@ -75,10 +77,10 @@ def blocks(parts: int, members: int, slots: int) -> int:
 
 
 def logits(graphs: int, n_out: int, head_floats: int, multiprocessors: int, members: int = 1) -> Launch:
-    """Return the launch of `fused_logits`: 8 graphs per block, at most 8 blocks per multiprocessor."""
-    shared = FLOAT_BYTES * (columns_of(n_out) + 8 * head_floats)
-    wanted = max(1, ceil_div(graphs, 8))
-    return Launch((blocks(wanted, members, 8 * multiprocessors), 1, 1), (256, 1, 1), shared)
+    """Return the launch of `fused_logits`: a warp per graph, at most 8 blocks per multiprocessor."""
+    shared = FLOAT_BYTES * (columns_of(n_out) + LOGITS_GRAPHS * head_floats)
+    wanted = max(1, ceil_div(graphs, LOGITS_GRAPHS))
+    return Launch((blocks(wanted, members, 8 * multiprocessors), 1, 1), (LOGITS_THREADS, 1, 1), shared)
 
 
 def update(blocks: int) -> Launch:

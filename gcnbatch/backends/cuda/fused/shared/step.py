@@ -23,7 +23,6 @@ from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm
-from gcnbatch.backends.cuda.runtime.copies import ALIGNMENT
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.layouts import Layout
@@ -31,7 +30,9 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.data.graph_features import LIMIT
 
-MAX_MEMBERS = declared("fused/shared/fused.cuh").constant("MAX_MEMBERS")
+_SHARED = declared("fused/shared/fused.cuh")
+MAX_MEMBERS, REGION_UNIT = (_SHARED.constant(name) for name in ("MAX_MEMBERS", "REGION_UNIT"))
+SIZE_FIELDS = _SHARED.enum("BatchSize::Field")["FIELDS"]
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
 MOST_READOUTS = declared("fused/shared/pooling.cuh").constant("MOST_READOUTS")
 _TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
@@ -155,7 +156,7 @@ class Workspace(ABC):
         owner, places = self._model.trainable.owner, np.zeros(MAX_MEMBERS, np.uint8)
         places[: len(members)] = members
         model = owner.stride if isinstance(owner, Arena) else 0
-        self._members = {"model": model // ALIGNMENT, "work": self._memory.stride // ALIGNMENT, "places": places}
+        self._members = {"model": model // REGION_UNIT, "work": self._memory.stride // REGION_UNIT, "places": places}
 
     def _call(self, entry: str, launch: Launch, fields: dict[str, Any]) -> Call:
         """Return the launch of a kernel for all launched members, which are its grid's last dimension."""
@@ -166,7 +167,7 @@ class Workspace(ABC):
     def _allocate_batch(self) -> None:
         """Allocate the arrays of the staged batch; a symmetric adjacency is its own transpose."""
         memory, at, channels, targets = self._memory, self.capacity, self._data.channels, self._cohort.labels[0].targets
-        self._size = memory.zeros(4, np.int32)
+        self._size = memory.zeros(SIZE_FIELDS, np.int32)
         self._node_ptr = memory.zeros(at.graphs + 1, np.int32)
         self._rows = self._csr(at.rows, at.edges)
         self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)

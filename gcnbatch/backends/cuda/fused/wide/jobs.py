@@ -1,14 +1,14 @@
-"""The jobs of the update of wide layers, one for each parameter array, and the places of their chunks."""
+"""The jobs of the update of wide layers, one for each parameter array, and their chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
 
 
 def job(
@@ -39,12 +39,15 @@ def job(
     return fields | dict(zip("FCP", shape, strict=True))
 
 
-def chunk_places(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> NDArray[np.int32]:
-    """Return job, first row, first column and 0 of each chunk of these matrices, int32 (chunks, 4)."""
-    places = [
-        (number, k, p, 0)
-        for number, (n_rows, n_columns) in enumerate(shapes)
-        for k in range(0, n_rows, rows)
-        for p in range(0, n_columns, columns)
-    ]
-    return np.array(places, np.int32).reshape(-1, 4)
+def chunk_table(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> NDArray[Any]:
+    """Return a WideChunk (fused/wide/update.cuh) for each `rows` and `columns` of these matrices: (chunks,)."""
+    return (
+        declared("fused/wide/update.cuh")
+        .layout("WideChunk")
+        .pack_many(
+            {"job": job, "row": row, "column": column}
+            for job, (n_rows, n_columns) in enumerate(shapes)
+            for row in range(0, n_rows, rows)
+            for column in range(0, n_columns, columns)
+        )
+    )

@@ -19,7 +19,7 @@ from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide import geometry
-from gcnbatch.backends.cuda.fused.wide.jobs import chunk_places, job
+from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table, job
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -178,7 +178,10 @@ class WideWorkspace(Workspace):
         normed, (weight, bias) = self._normed(len(self._layers) - 1), self._weights_of(head)
         fields: dict[str, Any] = {"logits": None if training else self.logits, "g": arrays.g, "sums": arrays.sums}
         fields |= {"losses": self._losses, "input": self._head_inputs[0], "gradient": self._head_gradients[0]}
-        fields |= {"progress": self.plan.progress if training else None, "rates": self.plan.rates}
+        fields |= {
+            "progress": self.plan.progress if training else None,
+            "rates": self.plan.rates.astype_view(np.float32),
+        }
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "y": arrays.y, "kept": arrays.kept}
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "beta": normed.beta}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
@@ -265,19 +268,18 @@ class WideWorkspace(Workspace):
     # -------------------------------------------------------------------------------------------- update
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Upload a WideJob (fused/wide/update.cuh) for each matrix W' and vector, and the place of each chunk."""
+        """Upload a WideJob (fused/wide/update.cuh) for each matrix W' and vector, and a WideChunk for each block."""
         heads = zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True)
         jobs = [  # these take longest and come first
             job((layer.n_in, 1, layer.n_out), (layer.weight, layer.bias), gradient, left=given)
             for layer, given, gradient in heads
         ]
         jobs += [one for number in range(len(self._layers)) for one in self._jobs_of(number)]
-        places = chunk_places(
-            [(one["C"] * one["F"] + one["C"], one["P"]) for one in jobs], geometry.PANEL, geometry.PANEL
-        )
+        shapes = [(one["C"] * one["F"] + one["C"], one["P"]) for one in jobs]
+        chunks = chunk_table(shapes, geometry.PANEL, geometry.PANEL)
         table = declared("fused/wide/update.cuh").layout("WideJob").pack_many(jobs)
         upload = self._device.upload
-        return upload(table), upload(places), self._device.zeros(len(places), np.float64)
+        return upload(table), upload(chunks), self._device.zeros(len(chunks), np.float64)
 
     def _jobs_of(self, number: int) -> list[dict[str, Any]]:
         layer, arrays = self._stack.nodes[number], self._layers[number]
