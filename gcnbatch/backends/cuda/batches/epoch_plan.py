@@ -81,33 +81,33 @@ class EpochPlan:
         return self.pointers[name][start : start + self.n_graphs(index) + 1]
 
 
-def plan_epoch(batches: Sequence[Int64], set_ptrs: Mapping[str, Int64]) -> EpochPlan:
+def plan_epoch(batches: Sequence[Int64], sizes: Mapping[str, Int64]) -> EpochPlan:
     """Return the plan of these batches of graph numbers.
 
     Parameters
     ----------
-    set_ptrs : dict of int64, (G+1,)
-        Per kind of item, the first item of each graph in the data set.
+    sizes : dict of int64, (G,)
+        Per kind of item, the number of items of each graph in the data set.
 
     Raises
     ------
     InputError
         When a batch has more items of a kind than 32-bit indices can address.
     """
-    sizes = np.array([len(graphs) for graphs in batches], dtype=np.int64)
-    batch_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    graphs = np.concatenate([np.zeros(0, np.int64), *batches])
+    batch_ptr = np.cumsum([0, *map(len, batches)], dtype=np.int64)
+    graphs = batches[0] if len(batches) == 1 else np.concatenate([np.zeros(0, np.int64), *batches])
     pointers = {}
-    for name, ptr in set_ptrs.items():
-        found = batch_pointers(ptr[graphs + 1] - ptr[graphs], batch_ptr)
-        check_reach(int(np.max(found, initial=0)), name)
+    for name, of_graphs in sizes.items():
+        found = batch_pointers(of_graphs.take(graphs), batch_ptr)
+        check_reach(int(found[-1] if len(batches) == 1 else np.max(found, initial=0)), name)
         pointers[name] = found.astype(np.int32)
     return EpochPlan(graphs.astype(np.int32), batch_ptr, pointers)
 
 
 def batch_pointers(lengths: Int64, batch_ptr: Int64) -> Int64:
     """Return each batch's exclusive prefix sums of `lengths`, followed by its total: n + T values for n batches."""
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
     n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1
     if n_batches == 1:
         return ends

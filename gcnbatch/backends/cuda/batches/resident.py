@@ -226,12 +226,17 @@ class ResidentSet:
             "n_channels": self._prepared.channels,
         }
 
-    def _plan(self, batches: Sequence[Int64]) -> _Uploaded:
+    @cached_property
+    def _sizes(self) -> dict[str, Int64]:
+        """Numbers of items of each graph."""
         ptrs = {"nodes": self._node_ptr, "edges": self._prepared.forward.entry_ptr}
         ptrs["transposed edges"] = self._prepared.transpose.entry_ptr
         if isinstance(self._x, Csr):
             ptrs["feature entries"] = self._entry_ptr
-        plan = plan_epoch(batches, ptrs)
+        return {name: np.diff(ptr) for name, ptr in ptrs.items()}
+
+    def _plan(self, batches: Sequence[Int64]) -> _Uploaded:
+        plan = plan_epoch(batches, self._sizes)
         arrays = {"plan": plan.packed}
         columns = None
         if isinstance(self._x, Csr):

@@ -148,7 +148,7 @@ class FusedSet:
 
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return the offsets of every batch and graph: "nodes", "edges" and, unless A is symmetric, "t_edges"."""
-        return plan_epoch(batches, self._own_ptrs)
+        return plan_epoch(batches, self.sizes)
 
 
 def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
