@@ -10,7 +10,8 @@ Each figure is the median of 5 repetitions after a warm-up. A row has:
 - ``device_us``, ``epoch_device_us``: device time per step, over up to 32 steps and over up to 127 steps after the first
   of an epoch; steps are queued before they run, as far as the queue reaches;
 - ``inference_graphs_per_s`` in batches of 200, and ``inference_at_once_graphs_per_s`` of the whole set (at most 16,384
-  graphs) in one batch, both with plan, upload and download;
+  graphs) in one batch, both with plan, upload and download, of other graphs than those before or in another order;
+- ``inference_again_graphs_per_s`` of the whole set when it was predicted last, as in the validation of each epoch;
 - ``first_step_s``: from the start of the process ``gcnbatch train`` to the end of its first step.
 
 ``nonbatched`` runs 30 steps instead of these numbers. An epoch of one batch is repeated 100 times. The first row
@@ -164,7 +165,9 @@ def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, 
         row["device_us"], row["epoch_device_us"] = epochs.device_us(in_a_row), epochs.device_us(epoch[:QUEUED_STEPS])
     everything = np.array_split(np.arange(n_graphs), max(n_graphs // SMALL, 1))
     row["inference_graphs_per_s"] = graphs_per_s(runner, everything[: 10 if name == "nonbatched" else None])
-    row["inference_at_once_graphs_per_s"] = graphs_per_s(runner, [np.arange(min(n_graphs, AT_ONCE))])
+    at_once = np.arange(min(n_graphs, AT_ONCE))
+    row["inference_at_once_graphs_per_s"] = graphs_per_s(runner, [at_once, at_once[::-1].copy()])
+    row["inference_again_graphs_per_s"] = graphs_per_s(runner, [at_once])
     runner.close()
     return row
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.forms import most_nodes
-from gcnbatch.backends.cuda.fused.shared.arena import arena_of
+from gcnbatch.backends.cuda.fused.predictions import Predictions, upload_batches
 from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.form import Form
@@ -166,7 +166,8 @@ class FusedEngine:
         self._rule = rule
         self._training: dict[Form, Training] = {}
         self._now = self._forms[-1]  # the form of the current epoch
-        self._single: dict[Form, Workspace] = {}
+        self._single: dict[Form, Workspace] = {}  # for gradients
+        self._predicted: Predictions | None = None
         self._remaining = 0  # steps of the epoch that `step` was not called for yet
         self._queued = 0  # steps that wait for their CUDA graph to be launched
         self._graph_steps: list[int] = []  # of the epoch's graphs not yet launched
@@ -294,49 +295,48 @@ class FusedEngine:
     def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
         """Return each member's logits of its graphs, (graphs, n_outputs); batch norm uses its running statistics."""
         self.flush()
-        form, asked = self._predicting, [member for member, own in enumerate(rows) if own is not None]
+        asked = tuple(member for member, own in enumerate(rows) if own is not None)
         if not asked:
             return [None for _ in rows]
-        at = self._staged(rows, form, [None if own is None else self._data.plan([own]) for own in rows])
-        self._run([*self._packing(at), at.stage(), *at.forward()])
-        most = max(len(own) for own in rows if own is not None)
-        logits = at.logits.view(0, (most, self._stack.n_outputs))
-        found = arena_of(at.logits).fetch(logits)
-        return [None if own is None else found[member, : len(own)] for member, own in enumerate(rows)]
+        predictions = self._predictions(max(len(own) for own in rows if own is not None))
+        predictions.work_for(asked)
+        self._run(self._packing(predictions.at))
+        predictions.stage(rows, lambda graphs: self._data.plan([graphs]))
+        return predictions.logits(rows)
+
+    def _predictions(self, graphs: int) -> Predictions:
+        """Return the workspace of predictions for batches of so many graphs; replace it if it is too small."""
+        held = self._predicted
+        if held is None or held.at.capacity.graphs < graphs:
+            if held is not None:
+                self._packed.pop(held.at, None)
+            self._predicted = held = None  # before the next is allocated
+            at = self._workspace(self._data.capacity(graphs), 1, graphs, self._predicting)
+            self._predicted = held = Predictions(self._device, at)
+        return held
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
         """Write the gradients of a training step on these graphs to the only member; dropout of step 0, epoch 0."""
         self.flush()
         form, plans = self._plan([[graphs]])
-        at = self._staged([graphs], form, plans)
-        calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
-        self._run([*self._packing(at), at.stage(), *calls])
-        for packed in self._single.values():  # those of predictions contain running statistics, which the step changed
-            if packed is not at:
-                self._packed.pop(packed, None)
-
-    def _staged(self, rows: Sequence[Int64 | None], form: Form, plans: Sequence[EpochPlan | None]) -> Workspace:
-        """Return a workspace for one batch of each member outside of an epoch, with the batches' plans uploaded."""
-        at, graphs = self._single.get(form), max(len(own) for own in rows if own is not None)
-        if at is None or at.capacity.graphs < graphs:
+        at = self._single.get(form)
+        if at is None or at.capacity.graphs < len(graphs):
             if at is not None:
                 self._packed.pop(self._single.pop(form), None)
             del at
-            at = self._single[form] = self._workspace(self._data.capacity(graphs), 1, graphs, form)
-        at.launched = tuple(member for member, own in enumerate(rows) if own is not None)
-        packed = np.zeros((len(rows), *at.plan.array.shape), np.int32)
-        for member, (own, plan) in enumerate(zip(rows, plans, strict=True)):
-            if own is not None and plan is not None:
-                weights = self._cohort.labels[member].weights([own]) if form.training else np.zeros(1, np.float32)
-                at.pack_plan(packed[member], plan, weights)
-                at.plan.begin(packed[member], 0, 0, 1, 0, np.zeros((1, 3), np.float32))
-        at.begin_epoch(packed)
-        return at
+            at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
+        upload_batches(at, [graphs], plans, lambda member, own: self._cohort.labels[member].weights([own]))
+        calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
+        self._run([*self._packing(at), at.stage(), *calls])
+        if self._predicted is not None:  # its weights contain running statistics, which the step changed
+            self._packed.pop(self._predicted.at, None)
 
     def parameters_changed(self, member: int = 0) -> None:
         """Mark a member's packed weights as out of date: something other than a step wrote its parameters."""
         for members in self._packed.values():
             members.discard(member)
+        if self._predicted is not None:
+            self._predicted.forget()  # the scaling of features of graphs
 
     def _packing(self, at: Workspace) -> list[Call]:
         """Return the launches that pack weights, if those of a launched member are out of date."""

@@ -5,7 +5,9 @@ Only `context`, `copies`, `kernels`, `events` and `loader` call PyCUDA.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
 from gcnbatch.backends.cuda.runtime.context import DeviceContext, Slabs
 from gcnbatch.backends.cuda.runtime.events import Observation
-from gcnbatch.backends.cuda.runtime.kernels import Kernels
+from gcnbatch.backends.cuda.runtime.kernels import Kernel, Kernels
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
@@ -105,10 +107,24 @@ class Device(DeviceContext):
         MachineError
             When the device fails.
         """
-        if not launch.blocks:
-            return
+        if launch.blocks:
+            kernel = self.kernels[entry]
+            self._start(kernel, launch, kernel.pack(arguments))
+
+    def prepared(self, entry: str, launch: Launch, /, **arguments: Any) -> Callable[[], None]:
+        """Return a function that launches as `launch` does, on at least one block.
+
+        The arguments are packed once; the caller keeps their arrays alive.
+
+        Raises
+        ------
+        KernelCompileError, TypeError
+            As `launch`.
+        """
         kernel = self.kernels[entry]
-        packed = kernel.pack(arguments)
+        return partial(self._start, kernel, launch, kernel.pack(arguments))
+
+    def _start(self, kernel: Kernel, launch: Launch, packed: bytes) -> None:
         if launch.shared > SHARED_WITHOUT_ASKING:
             self.kernels.allow_shared(kernel, launch.shared)
         start = self.event() if self.observer is not None else None
@@ -119,7 +135,7 @@ class Device(DeviceContext):
             raise self._failure(error) from error
         self.launches += 1
         if self.observer is not None and start is not None:
-            self.observer.append(Observation(entry, launch, start, self.event()))
+            self.observer.append(Observation(kernel.entry.name, launch, start, self.event()))
 
     def about(self) -> dict[str, str]:
         """Return facts for a report: name, driver, compiler and nominal clocks of this device.

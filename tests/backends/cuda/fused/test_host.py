@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -74,6 +75,9 @@ class HostDevice:
 
     def for_cohorts(self) -> HostDevice:
         return self
+
+    def prepared(self, entry: str, launch: Launch, **arguments: Any) -> Any:
+        return partial(self.launch, entry, launch, **arguments)
 
     def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> Any:
         return np.zeros((rows, *array.shape), array.dtype)
@@ -381,6 +385,43 @@ def test_prediction_weights_are_packed_again_after_every_change(
     assert ("graph" in launched) == replayed
     assert folds()
     assert not folds()
+
+
+@pytest.mark.parametrize("joined", [0, 2], ids=["nodes", "features of graphs"])
+def test_predictions_stage_graphs_once_until_others_come(
+    joined: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    launched: list[str] = []
+    monkeypatch.setattr(HostDevice, "launch", lambda _, entry, launch, **given: launched.append(entry), raising=False)
+    write_set(tmp_path / "data.h5", 20, graph_features=joined)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[16,24]",), True)
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
+    fused = engine.FusedEngine(at._cohort, rule, (Narrow,), Narrow)
+
+    def stages(graphs: Any) -> bool:
+        launched.clear()
+        (found,) = fused.predict([graphs])
+        assert found is not None
+        assert len(found) == len(graphs)
+        assert launched.count("fused_narrow_forward") == 2
+        assert launched[-1] == "fused_logits"
+        return "fused_stage" in launched
+
+    graphs = np.arange(8)
+    assert stages(graphs)
+    assert not stages(graphs)
+    assert not stages(graphs.copy())
+    graphs[0] = 9
+    assert stages(graphs), "the caller changed its array"
+    assert stages(graphs[:7])
+    assert not stages(graphs[:7])
+    assert stages(np.arange(12)), "in a larger workspace"
+    fused.parameters_changed()
+    assert stages(np.arange(12)), "the features' scaling may have changed"
+    fused.gradients(np.arange(12), DeviceArray(64, (2,), np.dtype(np.float64)))
+    assert not stages(np.arange(12)), "gradients have a workspace of their own"
 
 
 @pytest.mark.parametrize(("form", "packing"), [(Narrow, "fused_narrow_pack"), (Wide, "fused_wide_weights")])

@@ -370,6 +370,20 @@ def test_an_observer_times_every_launch(opened: Device) -> None:
     opened.event().synchronize()
 
 
+def test_a_prepared_launch_is_the_same_launch_whenever_it_is_called(opened: Device, fake: Fake) -> None:
+    y, x, rows = scale(opened)
+    again = opened.prepared("scale_forward", Launch((2, 1, 1), (32, 1, 1)), y=y, x=x, rows=rows, n=4)
+    assert opened.launches == 1
+    opened.observer = []
+    again()
+    again()
+    first, *others = fake.named("launch")
+    assert others == [first, first]
+    assert ([seen.entry for seen in opened.observer], opened.launches) == (["scale_forward"] * 2, 3)
+    with pytest.raises(TypeError, match="scale_forward lacks rows"):
+        opened.prepared("scale_forward", Launch((2, 1, 1), (32, 1, 1)), y=y, x=x, n=4)
+
+
 def test_a_device_reports_its_properties_and_releases_its_context(opened: Device, fake: Fake) -> None:
     assert (opened.name, opened.compute_capability, opened.multiprocessors) == ("Fake 90", (9, 0), 132)
     assert opened.about() == {

@@ -112,14 +112,14 @@ class FusedSet:
         assert prepared is not None
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
         self.k = forms[-1].columns(source.header.n_features, prepared.channels)
-        self._ptrs = {
+        ptrs = {
             "nodes": source.node_ptr,
             "edges": prepared.forward.entry_ptr,
             "t_edges": prepared.transpose.entry_ptr,
         }
-        self._own_ptrs = {name: ptr for name, ptr in self._ptrs.items() if name != "t_edges" or not self.symmetric}
-        self.sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in self._own_ptrs.items()}
-        sizes = (np.sort(np.diff(ptr))[::-1] for ptr in self._ptrs.values())
+        own = {name: ptr for name, ptr in ptrs.items() if name != "t_edges" or not self.symmetric}
+        self.sizes = {name: np.diff(ptr, append=ptr[-1]) for name, ptr in own.items()}
+        sizes = (np.sort(np.diff(ptr))[::-1] for ptr in ptrs.values())
         # by number of graphs
         self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
