@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from gcnbatch.api.options import Settings, section
 from gcnbatch.data import sharding, synthetic
 from gcnbatch.data.store import Dataset
+from gcnbatch.text import QUOTED, printable
 
 if TYPE_CHECKING:
+    from gcnbatch.data.add_splits import NewSplits
     from gcnbatch.data.describe import Description
     from gcnbatch.data.graphs import Split
     from gcnbatch.fileio import StrPath
 
 Say = Callable[[str], object]
 _SHARD_BYTES = 2_000_000_000
+_NEW_SPLITS = ("random", "stratified", "scaffold")
 
 
 def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 4096) -> Description:
@@ -245,8 +249,10 @@ def shard(
 
 def add_splits(
     path: StrPath,
-    table: StrPath,
+    table: StrPath | None = None,
     *,
+    kind: str | None = None,
+    settings: Settings | None = None,
     out: StrPath | None = None,
     name: str = "",
     split_column: str = "",
@@ -254,27 +260,35 @@ def add_splits(
     memory_mb: int = 4096,
     say: Say = lambda line: None,
 ) -> dict[str, Split]:
-    r"""Add the splits of a table to a data set: one of parts, or one per fold; return them by name.
+    r"""Add splits to a data set, of a table or new ones: one of parts, or one per fold; return them by name.
+
+    A stored split needs neither a seed nor, for scaffolds, RDKit where it is used (``split.kind = "predefined"``).
 
     Parameters
     ----------
     path, memory_mb
         As for `describe`.
-    table : path
+    table : path or None
         CSV or Parquet with a part (train, valid, test) or the number of a fold per id, or per row.
+    kind : {"random", "stratified", "scaffold"} or None
+        Kind of the new splits, in place of a table.
+    settings : mapping or None
+        Keys of section ``[split]`` for new splits, such as ``{"split.folds": 5}``.
     out : path
         HDF5 file; None: `path`.
     name : str
-        Of the split; empty: the column's.
+        Of the split; empty: the column's, or the kind.
     split_column, id_column : str
-        Empty: detected.
+        Of the table. Empty: detected.
     say : callable
         Called with notes, such as the number of rows that are in no part.
 
     Raises
     ------
     InputError
-        When the table does not fit the set.
+        When the table does not fit the set, or a part would be empty.
+    MachineError
+        When RDKit is missing, for scaffolds.
 
     Examples
     --------
@@ -285,12 +299,35 @@ def add_splits(
     True
     >>> gcnbatch.add_splits("molecules.h5", "split.csv")["split"].test.tolist()
     [2]
+    >>> list(gcnbatch.add_splits("molecules.h5", kind="random", settings={"split.folds": 3, "split.valid": 0}))
+    ['random-0', 'random-1', 'random-2']
     """
     from gcnbatch.data import add_splits as adding
 
+    if table is None or kind is not None or settings:
+        source: adding.SplitTable | adding.NewSplits = _new_splits(
+            kind, settings or {}, name, {"--from": table, "--split-column": split_column, "--id-column": id_column}
+        )
+    else:
+        source = adding.SplitTable(Path(table), name, split_column, id_column)
     with Dataset(path, memory_mb) as dataset:
-        columns = adding.SplitTable(Path(table), name, split_column, id_column)
-        added, notes = adding.add_splits(dataset, path if out is None else out, columns)
+        added, notes = adding.add_splits(dataset, path if out is None else out, source)
     for note in notes:
         say(note)
     return added
+
+
+def _new_splits(kind: str | None, settings: Settings, name: str, of_tables: dict[str, Any]) -> NewSplits:
+    """Return what makes new splits; options `of_tables` must be empty."""
+    from gcnbatch.data.add_splits import NewSplits
+    from gcnbatch.errors import InputError
+
+    if given := [option for option, value in of_tables.items() if value]:
+        raise InputError(given[0], "given with --kind or --set", "a table, or a new split")
+    if kind not in _NEW_SPLITS:
+        got = "missing" if kind is None else printable(kind, QUOTED)
+        raise InputError("--kind", got, f"{', '.join(_NEW_SPLITS)}; or a table with --from")
+    config = section("split", settings, {("split", "kind"): kind})
+    if config.split.repeats > 1:
+        raise InputError("split.repeats", str(config.split.repeats), "1", "Give each split a --name and a split.seed.")
+    return NewSplits(config.split, config.seed, name)

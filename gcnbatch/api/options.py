@@ -79,17 +79,25 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
 
 def cuda(settings: Settings, resident: str | None = None) -> CudaConfig:
     """Return the [cuda] section with these keys; keys of other sections are refused."""
+    return section("cuda", settings, {("cuda", "resident"): resident}).cuda
+
+
+def section(name: str, settings: Settings, options: Options) -> Config:
+    """Return a configuration that differs from the defaults in keys of one section; other keys are refused."""
     from gcnbatch.config import keys, resolve
     from gcnbatch.errors import nearest
 
     tree: dict[str, Any] = {}
-    for key, value in [*settings.items(), *([("cuda.resident", resident)] if resident is not None else [])]:
+    for key, value in settings.items():
         path = tuple(key.split("."))
-        if path[0] != "cuda":
-            known = [key for key in keys() if key.startswith("cuda.")]
-            raise InputError(f"--set {key}", "not a key of [cuda]", "cuda.key", nearest("", known))
+        if path[0] != name:
+            known = [key for key in keys() if key.startswith(f"{name}.")]
+            raise InputError(f"--set {key}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
         put(tree, path, value)
-    return resolve(tree, where="--set").cuda
+    for path, value in options.items():
+        if value is not None:
+            put(tree, path, value)
+    return resolve(tree, where="--set")
 
 
 def path_of(data: DataLike | None) -> str | None:

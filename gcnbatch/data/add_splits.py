@@ -1,4 +1,4 @@
-"""Splits of a table, by id or in the order of the rows, added to a data set."""
+"""Splits added to a data set: of a table, by id or in the order of the rows, or made from the set's own rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.importers.chemistry import Copies
 from gcnbatch.data.importers.dialect import TableFormat
@@ -18,6 +19,7 @@ from gcnbatch.data.importers.split_columns import looks_like_split, read_splits,
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.sharding import replace_splits
 from gcnbatch.data.shards import is_sharded
+from gcnbatch.data.splits import SplitRows, make_folds, make_split
 from gcnbatch.data.store import Dataset, DatasetWriter
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
@@ -33,35 +35,73 @@ class SplitTable:
     split_column: str = ""
     id_column: str = ""
 
+    @property
+    def files(self) -> list[Path]:
+        """Files that are read."""
+        return [self.path]
 
-def add_splits(dataset: Dataset, out: StrPath, table: SplitTable) -> tuple[dict[str, Split], list[str]]:
-    """Write `dataset` with the splits of `table` to `out`, which may be its own path; return the splits and notes.
+    def splits(self, dataset: Dataset) -> tuple[dict[str, Split], list[str]]:
+        """Return the splits by name, and notes."""
+        texts, notes = _texts_of_rows(dataset.ids.tolist(), self)
+        name = self.name or split_name(texts.column)
+        return read_splits(f"{self.path}, column {quoted(texts.column)}", name, texts.values), notes
+
+
+@dataclass(frozen=True)
+class NewSplits:
+    """The split, or the splits of all folds, that a run with this section and seed would make.
+
+    An empty `name` is the kind. Fold k is ``<name>-<k>``, from 0.
+    """
+
+    config: SplitConfig
+    seed: int
+    name: str = ""
+
+    @property
+    def files(self) -> list[Path]:
+        """Files that are read."""
+        return []
+
+    def splits(self, dataset: Dataset) -> tuple[dict[str, Split], list[str]]:
+        """Return the splits by name, and notes."""
+        rows, name = SplitRows.of(dataset, self.config.kind), self.name or self.config.kind
+        if not self.config.folds:
+            return {name: make_split(self.config, self.seed, rows)}, []
+        folds = make_folds(self.config, self.seed, rows)
+        return {f"{name}-{number}": fold for number, fold in enumerate(folds)}, []
+
+
+def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -> tuple[dict[str, Split], list[str]]:
+    """Write `dataset` with the splits of `source` to `out`, which may be its own path; return the splits and notes.
 
     Raises
     ------
     InputError
         For a table that cannot be read, unknown columns, repeated ids, another number of rows in a table without ids,
-        names of splits that the set has, and for a set that another process has replaced since it was opened.
+        names of splits that the set has, and for a set that another process has replaced since it was opened. For new
+        splits, as `make_split` and `make_folds`.
+    MachineError
+        When RDKit, which scaffolds need, is missing.
     """
     own = Path(out).resolve() == dataset.path.resolve()
     sharded = own and is_sharded(dataset.path)
-    path = dataset.path if sharded else output_path(out, [table.path] if own else [table.path, dataset.path])
-    texts, notes = _texts_of_rows(dataset.ids.tolist(), table)
-    name = table.name or split_name(texts.column)
-    splits = read_splits(f"{table.path}, column {quoted(texts.column)}", name, texts.values)
+    path = dataset.path if sharded else output_path(out, source.files if own else [*source.files, dataset.path])
+    splits, notes = source.splits(dataset)
     for title in splits:
         if title in dataset.splits:
             raise InputError(
                 str(dataset.path), f"there is a split {quoted(title)}", "a new name", "Give another --name."
             )
-    left = len(texts.values) - max(sum(map(len, split.parts().values())) for split in splits.values())
+    rows = len(dataset.ids)
+    left = rows - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
-        notes.append(f"{left:,} of {len(texts.values):,} rows of {dataset.path} are in no part")
+        notes.append(f"{left:,} of {rows:,} rows of {dataset.path} are in no part")
     copies = Copies()
     if sharded:
         deque(_counted(dataset, copies), maxlen=0)
         _check_not_replaced(dataset)
-        replace_splits(path, dataset.splits | splits, len(dataset.ids))
+        replace_splits(path, dataset.splits | splits, rows)
         return splits, [*notes, *copies.lines(dataset.y, splits)]
     with DatasetWriter(path) as writer:
         if own:

@@ -99,8 +99,8 @@ def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | Non
     if count == 1 or not path.is_file() or path.stat().st_size < SMALL_FILE:
         yield None
         return
-    load_rdkit()
     with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
+        load_rdkit()  # while the processes do so, too
         yield workers
 
 

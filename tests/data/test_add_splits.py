@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import gcnbatch
+from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data import audit
 from gcnbatch.data.add_splits import SplitTable, add_splits
 from gcnbatch.data.chunks import ChunkFile, StoredArray
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.splits import SplitRows, make_folds, make_split
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import assert_graphsets_equal, build_graphset
@@ -75,6 +80,53 @@ def test_other_tables_are_refused(data: Path, text: str, options: dict[str, str]
     before = data.read_bytes()
     with pytest.raises(InputError) as caught:
         add(data, text, **options)
+    assert message in str(caught.value)
+    assert data.read_bytes() == before
+
+
+def test_new_splits_are_those_that_a_run_makes(data: Path, tmp_path: Path) -> None:
+    added = gcnbatch.add_splits(data, kind="random", settings={"split.seed": 3, "split.valid": 0.2, "split.test": 0.2})
+    folds = gcnbatch.add_splits(data, kind="stratified", settings={"split.folds": 2, "split.valid": 0}, name="cv")
+    with Dataset(data) as dataset:
+        rows, chosen = SplitRows.of(dataset, "random"), SplitConfig(seed=3, valid=0.2, test=0.2)
+        assert parts(added["random"]) == parts(dataset.splits["random"]) == parts(make_split(chosen, 0, rows))
+        expected = make_folds(SplitConfig(kind="stratified", folds=2, valid=0.0), 0, rows)
+        assert list(folds) == ["cv-0", "cv-1"]
+        assert [parts(dataset.splits[name]) for name in folds] == [parts(split) for split in expected]
+
+
+def test_a_stored_scaffold_split_needs_no_rdkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rdkit")
+    smiles = ["c1ccccc1O", "c1ccccc1C", "C1CCCC1", "CCO", "c1ccncc1", "C1CCCC1C", "c1ccccc1F", "CC", "C1CCC1", "CN"]
+    gcnbatch.write(tmp_path / "set.h5", gcnbatch.from_smiles(smiles, range(10)))
+    with Dataset(tmp_path / "set.h5") as dataset:
+        expected = make_split(SplitConfig(kind="scaffold"), 0, SplitRows.of(dataset, "scaffold"))
+    gcnbatch.add_splits(tmp_path / "set.h5", kind="scaffold")
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    with Dataset(tmp_path / "set.h5") as dataset:
+        found = make_split(SplitConfig(kind="predefined"), 0, SplitRows.of(dataset, "predefined"))
+    assert parts(found) == parts(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "--kind: missing; expected random, stratified, scaffold; or a table with --from"),
+        ({"kind": "murcko"}, "--kind: murcko; expected random, stratified, scaffold; or a table with --from"),
+        ({"table": "a.csv", "kind": "random"}, "--from: given with --kind or --set; expected a table, or a new split"),
+        ({"kind": "random", "id_column": "a"}, "--id-column: given with --kind or --set"),
+        ({"kind": "random", "settings": {"train.epochs": 1}}, "--set train.epochs: not a key of [split]"),
+        (
+            {"kind": "random", "settings": {"split.repeats": 2}},
+            "split.repeats: 2; expected 1. Give each split",
+        ),
+        ({"kind": "random", "name": "first"}, "there is a split 'first'; expected a new name"),
+    ],
+)
+def test_other_new_splits_are_refused(data: Path, given: dict[str, Any], message: str) -> None:
+    before = data.read_bytes()
+    with pytest.raises(InputError) as caught:
+        gcnbatch.add_splits(data, **given)
     assert message in str(caught.value)
     assert data.read_bytes() == before
 

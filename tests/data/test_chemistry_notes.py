@@ -13,6 +13,7 @@ from gcnbatch.data.add_splits import SplitTable, add_splits
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk
 from gcnbatch.data.importers.chemistry import structure_keys
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.molecule_graphs import SMALL_FILE
 from gcnbatch.data.scaffolds import MAX_MURCKO_ATOMS
 from gcnbatch.data.store import Dataset
 
@@ -32,6 +33,18 @@ def test_copies_are_counted_with_contradictions_and_parts(tmp_path: Path) -> Non
         "1 of them in different parts of split 'part'"
     ]
     assert notes(tmp_path, text)[0].endswith("a random split may put copies into different parts")
+
+
+def test_processes_find_the_copies_that_a_fork_finds(tmp_path: Path) -> None:
+    smiles = [
+        f"{'C' * (1 + number % 40)}{tail}" for number in range(400) for tail in ("O", "[C@H](F)Cl", "[C@@H](F)Cl")
+    ]
+    text = "smiles,y,remark\n" + "".join(f"{one},1,{'x' * 60}\n" for one in smiles)
+    assert len(text) > SMALL_FILE
+    found = notes(tmp_path, text)
+    options = {"target_columns": ["y"], "processes": 2}
+    assert list(import_smiles(tmp_path / "m.csv", tmp_path / "two.h5", PLAIN, **options).notes) == found  # type: ignore[arg-type]
+    assert found[0].startswith("copies: 120 molecules appear more than once, in 1,200 rows")
 
 
 def test_stereo_isotopes_and_salts_are_counted(tmp_path: Path) -> None:

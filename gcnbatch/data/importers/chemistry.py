@@ -5,31 +5,35 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data import guard
+from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.atom_features import EXTENDED
-from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, load_rdkit, read_molecule
+from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.text import quoted
+from gcnbatch.worker import Workers
 
 UInt64 = NDArray[np.uint64]
 _ROUNDS = 3  # of neighbours that a key sees where SMILES decide: different molecules with equal keys only cost time
 _ALONE = 16  # of neighbours where keys decide alone
 _IRRATIONAL = 100 * math.pi  # scale of features that are not whole numbers: no fraction lands on a half
+_CHUNK = 64  # molecules that a worker compares at a time
 _ISOTOPE = re.compile(r"\[\d")
 
 
 class MoleculeNotes:
-    """Collects the molecules of an import, chunk by chunk; `lines` then describes them."""
+    """Collects the molecules of an import, chunk by chunk; `lines` then describes them.
 
-    def __init__(self, smiles: Sequence[str], options: FeaturizerOptions) -> None:
-        self._smiles, self._options = smiles, options
+    `workers` are processes of `early_workers`; None: a fork of this process compares the molecules.
+    """
+
+    def __init__(self, smiles: Sequence[str], options: FeaturizerOptions, workers: Workers | None = None) -> None:
+        self._smiles, self._options, self._workers = smiles, options, workers
         self._keys: list[UInt64] = []
         self._rows: list[Int64] = []
 
@@ -89,19 +93,23 @@ class MoleculeNotes:
         return [graphs for graphs in exact.values() if len(graphs) > 1], alike
 
     def _names(self, texts: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Return canonical SMILES with and without stereochemistry and isotopes, of those that RDKit can write."""
+        """Return `featurizer_worker.canonical` of all texts."""
         known: dict[str, tuple[str, str]] = {}
-        for found in guard.run(self._canonical, list(dict.fromkeys(texts)), "RDKit"):
-            known |= {} if isinstance(found, guard.Lost) else found
+        for found in self._canonical(list(dict.fromkeys(texts))):
+            known |= found
         return known
 
-    def _canonical(self, texts: Iterable[str], _: int) -> dict[str, tuple[str, str]]:
-        chem, names = load_rdkit(), {}
-        for text in texts:
-            with suppress(RuntimeError):
-                molecule = read_molecule(text.strip(), self._options)
-                names[text] = chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
-        return names
+    def _canonical(self, texts: list[str]) -> Iterator[dict[str, tuple[str, str]]]:
+        if self._workers is None:
+            return _guarded(texts, self._options)
+        chunks = [(texts[first : first + _CHUNK], self._options) for first in range(0, len(texts), _CHUNK)]
+        return guard.in_workers(self._workers, featurizer_worker.canonical_timed, _guarded, iter(chunks), len(chunks))
+
+
+def _guarded(texts: list[str], options: FeaturizerOptions) -> Iterator[dict[str, tuple[str, str]]]:
+    """Yield canonical SMILES, made in forks; a molecule that crashes RDKit has none."""
+    found = guard.run(lambda rows, _: featurizer_worker.canonical(rows, options), texts, "RDKit")
+    return (one for one in found if not isinstance(one, guard.Lost))
 
 
 class Copies:

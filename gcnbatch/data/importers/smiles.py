@@ -89,7 +89,7 @@ def import_smiles(
         header = _header(table, options, targets, feature_columns, name)
         columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
         summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
-        notes, missing = MoleculeNotes(table.smiles, options), MissingFeatures(header.graph_feature_names)
+        notes, missing = MoleculeNotes(table.smiles, options, workers), MissingFeatures(header.graph_feature_names)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
         with DatasetWriter(path) as writer:
@@ -110,7 +110,7 @@ def import_smiles(
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
             if skip_bad_rows:  # while no other process may write the set
                 _write_report(report, table, bad)
-    lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
+        lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
     if skip_bad_rows:
         summary.skipped = len(bad)
     if bad:
