@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
 from gcnbatch.backends.cuda.spmm.ops import launch_each
 from gcnbatch.bench.problems import SpmmProblem
-from gcnbatch.bench.vendor import Vendor
+from gcnbatch.bench.vendor import SparseProduct, Vendor
 from gcnbatch.errors import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -151,17 +151,17 @@ class Methods:
         for (first, n), place, start in zip(layout.graphs, forward.place_list, starts, strict=True):
             entries = 4 * place.first_entry
             where = (indptr.ptr + 4 * start, forward.indices.ptr + entries, forward.data.ptr + entries)
-            dense, out = (vendor.dense(array.ptr + step * first, n, width) for array in (operands.dense, operands.out))
-            products.append((vendor.csr(*where, n, n, place.n_entries), dense, out))
+            dense, out = (array.ptr + step * first for array in (operands.dense, operands.out))
+            products.append(SparseProduct(*where, dense, out, n, n, width, place.n_entries))
         yield from self._best(vendor, products, indptr)
 
     def cusparse(self, operands: Operands) -> Iterator[Prepared]:
         """cuSPARSE's CSR SpMM with its fastest algorithm, on the block-diagonal matrix."""
         vendor, csr = self._libraries(), operands.whole.forward
-        (rows, inner), width = operands.problem.matrix.shape, operands.columns
-        matrix = vendor.csr(csr.indptr.ptr, csr.indices.ptr, csr.data.ptr, rows, inner, csr.indices.size)
-        dense = (vendor.dense(operands.dense.ptr, inner, width), vendor.dense(operands.out.ptr, rows, width))
-        yield from self._best(vendor, [(matrix, *dense)], csr)
+        rows, inner = operands.problem.matrix.shape
+        where = (csr.indptr.ptr, csr.indices.ptr, csr.data.ptr, operands.dense.ptr, operands.out.ptr)
+        product = SparseProduct(*where, rows, inner, operands.columns, csr.indices.size)
+        yield from self._best(vendor, [product], csr)
 
     def cublas(self, operands: Operands) -> Iterator[Prepared]:
         """cuBLAS's fp32 gemmBatched, on the matrices in dense form."""
@@ -174,18 +174,14 @@ class Methods:
         matrices = self._device.upload(_densified(operands.problem, shape))
         yield Prepared(vendor.gemm_batched(operands.out, operands.dense, matrices, *shape[:2], operands.columns))
 
-    def _best(self, vendor: Vendor, products: list[tuple[int, int, int]], kept: Any) -> Iterator[Prepared]:
+    def _best(self, vendor: Vendor, products: list[SparseProduct], kept: Any) -> Iterator[Prepared]:
         """Yield cuSPARSE's fastest algorithm; `kept` keeps the arrays alive that the descriptors point into."""
-        try:
-            calls = dict(vendor.spmm(products))
+        with vendor.spmm(products) as calls:
             if not calls:
                 raise Absent("cuSPARSE takes none of its algorithms for this size")
             best = self._fastest_of(calls)
             yield Prepared(calls[best], best)
-        finally:
-            self._device.synchronize()
-            vendor.release(products)
-            del kept
+        del kept
 
     def _libraries(self) -> Vendor:
         if self._vendor is None:

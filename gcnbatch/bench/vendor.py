@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +15,24 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 CSR_ALGORITHMS = ("CSR_ALG1", "CSR_ALG2", "CSR_ALG3")
+WITH_PREPROCESSING = ("CSR_ALG1", "CSR_ALG3")  # the algorithms that cusparseSpMM_preprocess speeds up, by its manual
+PREPROCESSED = " preprocessed"  # behind the name of an algorithm
 FLOAT32, INT32 = 0, 2  # CUDA_R_32F, CUSPARSE_INDEX_32I
 EXTRA = "pip install 'gcnbatch[bench]'"
+
+
+class SparseProduct(NamedTuple):
+    """A product of a CSR matrix (rows, inner) by a row-major one (inner, columns); arrays as device addresses."""
+
+    indptr: int
+    indices: int
+    data: int
+    dense: int
+    out: int
+    rows: int
+    inner: int
+    columns: int
+    entries: int
 
 
 class Vendor:
@@ -36,14 +53,14 @@ class Vendor:
             from nvmath.bindings import cublas, cusparse
         except ImportError as error:
             raise BackendUnavailable("nvmath-python", f"cannot be imported ({error})", hint=EXTRA) from error
-        self._device, self._cublas, self._cusparse = device, cublas, cusparse
+        self.device, self._cublas, self.cusparse = device, cublas, cusparse
         try:
-            self._blas, self._sparse = cublas.create(), cusparse.create()
+            self._blas, self.sparse = cublas.create(), cusparse.create()
         except (RuntimeError, cublas.cuBLASError, cusparse.cuSPARSEError) as error:
             raise BackendUnavailable("cuBLAS, cuSPARSE", f"do not start ({error})", hint=EXTRA) from error
         cublas.set_stream(self._blas, device.stream.handle)
         cublas.set_math_mode(self._blas, cublas.Math.PEDANTIC_MATH)
-        cusparse.set_stream(self._sparse, device.stream.handle)
+        cusparse.set_stream(self.sparse, device.stream.handle)
         self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
     def gemm_batched(
@@ -58,7 +75,7 @@ class Vendor:
             (dense, 4 * dim * columns),
             (out, 4 * dim * columns),
         )
-        pointers = [self._device.upload(array.ptr + step * np.arange(batch)) for array, step in places]
+        pointers = [self.device.upload(array.ptr + step * np.arange(batch)) for array, step in places]
         a, b, c = (found.ptr for found in pointers)
         one, zero, normal = self._one.ctypes.data, self._zero.ctypes.data, int(self._cublas.Operation.N)
         sizes = (normal, normal, columns, dim, dim)
@@ -68,49 +85,96 @@ class Vendor:
 
         return call
 
-    def csr(self, indptr: int, indices: int, data: int, rows: int, columns: int, entries: int) -> int:
-        """Return cuSPARSE's descriptor of a CSR matrix at these addresses."""
-        types = (INT32, INT32, int(self._cusparse.IndexBase.ZERO), FLOAT32)
-        found: int = self._cusparse.create_csr(rows, columns, entries, indptr, indices, data, *types)
-        return found
+    @contextmanager
+    def spmm(self, products: list[SparseProduct]) -> Iterator[dict[str, SpmmCall]]:
+        """Yield a call of all products for each cuSPARSE algorithm that supports them, by the algorithm's name.
 
-    def dense(self, address: int, rows: int, columns: int) -> int:
-        """Return cuSPARSE's descriptor of a row-major matrix."""
-        order = int(self._cusparse.Order.ROW)
-        found: int = self._cusparse.create_dn_mat(rows, columns, columns, address, FLOAT32, order)
-        return found
+        A call reuses its descriptors and workspace. Where the library offers it, an algorithm has a second call, whose
+        matrices were analysed before (``"CSR_ALG1 preprocessed"``). Such a matrix has a descriptor of its own, because
+        the analysis stays with the descriptor and its workspace.
+        """
+        held: list[SpmmCall] = []
+        calls: dict[str, SpmmCall] = {}
+        try:
+            for name in CSR_ALGORITHMS:
+                for preprocessed in (False, True) if name in WITH_PREPROCESSING else (False,):
+                    held.append(SpmmCall(self, products, name))
+                    try:
+                        held[-1].prepare(preprocessed)
+                        held[-1]()
+                        self.device.synchronize()
+                    except (self.cusparse.cuSPARSEError, RuntimeError):
+                        continue
+                    calls[name + PREPROCESSED * preprocessed] = held[-1]
+            yield calls
+        finally:
+            self.device.synchronize()
+            for call in held:
+                call.release()
 
-    def spmm(self, products: list[tuple[int, int, int]]) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield one call per cuSPARSE algorithm that supports these products (matrix, operand, result)."""
-        for name in CSR_ALGORITHMS:
-            about = [self._spmm_arguments(product, int(self._cusparse.SpMMAlg[name])) for product in products]
-            try:
-                needed = max(self._cusparse.sp_mm_buffer_size(*arguments) for arguments in about)
-                buffer = self._device.empty(max(needed, 1), np.uint8)
-                call = self._spmm_call(about, buffer)
-                call()
-                self._device.synchronize()
-            except (self._cusparse.cuSPARSEError, RuntimeError):
-                continue
-            yield name, call
 
-    def _spmm_arguments(self, product: tuple[int, int, int], algorithm: int) -> tuple[Any, ...]:
-        matrix, operand, result = product
-        plain, one, zero = int(self._cusparse.Operation.NON_TRANSPOSE), self._one.ctypes.data, self._zero.ctypes.data
-        return self._sparse, plain, plain, one, matrix, operand, zero, result, FLOAT32, algorithm
+class SpmmCall:
+    """cuSPARSE's SpMM with one algorithm on some products: their descriptors, workspaces and call.
 
-    def _spmm_call(self, about: list[tuple[Any, ...]], buffer: DeviceArray) -> Callable[[], None]:
-        multiply = self._cusparse.sp_mm
+    Parameters
+    ----------
+    vendor : Vendor
+    products : list of SparseProduct
+    algorithm : str
+        A member of ``SpMMAlg``.
+    """
 
-        def call() -> None:
-            for arguments in about:
-                multiply(*arguments, buffer.ptr)
+    def __init__(self, vendor: Vendor, products: list[SparseProduct], algorithm: str) -> None:
+        self._vendor, self._api, self._algorithm = vendor, vendor.cusparse, int(vendor.cusparse.SpMMAlg[algorithm])
+        self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+        self._descriptors = [self._describe(product) for product in products]
+        self._workspaces: list[DeviceArray] = []
+        self._calls: list[tuple[Any, ...]] = []
 
-        return call
+    def _describe(self, product: SparseProduct) -> tuple[int, int, int]:
+        api, row_major = self._api, int(self._api.Order.ROW)
+        (*pointers, dense, out), (rows, inner, columns, entries) = product[:5], product[5:]
+        types = (INT32, INT32, int(api.IndexBase.ZERO), FLOAT32)
+        return (
+            api.create_csr(rows, inner, entries, *pointers, *types),
+            api.create_dn_mat(inner, columns, columns, dense, FLOAT32, row_major),
+            api.create_dn_mat(rows, columns, columns, out, FLOAT32, row_major),
+        )
 
-    def release(self, products: list[tuple[int, int, int]]) -> None:
+    def _arguments(self, descriptors: tuple[int, int, int]) -> tuple[Any, ...]:
+        (matrix, dense, out), plain = descriptors, int(self._api.Operation.NON_TRANSPOSE)
+        scalars = self._one.ctypes.data, self._zero.ctypes.data
+        return self._vendor.sparse, plain, plain, scalars[0], matrix, dense, scalars[1], out, FLOAT32, self._algorithm
+
+    def prepare(self, preprocessed: bool) -> None:
+        """Allocate the workspaces; with `preprocessed`, analyse the matrices, each into a workspace of its own."""
+        sizes = [self._api.sp_mm_buffer_size(*self._arguments(found)) for found in self._descriptors]
+        if not preprocessed:
+            shared = self._vendor.device.empty(max(*sizes, 1), np.uint8)
+            self._workspaces = [shared] * len(sizes)
+        else:
+            self._workspaces = [self._vendor.device.empty(max(size, 1), np.uint8) for size in sizes]
+            for descriptors, workspace in zip(self._descriptors, self._workspaces, strict=True):
+                self._api.sp_mm_preprocess(*self._arguments(descriptors), workspace.ptr)
+        self._calls = [
+            (*self._arguments(descriptors), workspace.ptr)
+            for descriptors, workspace in zip(self._descriptors, self._workspaces, strict=True)
+        ]
+
+    def __call__(self) -> None:
+        """Queue the products."""
+        multiply = self._api.sp_mm
+        for arguments in self._calls:
+            multiply(*arguments)
+
+    def move(self, number: int, dense: int, out: int) -> None:
+        """Let a product read and write arrays of the same sizes at other addresses."""
+        for descriptor, address in zip(self._descriptors[number][1:], (dense, out), strict=True):
+            self._api.dn_mat_set_values(descriptor, address)
+
+    def release(self) -> None:
         """Destroy the descriptors."""
-        for matrix in {matrix for matrix, *_ in products}:
-            self._cusparse.destroy_sp_mat(matrix)
-        for description in {found for _, *dense in products for found in dense}:
-            self._cusparse.destroy_dn_mat(description)
+        for matrix, *dense in self._descriptors:
+            self._api.destroy_sp_mat(matrix)
+            for description in dense:
+                self._api.destroy_dn_mat(description)

@@ -73,6 +73,8 @@ class CuSparse:
     def __init__(self) -> None:
         self.held: dict[int, tuple[Any, ...]] = {}
         self.streams: list[int] = []
+        self.analysed: dict[int, tuple[Any, ...]] = {}  # arguments of the last analysis of a matrix
+        self.multiplied: list[tuple[str, bool]] = []  # algorithm of each product, and whether its analysis was used
 
     def create(self) -> int:
         return 1
@@ -95,14 +97,22 @@ class CuSparse:
 
     destroy_dn_mat = destroy_sp_mat
 
+    def dn_mat_set_values(self, which: int, address: int) -> None:
+        rows, columns, stride, _, *types = self.held[which]
+        self.held[which] = (rows, columns, stride, address, *types)
+
     def sp_mm_buffer_size(self, *about: Any) -> int:
         if about[-1] == SpMMAlg.CSR_ALG3:
             raise CuSparseError("not supported")
         return 0
 
+    def sp_mm_preprocess(self, handle: int, *about: Any) -> None:
+        self.analysed[about[3]] = about
+
     def sp_mm(self, handle: int, *about: Any) -> None:
-        op_a, op_b, alpha, matrix, operand, beta, result, kind, _, buffer = about
+        op_a, op_b, alpha, matrix, operand, beta, result, kind, algorithm, buffer = about
         assert (op_a, op_b, kind) == (0, 0, 0)
+        self.multiplied.append((SpMMAlg(algorithm).name, self.analysed.get(matrix) == about))
         assert buffer
         rows, inner, entries, indptr, indices, data, *types = self.held[matrix]
         assert types == [2, 2, 0, 0]

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
 from gcnbatch.bench import methods, problems, spmm_runs
 from gcnbatch.bench.methods import Absent, Methods, NotInstalled, Operands
 from gcnbatch.bench.problems import BatchShape
-from gcnbatch.bench.vendor import Vendor
+from gcnbatch.bench.vendor import SparseProduct, Vendor
 from gcnbatch.cli.bench import SPMM_EPILOG
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
@@ -71,7 +71,32 @@ def test_the_fastest_supported_algorithm_is_chosen(cusparse: CuSparse) -> None:
 
     with all_methods(best).prepared("cusparse", Operands(HostDevice(), EQUAL, 2)) as (_, choice):  # type: ignore[arg-type]
         assert choice == "CSR_ALG2"
-    assert offered == ["CSR_ALG1", "CSR_ALG2"]
+    assert offered == ["CSR_ALG1", "CSR_ALG1 preprocessed", "CSR_ALG2"]
+
+
+@pytest.mark.parametrize(("name", "matrices"), [("cusparse", 1), ("cusparse-loop", 5)])
+def test_a_preprocessed_call_multiplies_with_the_analysis_of_its_matrices(
+    cusparse: CuSparse, name: str, matrices: int
+) -> None:
+    operands: Any = Operands(HostDevice(), MIXED, 2)  # type: ignore[arg-type]
+    with all_methods(lambda calls: "CSR_ALG1 preprocessed").prepared(name, operands) as (call, choice):
+        cusparse.multiplied.clear()
+        call()
+    assert choice == "CSR_ALG1 preprocessed"
+    assert cusparse.multiplied == [("CSR_ALG1", True)] * matrices
+    assert not any(cusparse.held.values()), "everything was given back"
+
+
+def test_a_library_call_moves_to_other_arrays(cusparse: CuSparse) -> None:
+    device: Any = HostDevice()
+    operands = Operands(device, EQUAL, 3)
+    csr, size = operands.whole.forward, (*EQUAL.matrix.shape, 3, EQUAL.matrix.nnz)
+    addresses = (array.ptr for array in (csr.indptr, csr.indices, csr.data, operands.dense, operands.out))
+    with Vendor(device).spmm([SparseProduct(*addresses, *size)]) as calls:
+        dense, out = device.upload(2 * operands.host), device.empty(operands.out.shape)
+        calls["CSR_ALG2"].move(0, dense.ptr, out.ptr)
+        calls["CSR_ALG2"]()
+    assert np.allclose(out.owner, 2 * (EQUAL.matrix @ operands.host), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
