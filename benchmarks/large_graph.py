@@ -1,18 +1,26 @@
-"""Time SpMM and training epochs on one graph of Reddit's size on a GPU, ours and cuSPARSE through PyTorch.
+"""Time SpMM and training epochs on one large graph on a GPU: ours, cuSPARSE, and PyTorch with cuSPARSE.
 
-    python benchmarks/large_graph.py [spmm] [epoch] [--nodes N] [--edges E]
+    python benchmarks/large_graph.py [spmm] [epoch] [--shape reddit|products] [--scale S]
 
-The graph is random, symmetric and normalised, with a power law of degrees, 232,965 nodes and about 112.7 M stored
-entries. PyTorch makes it on the device, and our kernels read its arrays in place. Every SpMM is checked against float64
-sums of some rows, the longest one included. A figure is the median of 9 calls between device events. `epoch` is a
-training step of Kipf's GCN (602 features, 41 classes, dropout on the hidden layer) with launches and update. The peer's
-step is the same model with torch.sparse.mm, autograd and Adam.
+The graph is random, symmetric and normalised, with a power law of degrees:
+
+    reddit     232,965 nodes, about 112.7 M stored entries, 602 features, 41 classes; a GCN of 2 layers
+    products   2,449,029 nodes, about 123.7 M stored entries, 100 features, 47 classes; a GCN of 3 layers
+
+PyTorch makes it on the device, and our kernels read its arrays in place. Every SpMM is checked against float64 sums of
+some rows, the longest one included. A figure is the median of 9 calls between device events. cuSPARSE runs twice:
+through torch.sparse.mm, and through its own interface, whose descriptors and workspace are reused, with the fastest of
+its algorithms with and without cusparseSpMM_preprocess. `epoch` is a training step of Kipf's GCN (dropout on hidden
+layers) on all nodes, with launches and update. The peer's step is the same model with autograd, fused Adam and either
+cuSPARSE. "copy" is a device-to-device copy of the dense operand, which bounds what reads it once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +32,7 @@ from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, D
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.bench.vendor import SparseProduct, SpmmCall, Vendor
 from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.environment import collect
@@ -31,7 +40,25 @@ from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 
-FEATURES, CLASSES, CALLS = 602, 41, 9
+CALLS = 9
+
+
+class Shape(NamedTuple):
+    """Nodes and drawn edges of a graph, features, classes, layers of the model, and widths of products to time."""
+
+    name: str
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    layers: int
+    columns: str
+
+
+SHAPES = {
+    "reddit": Shape("reddit", 232_965, 57_307_946, 602, 41, 2, "16,41,128,602"),
+    "products": Shape("products", 2_449_029, 61_859_140, 100, 47, 3, "16,47,100,128"),
+}
 
 
 def median_ms(call: Callable[[], object], stream: Any) -> float:
@@ -99,28 +126,73 @@ def adjacency(graph: PowerLaw, upload: Callable[[Any], DeviceArray], form: str) 
     return DeviceAdjacency(matrix, matrix, 1, upload(layout.node_ptr.astype(np.int32)), layout)
 
 
+class Cusparse:
+    """cuSPARSE's fastest algorithm on a graph, by the number of columns; descriptors and workspaces are reused."""
+
+    def __init__(self, graph: PowerLaw, vendor: Vendor, stream: Any) -> None:
+        self._graph, self._vendor, self._stream = graph, vendor, stream
+        self._held, self._calls = ExitStack(), dict[int, tuple[str, SpmmCall]]()
+
+    def fastest(self, x: torch.Tensor) -> tuple[str, SpmmCall]:
+        """Return the algorithm and call for operands of this width."""
+        graph, width = self._graph, x.shape[1]
+        if width not in self._calls:
+            where = [part.data_ptr() for part in (graph.crow, graph.col, graph.val, x, torch.empty_like(x))]
+            product = SparseProduct(*where, graph.n, graph.n, width, graph.nnz)
+            calls = self._held.enter_context(self._vendor.spmm([product]))
+            self._calls[width] = min(calls.items(), key=lambda item: median_ms(item[1], self._stream))
+        return self._calls[width]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return A x; x is contiguous."""
+        y = torch.empty_like(x)
+        _, call = self.fastest(x)
+        call.move(0, x.data_ptr(), y.data_ptr())
+        call()
+        return y
+
+    def close(self) -> None:
+        """Release descriptors and workspaces."""
+        self._held.close()
+
+
 def spmm_rows(graph: PowerLaw, backend: CudaBackend, emit: Callable[..., None], widths: list[int]) -> None:
-    """Print a row per number of columns and form, and one of cuSPARSE."""
+    """Print a row per number of columns and form, and those of a copy and of cuSPARSE."""
     stream = torch.cuda.ExternalStream(backend.device.stream.handle)
     forms = {form: adjacency(graph, backend.device.upload, form) for form in ("unweighted", "weighted", "rows")}
     matrix = torch.sparse_csr_tensor(graph.crow, graph.col, graph.val, (graph.n, graph.n))
     some = [int(graph.degree.argmax()), int(graph.degree.argmin()), *range(0, graph.n, max(graph.n // 30, 1))]
+    cusparse = Cusparse(graph, Vendor(backend.device), stream)
     for width in widths:
         x = torch.randn(graph.n, width, device="cuda")
         torch.cuda.synchronize()
         exact = graph.exact(x, some)
         single = (torch.sparse.mm(matrix, x)[some].double() - exact).abs().max().item()
+
+        def check(name: str, y: torch.Tensor, again: torch.Tensor, exact: Any = exact, single: float = single) -> float:
+            error = float((y[some].double() - exact).abs().max().item())
+            if not error < 1e-5 * exact.abs().max().item() or not torch.equal(y, again):
+                raise RuntimeError(f"{name}, {y.shape[1]} columns: error {error}, cuSPARSE's {single}")
+            return error
+
         for form, found in forms.items():
-            y = backend.device.download(backend.ops.spmm(found, ours(x)))
-            again = backend.device.download(backend.ops.spmm(found, ours(x)))
-            error = (torch.from_numpy(y[some]).double().cuda() - exact).abs().max().item()
-            if not error < 1e-5 * exact.abs().max().item() or not np.array_equal(y, again):
-                raise RuntimeError(f"{form}, {width} columns: error {error}, cuSPARSE's {single}")
+            y, again = (
+                torch.from_numpy(backend.device.download(backend.ops.spmm(found, ours(x)))).cuda() for _ in range(2)
+            )
+            error = check(form, y, again)
             ms = median_ms(lambda found=found, x=x: backend.ops.spmm(found, ours(x)), stream)
             rate = {"gather_tb_per_s": graph.nnz * width * 4e-9 / ms, "error": error}
             emit(bench="large spmm", columns=width, kernel=form, ms=ms, **rate)
         ms = median_ms(lambda x=x: torch.sparse.mm(matrix, x), torch.cuda.current_stream())
-        emit(bench="large spmm", columns=width, kernel="cuSPARSE", ms=ms, error=single)
+        emit(bench="large spmm", columns=width, kernel="cuSPARSE through PyTorch", ms=ms, error=single)
+        y = cusparse(x)
+        error = check("cuSPARSE", y, y)
+        name, call = cusparse.fastest(x)
+        emit(bench="large spmm", columns=width, kernel=f"cuSPARSE {name}", ms=median_ms(call, stream), error=error)
+        ms = median_ms(lambda x=x, y=y: y.copy_(x), torch.cuda.current_stream())
+        rate = {"tb_per_s": 2 * x.numel() * 4e-9 / ms}
+        emit(bench="large spmm", columns=width, kernel="copy", ms=ms, **rate)
+    cusparse.close()
 
 
 class Held:
@@ -144,28 +216,30 @@ class Held:
         return self._only
 
 
-def epoch_rows(graph: PowerLaw, device_of: CudaBackend, emit: Callable[..., None]) -> None:
-    """Print a row per hidden width, precision and order of products, and PyTorch's rows."""
+def epoch_rows(
+    graph: PowerLaw, shape: Shape, device_of: CudaBackend, hiddens: list[int], emit: Callable[..., None]
+) -> None:
+    """Print a row per hidden width, precision and order of products, and the peers' rows."""
     stream = torch.cuda.ExternalStream(device_of.device.stream.handle)
-    x = torch.randn(graph.n, FEATURES, device="cuda")
-    y = torch.randint(CLASSES, (graph.n, 1), device="cuda", dtype=torch.int32)
-    classes = tuple(f"c{number}" for number in range(CLASSES))
+    x = torch.randn(graph.n, shape.features, device="cuda")
+    y = torch.randint(shape.classes, (graph.n, 1), device="cuda", dtype=torch.int32)
     header = Header(
-        name="reddit",
+        name=shape.name,
         level="node",
         target="multiclass",
         task_names=("class",),
-        class_names=classes,
-        n_features=FEATURES,
+        class_names=tuple(f"c{number}" for number in range(shape.classes)),
+        n_features=shape.features,
         channel_names=("edge",),
     )
     found = adjacency(graph, device_of.device.upload, "unweighted")
     only = DeviceBatch(found.node_ptr, ours(x), found, ours(y), found.layout)
-    for hidden in (16, 128):
+    bench = f"{shape.name} epoch"
+    for hidden in hiddens:
         for precision in ("fp32", "tf32"):
             backend: Any = Held(CudaBackend("batched", device_of.device, CudaConfig(precision=precision)), only)
             for once in (True, False):
-                config = KipfConfig(kind="kipf", widths=(hidden,), input_dropout=False)
+                config = KipfConfig(kind="kipf", widths=(hidden,) * (shape.layers - 1), input_dropout=False)
                 loss = Loss("multiclass", uniform_weights(header))
                 task = RunnerTask(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
                 runner = OpsRunner(backend, task)
@@ -178,54 +252,83 @@ def epoch_rows(graph: PowerLaw, device_of: CudaBackend, emit: Callable[..., None
                     parts[one.name] = parts.get(one.name, 0) + backend.meter.microseconds(one.start, one.stop)
                 total, weight = runner.take_loss()
                 emit(
-                    bench="reddit epoch",
+                    bench=bench,
                     hidden=hidden,
                     precision=precision,
                     first_layer="A X found once" if once else "A (X W)",
                     ms=ms,
                     loss=total / weight,
-                    us={name: round(us) for name, us in sorted(parts.items(), key=lambda item: -item[1])[:9]},
+                    us={name: round(us) for name, us in sorted(parts.items(), key=lambda item: -item[1])[:12]},
                 )
-    peer_rows(graph, x, y[:, 0].long(), emit)
-
-
-def peer_rows(graph: PowerLaw, x: torch.Tensor, y: torch.Tensor, emit: Callable[..., None]) -> None:
-    """Print PyTorch's epochs: A (X W) in every layer."""
+                runner.close()
+    cusparse = Cusparse(graph, Vendor(device_of.device), stream)
     matrix = torch.sparse_csr_tensor(graph.crow, graph.col, graph.val, (graph.n, graph.n))
+    products = {
+        "PyTorch, cuSPARSE": lambda h: torch.sparse.mm(matrix, h),
+        "PyTorch, cuSPARSE's fastest algorithm, reused": lambda h: cusparse(h.contiguous()),
+    }
+    with torch.cuda.stream(stream):
+        for name, multiply in products.items():
+            for hidden in hiddens:
+                for once in (True, False):
+                    ms = peer_ms(multiply, x, y[:, 0].long(), shape, hidden, once)
+                    first = "A X found once" if once else "A (X W)"
+                    emit(bench=bench, hidden=hidden, precision="fp32", first_layer=first, peer=name, ms=ms)
+    cusparse.close()
+
+
+def peer_ms(
+    multiply: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    shape: Shape,
+    hidden: int,
+    once: bool,
+) -> float:
+    """Return the milliseconds of PyTorch's epoch with this product by the adjacency."""
 
     class Product(torch.autograd.Function):
         """The adjacency is symmetric: its backward pass is the same product."""
 
         @staticmethod
         def forward(ctx: Any, h: torch.Tensor) -> torch.Tensor:
-            return torch.sparse.mm(matrix, h)
+            return multiply(h)
 
         @staticmethod
         def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
-            return torch.sparse.mm(matrix, dy)
+            return multiply(dy)
 
-    for hidden in (16, 128):
-        first = torch.nn.Linear(FEATURES, hidden, device="cuda")
-        second = torch.nn.Linear(hidden, CLASSES, device="cuda")
-        optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()], 0.01)
+    sizes = [shape.features, *[hidden] * (shape.layers - 1), shape.classes]
+    weights = [
+        torch.nn.Parameter(torch.randn(rows, columns, device="cuda") * (2 / (rows + columns)) ** 0.5)
+        for rows, columns in pairwise(sizes)
+    ]
+    optimizer = torch.optim.Adam(weights, lr=0.01, fused=True)
+    if once:
+        x = torch.cat([multiply(part.contiguous()) for part in x.split(128, 1)], 1)
 
-        def step() -> None:
-            optimizer.zero_grad()
-            h = torch.nn.functional.dropout(torch.relu(Product.apply(first(x))), 0.5)
-            torch.nn.functional.cross_entropy(Product.apply(second(h)), y).backward()
-            optimizer.step()
+    def step() -> None:
+        optimizer.zero_grad()
+        h = x
+        for number, weight in enumerate(weights):
+            z = h @ weight
+            h = z if once and number == 0 else Product.apply(z)
+            if number < shape.layers - 1:
+                h = torch.nn.functional.dropout(torch.relu(h), 0.5)
+        torch.nn.functional.cross_entropy(h, y).backward()
+        optimizer.step()
 
-        ms = median_ms(step, torch.cuda.current_stream())
-        emit(bench="reddit epoch", hidden=hidden, precision="fp32", peer="PyTorch, cuSPARSE", ms=ms)
+    return median_ms(step, torch.cuda.current_stream())
 
 
 def main() -> None:
     """Run the named parts, or all."""
     parser = options(__doc__)
     parser.add_argument("parts", nargs="*", default=["spmm", "epoch"])
-    parser.add_argument("--nodes", type=int, default=232_965)
-    parser.add_argument("--edges", type=int, default=57_307_946)
-    parser.add_argument("--columns", default="16,41,128,602")
+    parser.add_argument("--shape", choices=SHAPES, default="reddit")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of nodes and edges")
+    parser.add_argument("--columns", default="", help="widths of the products; those of the shape")
+    parser.add_argument("--hidden", default="16,128")
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     found = collect()
@@ -234,16 +337,17 @@ def main() -> None:
     backend = open_backend("batched")
     if not isinstance(backend, CudaBackend):
         raise SystemExit("no CUDA backend")
-    graph = PowerLaw(given.nodes, given.edges)
+    shape = SHAPES[given.shape]
+    graph = PowerLaw(int(given.scale * shape.nodes), int(given.scale * shape.edges))
     size = {"nodes": graph.n, "entries": graph.nnz, "longest_row": int(graph.degree.max())}
 
     def emit(**row: Any) -> None:
         print_row({**row, **size, **about}, digits=4)
 
     if "spmm" in given.parts:
-        spmm_rows(graph, backend, emit, [int(width) for width in given.columns.split(",")])
+        spmm_rows(graph, backend, emit, [int(width) for width in (given.columns or shape.columns).split(",")])
     if "epoch" in given.parts:
-        epoch_rows(graph, backend, emit)
+        epoch_rows(graph, shape, backend, [int(width) for width in given.hidden.split(",")], emit)
 
 
 if __name__ == "__main__":
