@@ -154,8 +154,10 @@ def _part_of(name: str) -> str:
 def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:
     """Return the model of `config` for data with this header.
 
-    With `one_dense_graph`, a Kipf convolution on features without dropout computes (A X) W instead of A (X W), equal up
-    to rounding: A X of the only batch is then computed once. Parameters do not depend on it.
+    With `one_dense_graph`, Kipf's first convolution computes (A X) W instead of A (X W), equal up to rounding, where
+    that costs less. Without dropout on the features, A X of the only batch is computed once. With it, a step has one
+    sparse product of X's width instead of two of W's, because it needs no gradient by X. Parameters do not depend on
+    it.
     """
     if isinstance(config, KipfConfig):
         return Gcn(tuple(_kipf(config, header, one_dense_graph)))
@@ -263,7 +265,7 @@ def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Lay
     for i, out in enumerate((*config.widths, header.n_outputs), 1):
         rate = config.dropout if i > 1 or config.input_dropout else 0.0
         layers += _dropout(f"conv{i}", rate)
-        cheaper = width < out if i > 1 else one_dense_graph and not rate
+        cheaper = width < out if i > 1 else one_dense_graph and (not rate or width < 2 * out)
         if cheaper and header.n_channels == 1:
             layers += [Propagate(f"conv{i}.propagate"), Weights(f"conv{i}", width, out)]
         else:

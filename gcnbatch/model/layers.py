@@ -112,7 +112,8 @@ class Dense:
 class Propagate:
     """Y = A X: the aggregation of the convolution (A X) W; the layer `Weights` follows.
 
-    A X has the width of X, A (X W) that of W; the narrower product costs less. One channel; X dense.
+    A X has the width of X, A (X W) that of W; the narrower product costs less. The model's first convolution needs no
+    gradient by X, so it multiplies A once a step; A (X W) does so twice. One channel; X dense.
     """
 
     name: str

@@ -55,20 +55,23 @@ def test_a_convolution_propagates_at_its_narrower_side() -> None:
     assert names(build(plain, of_nodes, True)) == ["conv1.propagate", "conv1", "conv1.relu", "conv2.propagate", "conv2"]
     wide = KipfConfig(widths=(16,), input_dropout=False)
     assert names(build(wide, of_nodes, True)) == ["conv1.propagate", "conv1", "conv1.relu", "conv2.dropout", "conv2"]
-    dropped = KipfConfig(widths=(16,))
-    assert "conv1.propagate" not in names(build(dropped, of_nodes, True))
+    width = of_nodes.n_features
+    for out, propagates in ((width // 2, False), (width // 2 + 1, True)):
+        dropped = build(KipfConfig(widths=(out,)), of_nodes, True)
+        assert ("conv1.propagate" in names(dropped)) == propagates
+        assert dropped.constant_layers == 0, "dropout changes the features in every step"
+    assert "conv1.propagate" not in names(build(KipfConfig(widths=(width,)), of_nodes))
     channels = header(level="node", target="multiclass", n_classes=7, n_channels=2)
     assert "conv1.propagate" not in names(build(plain, channels, True))
     for one in (True, False):
         assert build(plain, of_nodes, one).layout().slots.keys() == {"conv1.weight", "conv2.weight"}
 
 
-def test_both_orders_of_a_convolution_agree() -> None:
+@pytest.mark.parametrize("config", [KipfConfig(widths=(3,), input_dropout=False), KipfConfig(widths=(64,))])
+def test_both_orders_of_a_convolution_agree(config: KipfConfig) -> None:
     graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9, n_classes=5)
-    found = [
-        Case.of(KipfConfig(widths=(3,), input_dropout=False), graphs, [0], one_dense_graph=one).astype(np.float64)
-        for one in (True, False)
-    ]
+    found = [Case.of(config, graphs, [0], one_dense_graph=one).astype(np.float64) for one in (True, False)]
+    assert [len(case.model.layers) for case in found] in ([5, 4], [6, 5])
     once, always = (case.outputs(ReferenceOps()) for case in found)
     np.testing.assert_allclose(once, always, rtol=1e-12)
 

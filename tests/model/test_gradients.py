@@ -80,6 +80,7 @@ CASES = {
     "kipf, three layers, dense features": kipf({"widths": (4, 3)}, features="float32"),
     "kipf, regression": kipf({}, target="regression"),
     "kipf, more classes than hidden features": kipf({"widths": (2,)}, n_classes=5, n_channels=1),
+    "kipf, A X in every step": one_network({"input_dropout": True, "widths": (8, 3)}),
     "kipf, one network, features propagated first": one_network({}),
     "kipf, one network, both layers propagated first": one_network({"widths": (2,)}, n_classes=5),
 }  # fmt: skip
