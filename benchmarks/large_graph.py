@@ -215,6 +215,9 @@ class Held:
         """Return the batch."""
         return self._only
 
+    def close(self) -> None:
+        """Do nothing."""
+
 
 def epoch_rows(
     graph: PowerLaw, shape: Shape, device_of: CudaBackend, hiddens: list[int], emit: Callable[..., None]

@@ -11,9 +11,10 @@
 //   missing; pos_weight, class_weight (K,) float32.
 // Launches: the gradient needs the weight first. For up to 16,384 entries, one block computes both (one launch with
 //   grid (1)). For more, `label_count` or `label_weight` computes the weight in a launch before.
-//   Example: 50 x 12 entries: one block of 608 threads; 232,965 rows of 41 classes: groups of 32 lanes, 1,056 blocks of
+//   Example: 50 x 12 entries: one block of 608 threads; 232,965 rows of 41 classes: groups of 8 lanes, 1,056 blocks of
 //   256 threads that stride over the rows.
-// In softmax, `lanes` neighbouring lanes, a power of two up to 32, share a row.
+// In softmax, `lanes` neighbouring lanes, a power of two up to 32, share a row. On an H200, 2,449,029 rows of 47 classes
+//   took 0.62 ms with 8 lanes, 1.23 with 32, 0.80 with 16, 1.17 with 4.
 // Shared memory: 256 bytes, static. Bank conflicts: none.
 // Bytes: reads labels and logits, writes dlogits, 4 R K each; softmax reads the logits two more times, from cache.
 // Determinism: repeats to the bit; total and weight are float64 sums in fixed order (common/common.cuh), rounded once.

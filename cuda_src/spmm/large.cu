@@ -15,7 +15,7 @@
 //   piece. `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
 // Determinism: one writer per output; the sizes fix the order in which entries of a piece, groups of a warp and pieces
 //   of a row are summed: repeats to the bit.
-#include "common/graph_view.cuh"
+#include "spmm/pieces.cuh"
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
@@ -78,19 +78,6 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
   return sum;
 }
 
-// Store elements column ... column + 3 of a row of `width`, scaled.
-__device__ __forceinline__ void store_row(float* row, float4 sum, float scale, int column, int width, int aligned) {
-  sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
-  if (aligned && column + 4 <= width) {
-    __stcs(reinterpret_cast<float4*>(row + column), sum);
-    return;
-  }
-  if (column < width) row[column] = sum.x;
-  if (column + 1 < width) row[column + 1] = sum.y;
-  if (column + 2 < width) row[column + 2] = sum.z;
-  if (column + 3 < width) row[column + 3] = sum.w;
-}
-
 // A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of slice blockIdx.y.
 template <bool WEIGHTED>
 __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* __restrict__ partials,
@@ -112,13 +99,8 @@ __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* _
   }
   sum = sum_over_bits(sum, lane_bits, piece_bits);
   if (!live || group != 0) return;
-  const int target = __ldg(piece_target + piece);
-  if (target >= 0) {
-    store_row(out + out_first + row_offset(target, out_stride), sum, row_scale ? __ldg(row_scale + target) : 1.0f,
+  store_piece(out + out_first, partials, __ldg(piece_target + piece), sum, row_scale, out_stride, partial_stride,
               column, width, out_aligned);
-  } else {
-    store_vec(partials + row_offset(-1 - target, partial_stride) + column, sum);
-  }
 }
 
 // ----------------------------------------------------------------------------------------------------- entry points

@@ -61,7 +61,7 @@ class GraphConv:
     """Y = sum_c A_c (X W_c + b_c): MatMul, bias Add, SpMM with the sum over channels (papers: ChemGCN; Kipf without b).
 
     `weight` is (F, C*P), `bias` (C*P,); channel c owns columns c*P … (c+1)*P-1. X may be sparse (Csr); then there is no
-    gradient by X.
+    gradient by X. `zeros` is the expected share of zeros in the gradient by Y, see `Ops.spmm_backward`.
     """
 
     name: str
@@ -69,6 +69,7 @@ class GraphConv:
     n_out: int
     n_channels: int = 1
     bias: bool = True
+    zeros: float = 0.0
 
     def specs(self) -> list[ParameterSpec]:
         width = self.n_channels * self.n_out
@@ -82,7 +83,8 @@ class GraphConv:
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
-        return _product_backward(ctx, ctx.ops.spmm_backward(graphs, dout), saved, self.name, self.bias, need_dh, graphs)
+        dz = ctx.ops.spmm_backward(graphs, dout, self.zeros)
+        return _product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs)
 
 
 @dataclass(frozen=True)
@@ -112,17 +114,20 @@ class Dense:
 class Propagate:
     """Y = A X: the aggregation of the convolution (A X) W; the layer `Weights` follows.
 
+    `zeros` is the expected share of zeros in X.
+
     A X has the width of X, A (X W) that of W; the narrower product costs less. The model's first convolution needs no
     gradient by X, so it multiplies A once a step; A (X W) does so twice. One channel; X dense.
     """
 
     name: str
+    zeros: float = 0.0
 
     def specs(self) -> list[ParameterSpec]:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.spmm(ctx.batch.adjacency, h), None
+        return ctx.ops.spmm(ctx.batch.adjacency, h, self.zeros), None
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.spmm_backward(ctx.batch.adjacency, dout) if need_dh else None), {}
@@ -147,6 +152,35 @@ class Weights:
         name = f"{self.name}.weight"
         dh, dw = ctx.ops.matmul_backward(dout, saved, ctx.parameters[name], need_dh, ctx.gradients.get(name))
         return dh, {name: dw}
+
+
+@dataclass(frozen=True)
+class ActivationConv:
+    """Y = (A X) W for X behind ReLU or dropout; the gradient by X is (Aᵀ dY) Wᵀ. One channel.
+
+    Both sparse products read a matrix with many zeros, X and dY; in A (X W), or Aᵀ (dY Wᵀ), one of them would not.
+    `zeros` is the expected share of zeros in both. `weight` (F, P).
+    """
+
+    name: str
+    n_in: int
+    n_out: int
+    zeros: float
+
+    def specs(self) -> list[ParameterSpec]:
+        return Weights(self.name, self.n_in, self.n_out).specs()
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        p = ctx.ops.spmm(ctx.batch.adjacency, h, self.zeros)
+        return ctx.ops.matmul(p, ctx.parameters[f"{self.name}.weight"]), p
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        name = f"{self.name}.weight"
+        w = ctx.parameters[name]
+        _, dw = ctx.ops.matmul_backward(dout, saved, w, False, ctx.gradients.get(name))
+        if not need_dh:
+            return None, {name: dw}
+        return ctx.ops.matmul_dx(ctx.ops.spmm_backward(ctx.batch.adjacency, dout, self.zeros), w), {name: dw}
 
 
 @dataclass(frozen=True)

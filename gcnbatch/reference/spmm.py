@@ -13,11 +13,11 @@ from gcnbatch.data.sparse import Adjacency
 from gcnbatch.reference.arrays import Float
 
 
-def spmm(adjacency: Adjacency, h: Float) -> Float:
+def spmm(adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
     """Y = sum_c A_c H_c, (N, P), for H (N, C*P) with H_c in columns c*P … (c+1)*P-1.
 
     Row i of ``adjacency.forward`` has in column j*C + c the weight of the edge j→i of channel c. Repeated entries add
-    up; a node without incoming edges gets zeros.
+    up; a node without incoming edges gets zeros. `zeros`, the expected share of zeros in H, changes nothing here.
     """
     a, n_channels = adjacency.forward, adjacency.n_channels
     n_nodes, width = len(a.indptr) - 1, h.shape[1] // n_channels
@@ -29,7 +29,7 @@ def spmm(adjacency: Adjacency, h: Float) -> Float:
     return y
 
 
-def spmm_backward(adjacency: Adjacency, dy: Float) -> Float:
+def spmm_backward(adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
     """Gradient of `spmm` by H: dH_c = A_cᵀ dY, (N, C*P), for dY (N, P).
 
     Row j*C + c of ``adjacency.transpose`` has in column i the weight of the edge j→i of channel c.

@@ -80,6 +80,8 @@ CASES = {
     "kipf, three layers, dense features": kipf({"widths": (4, 3)}, features="float32"),
     "kipf, regression": kipf({}, target="regression"),
     "kipf, more classes than hidden features": kipf({"widths": (2,)}, n_classes=5, n_channels=1),
+    "kipf, hidden layers of one width": one_network({"widths": (4, 4, 4)}),
+    "kipf, hidden layers of one width, the first frozen": frozen(one_network({"widths": (4, 4)}), "conv1"),
     "kipf, A X in every step": one_network({"input_dropout": True, "widths": (8, 3)}),
     "kipf, one network, features propagated first": one_network({}),
     "kipf, one network, both layers propagated first": one_network({"widths": (2,)}, n_classes=5),
@@ -145,8 +147,8 @@ MUTANTS = {
         matmul_backward=lambda right, dy, x, w, *_, **about: (right(dy, x, w)[0], right(dy[1:], x[1:], w)[1])
     ),
     "a row short in the bias's gradient": mutant(bias_add_backward=lambda right, dy, *_, **about: right(dy[1:])),
-    "a node off in SpMM": mutant(spmm=lambda right, adjacency, h: np.roll(right(adjacency, h), 1, axis=0)),
-    "float16 gradients in SpMM": mutant(spmm_backward=lambda right, adjacency, dy: right(adjacency, half(dy))),
+    "a node off in SpMM": mutant(spmm=lambda right, adjacency, h, zeros=0.0: np.roll(right(adjacency, h), 1, axis=0)),
+    "float16 gradients in SpMM": mutant(spmm_backward=lambda right, adjacency, dy, zeros: right(adjacency, half(dy))),
     "leaky ReLU": mutant(relu_backward=lambda right, dy, y, **about: np.where(y > 0, dy, np.float32(1e-3) * dy)),
     "epsilon ten times too large": mutant(
         batch_norm=lambda right, x, gamma, beta, mean, var, epsilon, *others, **about: right(

@@ -218,9 +218,9 @@ def test_the_propagated_features_of_one_graph_are_computed_once() -> None:
     products: list[int] = []
 
     class Counting(CpuOps):
-        def spmm(self, adjacency: Any, h: Any) -> Any:
+        def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> Any:
             products.append(h.shape[1])
-            return super().spmm(adjacency, h)
+            return super().spmm(adjacency, h, zeros)
 
     backend = CpuBackend()
     backend.ops = Counting()

@@ -215,12 +215,12 @@ class RoundedOps:
         dw, db = out or (None, None)
         return *self.matmul_backward(dy, x, w, need_dx, dw), self.bias_add_backward(dy, db)
 
-    def spmm(self, adjacency: Adjacency, h: Rounded) -> Rounded:
+    def spmm(self, adjacency: Adjacency, h: Rounded, zeros: float = 0.0) -> Rounded:
         channels = adjacency.n_channels
         shape = (h.shape[0] * channels, h.shape[1] // channels)
         return sparse_product(adjacency.forward, Rounded(h.value.reshape(shape), h.error.reshape(shape)))
 
-    def spmm_backward(self, adjacency: Adjacency, dy: Rounded) -> Rounded:
+    def spmm_backward(self, adjacency: Adjacency, dy: Rounded, zeros: float = 0.0) -> Rounded:
         dh = sparse_product(adjacency.transpose, dy)
         shape = (dy.shape[0], adjacency.n_channels * dy.shape[1])
         return Rounded(dh.value.reshape(shape), dh.error.reshape(shape))

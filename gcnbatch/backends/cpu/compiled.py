@@ -268,13 +268,13 @@ class CompiledOps(CpuOps):
         _add_row(y, b)
         return y
 
-    def spmm(self, adjacency: Adjacency, h: Float) -> Float:
+    def spmm(self, adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
         matrix, width = adjacency.forward, h.shape[1] // adjacency.n_channels
         y = np.empty((len(matrix.indptr) - 1, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, h.reshape(-1, width), y)
         return y
 
-    def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
+    def spmm_backward(self, adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
         matrix, channels, width = adjacency.transpose, adjacency.n_channels, dy.shape[1]
         dh = np.empty((len(matrix.indptr) - 1, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, dy, dh)

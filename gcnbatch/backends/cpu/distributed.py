@@ -44,14 +44,14 @@ class DistributedOps:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
-    def spmm(self, adjacency: Adjacency, h: Float) -> Float:
+    def spmm(self, adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
         if not isinstance(adjacency, HaloAdjacency):
             return self._local.spmm(adjacency, h)
         halo = self._ranks.exchange([h[rows] for rows in adjacency.sent], adjacency.received)
         return self._local.spmm(adjacency, np.concatenate([h, *halo]))
 
-    def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
+    def spmm_backward(self, adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
         """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
         dh = self._local.spmm_backward(adjacency, dy)
         if not isinstance(adjacency, HaloAdjacency):

@@ -80,11 +80,11 @@ class CpuOps:
         dx, dw = self.matmul_backward(dy, x, w, need_dx, dw, graphs)
         return dx, dw, db
 
-    def spmm(self, adjacency: Adjacency, h: Float) -> Float:
+    def spmm(self, adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
         channels = adjacency.n_channels
         return _product(adjacency.forward, h.reshape(h.shape[0] * channels, h.shape[1] // channels))
 
-    def spmm_backward(self, adjacency: Adjacency, dy: Float) -> Float:
+    def spmm_backward(self, adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
         dh = _product(adjacency.transpose, dy)
         return dh.reshape(len(dh) // adjacency.n_channels, adjacency.n_channels * dy.shape[1])
 

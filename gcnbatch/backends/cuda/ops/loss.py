@@ -11,6 +11,7 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 
 LOSS_THREADS: int = declared("dense/loss.cu").constant("LOSS_THREADS")
 ENTRIES_OF_ONE_BLOCK = 16_384  # a loss of at most so many entries is one launch of one block
+MANY_ROWS_LANES = 8  # most lanes that share a row where rows fill the device
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
 
 
@@ -18,7 +19,7 @@ Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
 def loss_geometry(n_entries: int, n_threads: int, multiprocessors: int) -> Launch:
     """Return the launch of a loss over `n_entries` by `n_threads` threads; a single block also sums the label weights.
 
-    >>> loss_geometry(50 * 12, 50 * 12, 132).block, loss_geometry(232_965 * 41, 232_965 * 32, 132).grid
+    >>> loss_geometry(50 * 12, 50 * 12, 132).block, loss_geometry(232_965 * 41, 232_965 * 8, 132).grid
     ((608, 1, 1), (1056, 1, 1))
     """
     if n_entries <= ENTRIES_OF_ONE_BLOCK:
@@ -41,7 +42,8 @@ class LossOps(KernelOps):
     def softmax_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> Loss:
-        (R, K), lanes = logits.shape, min(next_power_of_two(logits.shape[1]), 32)
+        (R, K), most = logits.shape, 32 if logits.size <= ENTRIES_OF_ONE_BLOCK else MANY_ROWS_LANES
+        lanes = min(next_power_of_two(K), most)
         launch, arrays, results = self._loss(logits, y, R * lanes)
         if launch.blocks > 1:
             counting = loss_geometry(logits.size, R, self.device.multiprocessors)

@@ -51,10 +51,10 @@ class DeviceDistributedOps:
 
     # -------------------------------------------------------------------------------------------- one large graph
 
-    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+    def spmm(self, adjacency: Any, h: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
         if not isinstance(adjacency, DeviceHalo):
-            return self._local.spmm(adjacency, h)
+            return self._local.spmm(adjacency, h, zeros)
         (n, width), device, halo = h.shape, self._device, adjacency.exchanged
         both, packed = device.empty((n + halo.n_received, width)), device.empty((halo.n_sent, width))
         if halo.n_sent:
@@ -62,13 +62,13 @@ class DeviceDistributedOps:
             device.launch("halo_pack", launch, packed=packed, x=h, rows=halo.rows, n_rows=halo.n_sent, P=width)
         self._ranks.exchange(halo.sent_parts(packed), halo.received, both.view(n * width, (halo.n_received, width)))
         device.copy(h, both.view(0, h.shape))
-        return self._local.spmm(adjacency, both)
+        return self._local.spmm(adjacency, both, zeros)
 
-    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
         if not isinstance(adjacency, DeviceHalo):
-            return self._local.spmm_backward(adjacency, dy)
-        halo, dh = adjacency.exchanged, self._local.spmm_backward(adjacency.wide, dy)
+            return self._local.spmm_backward(adjacency, dy, zeros)
+        halo, dh = adjacency.exchanged, self._local.spmm_backward(adjacency.wide, dy, zeros)
         n, width = dy.shape[0], dh.shape[1]
         own = dh.view(0, (n, width))
         parts = halo.received_parts(dh.view(n * width, (halo.n_received, width)))

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, WARP_BITS, Launch, ceil_div, log2, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
@@ -17,25 +19,23 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
+COMPRESSED_THREADS: int = declared("spmm/compressed.cu").constant("COMPRESSED_THREADS")
+CAPACITY: int = declared("spmm/compressed.cu").constant("CAPACITY")  # elements of a row that one copy fetches
+ROW_BYTES: int = declared("spmm/compressed.cu").constant("ROW_BYTES")
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
 
 
 class LargeGeometry(NamedTuple):
-    """Geometry of a product: 2^lane_bits threads with 4 columns each, 2^group_bits over the entries of a piece.
-
-    `fold_lane_bits` belongs to the launch that reduces the partial sums of a row.
-    """
+    """Geometry of a product: 2^lane_bits threads with 4 columns each, 2^group_bits over the entries of a piece."""
 
     product: Launch
     slices: Launch
-    fold: Launch
     n_slices: int
     slice_width: int
     lane_bits: int
     group_bits: int
-    fold_lane_bits: int
 
 
 def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, int]:
@@ -58,7 +58,6 @@ def slice_columns(width: int, n_columns: int, cache_bytes: int) -> tuple[int, in
 @lru_cache(maxsize=1024)
 def large_product(
     n_pieces: int,
-    n_split: int,
     n_entries: int,
     longest: int,
     n_columns: int,
@@ -71,8 +70,8 @@ def large_product(
     The number of groups that share a piece gives each about `STEP` entries: of a piece of mean length or, if the device
     can run all pieces at once, of the longest piece.
 
-    >>> large_product(300_000, 30_000, 112_700_000, 512, 232_965, 16, 60 << 20, 132)[3:]
-    (1, 16, 2, 3, 2)
+    >>> large_product(300_000, 112_700_000, 512, 232_965, 16, 60 << 20, 132)[2:]
+    (1, 16, 2, 3)
     """
     n_slices, slice_width = slice_columns(width, n_columns, cache_bytes)
     lane_bits = log2(next_power_of_two(slice_width // 4))
@@ -81,27 +80,54 @@ def large_product(
     group_bits = min(WARP_BITS - lane_bits, log2(next_power_of_two(ceil_div(shared, STEP))))
     product = Launch((ceil_div(n_pieces, THREADS >> (lane_bits + group_bits)), n_slices, 1), (THREADS, 1, 1))
     slices = Launch((ceil_div(n_columns * slice_width // 4, BLOCK_THREADS), n_slices, 1), (BLOCK_THREADS, 1, 1))
-    fold_lane_bits = min(log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
-    fold_grid = (ceil_div(n_split, THREADS // 32), ceil_div(width, 4 << fold_lane_bits), 1)
-    fold = Launch(fold_grid, (THREADS, 1, 1))
-    return LargeGeometry(product, slices, fold, n_slices, slice_width, lane_bits, group_bits, fold_lane_bits)
+    return LargeGeometry(product, slices, n_slices, slice_width, lane_bits, group_bits)
 
 
-def multiply(device: Device, product: Product, large: Large) -> None:
-    """Launch ``out = A dense`` for a matrix in pieces; an unweighted matrix has scales instead of values."""
+@lru_cache(maxsize=1024)
+def fold_geometry(n_split: int, width: int) -> tuple[Launch, int]:
+    """Return the launch that reduces the partial sums of `n_split` rows, and its lane_bits.
+
+    >>> fold_geometry(30_000, 16)
+    (Launch(grid=(7500, 1, 1), block=(128, 1, 1), shared=0), 2)
+    """
+    lane_bits = min(log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
+    grid = (ceil_div(n_split, THREADS // 32), ceil_div(width, 4 << lane_bits), 1)
+    return Launch(grid, (THREADS, 1, 1)), lane_bits
+
+
+def is_compressed(width: int, zeros: float, scales: Scales | None) -> bool:
+    """Return whether a product reads compressed rows: an unweighted matrix, wide rows, and few elements in them.
+
+    `zeros` is the expected share of zeros in the dense operand.
+
+    >>> scales = Scales(None, None)
+    >>> is_compressed(128, 0.75, scales), is_compressed(128, 0.5, scales), is_compressed(128, 0.75, None)
+    (True, False, False)
+    """
+    return scales is not None and width > MOST_COLUMNS // 2 and (1 - zeros) * width <= CAPACITY
+
+
+def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0) -> None:
+    """Launch ``out = A dense`` for a matrix in pieces; an unweighted matrix has scales instead of values.
+
+    `zeros` is the expected share of zeros in the dense operand. It changes the speed, and results by rounding.
+    """
     for start in range(0, product.width, MOST_COLUMNS):
         part = product._replace(
             out_first=product.out_first + start,
             dense_first=product.dense_first + start,
             width=min(product.width - start, MOST_COLUMNS),
         )
-        _multiply(device, part, *large)
+        if large.scales is not None and is_compressed(part.width, zeros, large.scales):
+            _multiply_compressed(device, part, large.pieces, large.scales)
+        else:
+            _multiply(device, part, *large)
 
 
 def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None) -> None:
     matrix, width = product.matrix, product.width
-    n_pieces, n_split = pieces.target.size, pieces.split_row.size
-    sizes = (n_pieces, n_split, product.n_entries, pieces.longest, matrix.n_cols, width)
+    n_pieces = pieces.target.size
+    sizes = (n_pieces, product.n_entries, pieces.longest, matrix.n_cols, width)
     shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
     dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
     slice_step = shape.slice_width
@@ -121,20 +147,7 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         )
         dense, dense_first, stride = sliced, 0, shape.slice_width
         slice_step = matrix.n_cols * shape.slice_width
-    slots, partial_stride = 0, shape.n_slices * shape.slice_width
-    if n_split:
-        slots = n_pieces - (product.n_rows - n_split)
-    partials = device.empty((slots, partial_stride))
-    results = {
-        "out": product.out,
-        "partials": partials,
-        "row_scale": scales and scales.rows,
-        "out_first": product.out_first,
-        "out_stride": product.out_stride,
-        "partial_stride": partial_stride,
-        "width": width,
-        "out_aligned": not (product.out_first % 4 or product.out_stride % 4 or product.out.ptr % 16),
-    }
+    results = _results(device, product, pieces, scales, shape.n_slices * shape.slice_width)
     device.launch(
         f"spmm_large_{'un' if scales else ''}weighted",
         shape.product,
@@ -151,13 +164,67 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         group_bits=shape.group_bits,
         **results,
     )
-    if n_split:
-        device.launch(
-            "spmm_large_fold",
-            shape.fold,
-            split_row=pieces.split_row,
-            split_first=pieces.split_first,
-            n_split=n_split,
-            lane_bits=shape.fold_lane_bits,
-            **results,
-        )
+    _fold(device, pieces, width, results)
+
+
+def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales) -> None:
+    matrix, width, warps = product.matrix, product.width, COMPRESSED_THREADS // 32
+    rows = device.empty((matrix.n_cols, ROW_BYTES), np.uint8)
+    device.launch(
+        "spmm_compress",
+        Launch((ceil_div(matrix.n_cols, warps), 1, 1), (COMPRESSED_THREADS, 1, 1)),
+        rows=rows,
+        x=product.dense,
+        scale=scales.columns,
+        x_first=product.dense_first,
+        x_stride=product.dense_stride,
+        n_rows=matrix.n_cols,
+        width=width,
+    )
+    results = _results(device, product, pieces, scales, MOST_COLUMNS)
+    n_pieces = pieces.target.size
+    device.launch(
+        "spmm_compressed",
+        Launch((ceil_div(n_pieces, warps), 1, 1), (COMPRESSED_THREADS, 1, 1)),
+        rows=rows,
+        piece_first=pieces.first,
+        piece_target=pieces.target,
+        indices=matrix.indices,
+        n_pieces=n_pieces,
+        **results,
+    )
+    _fold(device, pieces, width, results)
+
+
+def _results(
+    device: Device, product: Product, pieces: Pieces, scales: Scales | None, partial_stride: int
+) -> dict[str, Any]:
+    """Return the arguments of results, with memory for the partial sums of rows of several pieces."""
+    n_split = pieces.split_row.size
+    slots = pieces.target.size - (product.n_rows - n_split) if n_split else 0
+    return {
+        "out": product.out,
+        "partials": device.empty((slots, partial_stride)),
+        "row_scale": scales and scales.rows,
+        "out_first": product.out_first,
+        "out_stride": product.out_stride,
+        "partial_stride": partial_stride,
+        "width": product.width,
+        "out_aligned": not (product.out_first % 4 or product.out_stride % 4 or product.out.ptr % 16),
+    }
+
+
+def _fold(device: Device, pieces: Pieces, width: int, results: dict[str, Any]) -> None:
+    """Reduce the partial sums of rows of several pieces."""
+    if not (n_split := pieces.split_row.size):
+        return
+    launch, lane_bits = fold_geometry(n_split, width)
+    device.launch(
+        "spmm_large_fold",
+        launch,
+        split_row=pieces.split_row,
+        split_first=pieces.split_first,
+        n_split=n_split,
+        lane_bits=lane_bits,
+        **results,
+    )

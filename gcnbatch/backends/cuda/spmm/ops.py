@@ -35,16 +35,16 @@ class SparseOps:
         self.device = device
         self._kernel = spmm_kernel(kernel)
 
-    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+    def spmm(self, adjacency: Any, h: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         width = h.shape[1] // adjacency.n_channels
         y = self.device.empty((adjacency.layout.n_nodes, width))
-        self._product(y, h, adjacency.forward, adjacency, 1, width)
+        self._product(y, h, adjacency.forward, adjacency, 1, width, zeros)
         return y
 
-    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         width = dy.shape[1]
         dh = self.device.empty((adjacency.layout.n_nodes, adjacency.n_channels * width))
-        self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width)
+        self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width, zeros)
         return dh
 
     def sddmm(self, a: DeviceArray, b: DeviceArray, rows: DeviceArray, columns: DeviceArray) -> DeviceArray:
@@ -92,13 +92,20 @@ class SparseOps:
         return dw
 
     def _product(
-        self, out: DeviceArray, dense: DeviceArray, matrix: Csr, found: DeviceAdjacency, per_node: int, width: int
+        self,
+        out: DeviceArray,
+        dense: DeviceArray,
+        matrix: Csr,
+        found: DeviceAdjacency,
+        per_node: int,
+        width: int,
+        zeros: float,
     ) -> None:
         n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
         product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
         large = getattr(matrix, "large", None)
         if large is not None and self._kernel.pieces:
-            spmm_large.multiply(self.device, product, large)
+            spmm_large.multiply(self.device, product, large, zeros)
             return
         blocks = Blocks(found.node_ptr, found.layout, per_node)
         self._kernel.batched(self.device, product, blocks)
@@ -134,14 +141,14 @@ class PerGraphSparseOps(SparseOps):
     have, are one launch each.
     """
 
-    def spmm(self, adjacency: Any, h: DeviceArray) -> DeviceArray:
+    def spmm(self, adjacency: Any, h: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         width = h.shape[1] // adjacency.n_channels
         y = self.device.empty((h.shape[0], width))
         about = (y, h, adjacency.forward, adjacency.layout, width)
         launch_each(self.device, self._kernel, *about, sums_channels=True)
         return y
 
-    def spmm_backward(self, adjacency: Any, dy: DeviceArray) -> DeviceArray:
+    def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         width = dy.shape[1]
         dh = self.device.empty((dy.shape[0], adjacency.n_channels * width))
         about = (dh, dy, adjacency.transpose, adjacency.layout, width)

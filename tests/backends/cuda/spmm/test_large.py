@@ -10,7 +10,7 @@ from gcnbatch.backends.cuda.runtime.launch import MAX_GRID_X
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS
-from gcnbatch.backends.cuda.spmm.large import large_product, slice_columns
+from gcnbatch.backends.cuda.spmm.large import fold_geometry, large_product, slice_columns
 from gcnbatch.backends.cuda.spmm.pieces import PIECE, Large, Scales, cut, cut_rows
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
@@ -61,7 +61,7 @@ def test_a_small_graph_is_cut_if_it_is_alone_and_skewed():
     assert found is not None
     assert found.scales is None
     assert found.pieces.split_row.size == 0  # its rows are not cut: no second launch
-    shape = large_product(2_708, 0, 13_264, found.pieces.longest, 2_708, 16, H200_CACHE, 132)
+    shape = large_product(2_708, 13_264, found.pieces.longest, 2_708, 16, H200_CACHE, 132)
     assert shape.lane_bits + shape.group_bits == 5  # a warp a row
     assert cut(pointers([4] * 2_700 + [30] * 8), alone=True) is None
     assert cut(pointers([]), alone=True) is None
@@ -79,7 +79,7 @@ def test_only_kernels_that_support_pieces_get_them(kernel):
 @pytest.mark.parametrize("width", [1, 3, 4, 7, 16, 31, 41, 64, 100, 128])
 @pytest.mark.parametrize("n_columns", [1, 5_000, 232_965, 2_449_029, 100_000_000])
 def test_slices_cover_the_columns_and_a_warp_covers_a_slice(width, n_columns):
-    shape = large_product(10**6, 1_000, 10**9, 512, n_columns, width, H200_CACHE, 132)
+    shape = large_product(10**6, 10**9, 512, n_columns, width, H200_CACHE, 132)
     assert (shape.n_slices - 1) * shape.slice_width < width <= shape.n_slices * shape.slice_width
     assert shape.slice_width % 8 == 0
     assert shape.slice_width <= 4 << shape.lane_bits
@@ -87,8 +87,9 @@ def test_slices_cover_the_columns_and_a_warp_covers_a_slice(width, n_columns):
     assert shape.product.grid[0] << 7 >> (shape.lane_bits + shape.group_bits) >= 10**6
     assert shape.slices.grid[0] * 256 * 4 >= n_columns * shape.slice_width
     assert max(shape.product.grid[0], shape.slices.grid[0]) <= MAX_GRID_X
-    assert shape.fold.grid[0] * 4 >= 1_000
-    assert shape.fold.grid[1] * 4 << shape.fold_lane_bits >= width
+    fold, lane_bits = fold_geometry(1_000, width)
+    assert fold.grid[0] * 4 >= 1_000
+    assert fold.grid[1] * 4 << lane_bits >= width
 
 
 def test_a_slice_fills_at_most_half_of_l2_if_possible():

@@ -1,0 +1,124 @@
+"""Products of one large graph with rows that are stored without their zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.batches.batch import DeviceCsr
+from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm.kernels import Product
+from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
+from gcnbatch.data.sparse import Csr
+from tests.backends.cuda.ops.recorder import Recorder
+from tests.backends.cuda.spmm.test_large import assert_agrees, skewed
+
+N_ROWS, N_COLUMNS, MANY = 130, 257, 0.75  # the share of zeros that products are told
+
+
+class Chip(Recorder):
+    """A recording device with L2, whose arrays hold nothing."""
+
+    l2_bytes = 60 << 20
+
+    def upload(self, host: np.ndarray) -> Any:
+        return self.empty(host.shape, host.dtype)
+
+
+def scaled_matrix(rng: np.random.Generator, longest: int = 5_000) -> tuple[Csr, Csr, DeviceCsr]:
+    """Return an unweighted matrix with scales: as stored, with its values, and in pieces."""
+    matrix = skewed(rng, N_ROWS, N_COLUMNS, longest)
+    rows, columns = (rng.uniform(0.1, 1, n).astype(np.float32) for n in (N_ROWS, N_COLUMNS))
+    row = np.repeat(np.arange(N_ROWS), np.diff(matrix.indptr))
+    values = Csr(matrix.indptr, matrix.indices, rows[row].astype(np.float64) * columns[matrix.indices], N_COLUMNS)
+    large = Large(cut_rows(matrix.indptr), Scales(rows, columns))
+    return matrix, values, DeviceCsr(matrix.indptr, matrix.indices, np.zeros(0, np.float32), N_COLUMNS, None, large)
+
+
+def multiply(device: Any, held: Any, x: Any, width: int, zeros: float = MANY) -> Any:
+    """Return the product of a matrix on the device by the first `width` columns of `x`."""
+    out = device.upload(np.full((N_ROWS, width), np.nan, np.float32))
+    about = (0, 0, width, x.shape[1], 0, 0, held.indices.size, N_ROWS, width, 0)
+    spmm_large.multiply(device, Product(out, x, held, *about), held.large, zeros)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("width", "zeros", "scaled", "compressed"),
+    [
+        (128, 0.75, True, 1),
+        (128, 0.69, True, 1),
+        (128, 0.68, True, 0),  # more elements than one copy fetches
+        (65, 0.4, True, 1),
+        (64, 0.75, True, 0),
+        (128, 0.75, False, 0),
+        (256, 0.75, True, 2),
+        (192, 0.75, True, 1),  # the last 64 columns are dense
+    ],
+)
+def test_wide_products_with_many_zeros_read_compressed_rows(width, zeros, scaled, compressed) -> None:
+    device = Chip()
+    _, _, held = scaled_matrix(np.random.default_rng(0))
+    if not scaled:
+        held.large = held.large._replace(scales=None)
+    multiply(device, held.map(device.upload), device.empty((N_COLUMNS, width)), width, zeros)
+    pair = [entry for entry in device.entries if entry.startswith("spmm_compress")]
+    assert pair == ["spmm_compress", "spmm_compressed"] * compressed
+    assert device.entries.count("spmm_large_fold") == -(-width // 128)
+
+
+def sparse_rows(rng: np.random.Generator, width: int, share: float) -> np.ndarray:
+    """Return a matrix whose elements are not zero with this probability; its last rows are empty and full."""
+    x = rng.normal(size=(N_COLUMNS, width)) * (rng.random((N_COLUMNS, width)) < share)
+    x[-1], x[-2] = 0, rng.normal(size=width)
+    return x.astype(np.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [65, 100, 127, 128, 200])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.25, 0.35, 1.0])
+def test_products_of_compressed_rows_agree_with_the_reference(width: int, share: float) -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    rng = np.random.default_rng(width)
+    device: Any = open_backend("batched").device
+    _, values, held = scaled_matrix(rng)
+    x = sparse_rows(rng, width, share)
+    matrix, on_device = held.map(device.upload), device.upload(x)
+    got, again = (device.download(multiply(device, matrix, on_device, width)) for _ in range(2))
+    assert np.array_equal(got, again)
+    assert_agrees(got, values, x.astype(np.float64), 2)
+
+
+@pytest.mark.gpu
+def test_columns_of_a_wider_operand_and_short_rows_agree_with_the_reference() -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    rng = np.random.default_rng(1)
+    device: Any = open_backend("batched").device
+    _, values, held = scaled_matrix(rng, longest=40)  # no row has several pieces
+    x = sparse_rows(rng, 131, 0.25)  # rows are not aligned
+    got = device.download(multiply(device, held.map(device.upload), device.upload(x), 100))
+    assert_agrees(got, values, x[:, :100].astype(np.float64), 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e-45, -0.0])
+def test_any_value_reaches_its_neighbours_alone(value: float) -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    rng = np.random.default_rng(2)
+    device: Any = open_backend("batched").device
+    matrix, _, held = scaled_matrix(rng)
+    ones = np.ones(N_ROWS, np.float32), np.ones(N_COLUMNS, np.float32)
+    held.large = held.large._replace(scales=Scales(*ones))
+    x = np.zeros((N_COLUMNS, 128), np.float32)
+    x[7, 77] = value
+    got = device.download(multiply(device, held.map(device.upload), device.upload(x), 128))
+    uses = np.array([np.count_nonzero(part == 7) for part in np.split(matrix.indices, matrix.indptr[1:-1])])
+    expected = np.zeros((N_ROWS, 128), np.float32)
+    with np.errstate(under="ignore"):
+        expected[uses > 0, 77] = np.float32(value) * uses[uses > 0].astype(np.float32)
+    np.testing.assert_array_equal(got, expected)
