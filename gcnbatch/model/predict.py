@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import CohortRunner, Runner
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.graphs import Int64, ragged_rows
+from gcnbatch.data.graphs import Int64
 
 
 def predict_rows(
@@ -66,9 +66,13 @@ def _batches(graphs: Int64, size: int) -> list[Int64]:
 
 
 def _logits(source: BatchSource, rows: Int64, graphs: Int64, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Join the logits of these graphs and return those of `rows`."""
-    logits = np.concatenate(parts) if parts else np.zeros((0, source.header.n_outputs), dtype=np.float32)
+    """Return the logits of `rows`, which lie in these graphs. One part is not copied: it may be large."""
+    if not parts:
+        return np.zeros((0, source.header.n_outputs), dtype=np.float32)
+    logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if source.header.level != "node":
         return logits
-    computed, _ = ragged_rows(source.node_ptr, graphs)
-    return logits[np.searchsorted(computed, rows)]
+    graph = np.searchsorted(source.node_ptr, rows, side="right") - 1
+    sizes = source.node_ptr[graphs + 1] - source.node_ptr[graphs]
+    first = np.cumsum(sizes) - sizes  # of each graph's nodes among the computed ones
+    return logits[first[np.searchsorted(graphs, graph)] + rows - source.node_ptr[graph]]
