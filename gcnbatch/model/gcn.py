@@ -37,7 +37,6 @@ from gcnbatch.model.layers import (
 )
 from gcnbatch.model.parameters import ParameterLayout
 
-ACTIVE = 0.5  # expected share of a hidden layer's sums that are positive
 ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
 FEATURES = "features"  # the layer that joins the features of whole graphs
 
@@ -264,17 +263,17 @@ def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Lay
         )
     layers: list[Layer] = []
     width = header.n_features
-    zeros = 1 - ACTIVE * (1 - config.dropout)  # behind ReLU and dropout, and in the gradient that passed through them
     for i, out in enumerate((*config.widths, header.n_outputs), 1):
         rate, hidden = config.dropout if i > 1 or config.input_dropout else 0.0, i <= len(config.widths)
         layers += _dropout(f"conv{i}", rate)
         cheaper = width < out if i > 1 else one_dense_graph and (not rate or width < 2 * out)
         if cheaper and header.n_channels == 1:
-            layers += [Propagate(f"conv{i}.propagate", zeros if i > 1 else 0.0), Weights(f"conv{i}", width, out)]
+            layers += [Propagate(f"conv{i}.propagate", rate if i > 1 else None), Weights(f"conv{i}", width, out)]
         elif i > 1 and width == out and hidden and header.n_channels == 1:
-            layers.append(ActivationConv(f"conv{i}", width, out, zeros))
+            layers.append(ActivationConv(f"conv{i}", width, out, rate))
         else:
-            layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, False, zeros if hidden else 0.0))
+            behind = config.dropout if hidden else None
+            layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, bias=False, behind=behind))
         if hidden:
             layers.append(Relu(f"conv{i}.relu"))
         width = out

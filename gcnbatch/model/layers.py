@@ -17,6 +17,7 @@ from gcnbatch.backends.ops import Array, Csr, DropoutKey, Ops, Readout
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 
+ACTIVE = 0.5  # expected share of sums before a ReLU that are positive
 Parameters = Mapping[str, Array]
 Gradients = dict[str, Array]
 
@@ -61,7 +62,7 @@ class GraphConv:
     """Y = sum_c A_c (X W_c + b_c): MatMul, bias Add, SpMM with the sum over channels (papers: ChemGCN; Kipf without b).
 
     `weight` is (F, C*P), `bias` (C*P,); channel c owns columns c*P … (c+1)*P-1. X may be sparse (Csr); then there is no
-    gradient by X. `zeros` is the expected share of zeros in the gradient by Y, see `Ops.spmm_backward`.
+    gradient by X. `behind` is the dropout rate of a ReLU that Y enters, or None: the gradient by Y then has many zeros.
     """
 
     name: str
@@ -69,7 +70,7 @@ class GraphConv:
     n_out: int
     n_channels: int = 1
     bias: bool = True
-    zeros: float = 0.0
+    behind: float | None = None
 
     def specs(self) -> list[ParameterSpec]:
         width = self.n_channels * self.n_out
@@ -83,7 +84,7 @@ class GraphConv:
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
-        dz = ctx.ops.spmm_backward(graphs, dout, self.zeros)
+        dz = ctx.ops.spmm_backward(graphs, dout, _zeros(ctx, self.behind))
         return _product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs)
 
 
@@ -114,20 +115,20 @@ class Dense:
 class Propagate:
     """Y = A X: the aggregation of the convolution (A X) W; the layer `Weights` follows.
 
-    `zeros` is the expected share of zeros in X.
+    `rate` is the dropout rate behind the ReLU that X comes from, or None.
 
     A X has the width of X, A (X W) that of W; the narrower product costs less. The model's first convolution needs no
     gradient by X, so it multiplies A once a step; A (X W) does so twice. One channel; X dense.
     """
 
     name: str
-    zeros: float = 0.0
+    rate: float | None = None
 
     def specs(self) -> list[ParameterSpec]:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.spmm(ctx.batch.adjacency, h, self.zeros), None
+        return ctx.ops.spmm(ctx.batch.adjacency, h, _zeros(ctx, self.rate)), None
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.spmm_backward(ctx.batch.adjacency, dout) if need_dh else None), {}
@@ -156,22 +157,22 @@ class Weights:
 
 @dataclass(frozen=True)
 class ActivationConv:
-    """Y = (A X) W for X behind ReLU or dropout; the gradient by X is (Aᵀ dY) Wᵀ. One channel.
+    """Y = (A X) W between two ReLUs, each with dropout of `rate`; the gradient by X is (Aᵀ dY) Wᵀ. One channel.
 
     Both sparse products read a matrix with many zeros, X and dY; in A (X W), or Aᵀ (dY Wᵀ), one of them would not.
-    `zeros` is the expected share of zeros in both. `weight` (F, P).
+    `weight` (F, P).
     """
 
     name: str
     n_in: int
     n_out: int
-    zeros: float
+    rate: float
 
     def specs(self) -> list[ParameterSpec]:
         return Weights(self.name, self.n_in, self.n_out).specs()
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        p = ctx.ops.spmm(ctx.batch.adjacency, h, self.zeros)
+        p = ctx.ops.spmm(ctx.batch.adjacency, h, _zeros(ctx, self.rate))
         return ctx.ops.matmul(p, ctx.parameters[f"{self.name}.weight"]), p
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
@@ -180,7 +181,8 @@ class ActivationConv:
         _, dw = ctx.ops.matmul_backward(dout, saved, w, False, ctx.gradients.get(name))
         if not need_dh:
             return None, {name: dw}
-        return ctx.ops.matmul_dx(ctx.ops.spmm_backward(ctx.batch.adjacency, dout, self.zeros), w), {name: dw}
+        dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, _zeros(ctx, self.rate))
+        return ctx.ops.matmul_dx(dp, w), {name: dw}
 
 
 @dataclass(frozen=True)
@@ -444,6 +446,11 @@ class Maximum:
 
 
 Junction = Add | Concatenate | Maximum  # layers that read outputs of earlier layers, too
+
+
+def _zeros(ctx: Context, rate: float | None) -> float:
+    """Return the expected share of zeros behind a ReLU with dropout of this rate; without a ReLU (None), 0."""
+    return 0.0 if rate is None else 1 - ACTIVE * (1 - rate * ctx.training)
 
 
 def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:

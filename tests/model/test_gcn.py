@@ -67,6 +67,30 @@ def test_a_convolution_propagates_at_its_narrower_side() -> None:
         assert build(plain, of_nodes, one).layout().slots.keys() == {"conv1.weight", "conv2.weight"}
 
 
+def test_sparse_products_are_told_the_zeros_behind_relu_and_dropout() -> None:
+    graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9, n_classes=5)
+    told: list[float] = []
+
+    class Noting(ReferenceOps):
+        def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> Any:
+            told.append(zeros)
+            return super().spmm(adjacency, h, zeros)
+
+        def spmm_backward(self, adjacency: Any, dy: Any, zeros: float = 0.0) -> Any:
+            told.append(zeros)
+            return super().spmm_backward(adjacency, dy, zeros)
+
+    case = Case.of(KipfConfig(widths=(8, 8), dropout=0.5), graphs, [0])
+    assert [type(layer).__name__ for layer in case.model.layers if layer.specs()] == [
+        *("GraphConv", "ActivationConv", "GraphConv")
+    ]
+    case.gradients(Noting())
+    assert told == [0.0, 0.75, 0.0, 0.0, 0.75, 0.75]  # forward, then from the last layer back
+    told.clear()
+    case.outputs(Noting())
+    assert told == [0.0, 0.5, 0.0]
+
+
 @pytest.mark.parametrize("config", [KipfConfig(widths=(3,), input_dropout=False), KipfConfig(widths=(64,))])
 def test_both_orders_of_a_convolution_agree(config: KipfConfig) -> None:
     graphs = build_graphset(1, level="node", target="multiclass", n_channels=1, max_nodes=9, n_classes=5)
