@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,7 +30,9 @@ from shared import options
 
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.large import mark
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.bench.vendor import SparseProduct, SpmmCall, Vendor
@@ -116,12 +119,14 @@ def ours(tensor: torch.Tensor) -> DeviceArray:
     return DeviceArray(tensor.data_ptr(), tuple(tensor.shape), np.dtype(kinds[tensor.dtype]), tensor)
 
 
-def adjacency(graph: PowerLaw, upload: Callable[[Any], DeviceArray], form: str) -> DeviceAdjacency:
-    """Return the graph in a form of our kernels: "unweighted", "weighted" or "rows" (`spmm_csr`)."""
-    indptr = graph.crow.cpu().numpy()
-    scales = Scales(ours(graph.scale), ours(graph.scale)) if form == "unweighted" else None
+def adjacency(graph: PowerLaw, device: Device, form: str) -> DeviceAdjacency:
+    """Return the graph in a form of our kernels: "marked", as in training, "unweighted", "weighted" or "rows"."""
+    indptr, upload = graph.crow.cpu().numpy(), device.upload
+    scales = Scales(ours(graph.scale), ours(graph.scale)) if form in ("marked", "unweighted") else None
     large = None if form == "rows" else Large(cut_rows(indptr).map(upload), scales)
     matrix = DeviceCsr(ours(graph.crow), ours(graph.col), ours(graph.val), graph.n, None, large)
+    if form == "marked":
+        matrix = mark(device, replace(matrix, indices=upload(graph.col.cpu().numpy())), graph.degree.cpu().numpy())
     layout = GraphLayout(np.array([0, graph.n]))
     return DeviceAdjacency(matrix, matrix, 1, upload(layout.node_ptr.astype(np.int32)), layout)
 
@@ -159,7 +164,7 @@ class Cusparse:
 def spmm_rows(graph: PowerLaw, backend: CudaBackend, emit: Callable[..., None], widths: list[int]) -> None:
     """Print a row per number of columns and form, and those of a copy and of cuSPARSE."""
     stream = torch.cuda.ExternalStream(backend.device.stream.handle)
-    forms = {form: adjacency(graph, backend.device.upload, form) for form in ("unweighted", "weighted", "rows")}
+    forms = {form: adjacency(graph, backend.device, form) for form in ("marked", "unweighted", "weighted", "rows")}
     matrix = torch.sparse_csr_tensor(graph.crow, graph.col, graph.val, (graph.n, graph.n))
     some = [int(graph.degree.argmax()), int(graph.degree.argmin()), *range(0, graph.n, max(graph.n // 30, 1))]
     cusparse = Cusparse(graph, Vendor(backend.device), stream)
@@ -235,7 +240,7 @@ def epoch_rows(
         n_features=shape.features,
         channel_names=("edge",),
     )
-    found = adjacency(graph, device_of.device.upload, "unweighted")
+    found = adjacency(graph, device_of.device, "marked")
     only = DeviceBatch(found.node_ptr, ours(x), found, ours(y), found.layout)
     bench = f"{shape.name} epoch"
     for hidden in hiddens:

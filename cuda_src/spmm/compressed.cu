@@ -96,7 +96,7 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS) void spmm_compressed
     float* __restrict__ out, float* __restrict__ partials, const unsigned char* __restrict__ rows,
     const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
     const float* __restrict__ row_scale, long long out_first, int out_stride, int partial_stride, int n_pieces,
-    int width, int out_aligned) {
+    int width, int out_aligned, int marked) {
   __shared__ __align__(16) float4 rings[WARPS][RING_GROUPS][GROUP][CHUNK_PARTS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * WARPS + warp;
   if (piece >= n_pieces) return;
@@ -104,6 +104,7 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS) void spmm_compressed
   const int n_groups = ceil_div(n_entries, GROUP);
   indices += first;
   const Place place;
+  const Retention retention(marked);
   // A lane holds one of the indices of 32 entries, and one of the 32 after them.
   int index = 0, next = lane < n_entries ? __ldcs(indices + lane) : 0;
   float4 sum = zero_vec<float4>();
@@ -120,9 +121,10 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS) void spmm_compressed
       for (int i = lane; i < GROUP * CHUNK_PARTS; i += 32) {
         const int entry = i / CHUNK_PARTS, part = i % CHUNK_PARTS;
         const int row = __shfl_sync(FULL_WARP, index, group % (32 / GROUP) * GROUP + entry);
-        const unsigned char* chunk = rows + static_cast<long long>(row) * ROW_BYTES;
-        copy_async<4>(&rings[warp][to][entry][part].x, reinterpret_cast<const float*>(chunk) + 4 * part,
-                      group * GROUP + entry < n_entries ? 4 : 0);  // a row of zeros has no elements
+        const unsigned char* chunk = rows + static_cast<long long>(row & UNMARKED) * ROW_BYTES;
+        const bool exists = group * GROUP + entry < n_entries;  // else zeros, which are a row without elements
+        copy_async_with_policy(&rings[warp][to][entry][part], reinterpret_cast<const float4*>(chunk) + part, exists,
+                               retention.of(row));
       }
       to = to + 1 < RING_GROUPS ? to + 1 : 0;
     }
@@ -140,7 +142,7 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS) void spmm_compressed
       if (head.y >> 8 <= CAPACITY) {
         add_elements(sum, mask, at, [&](int i) { return near[i]; });
       } else {
-        const int row = __ldg(indices + (group - RING_GROUPS + 1) * GROUP + entry);
+        const int row = __ldg(indices + (group - RING_GROUPS + 1) * GROUP + entry) & UNMARKED;
         const float* far = reinterpret_cast<const float*>(rows + static_cast<long long>(row) * ROW_BYTES + HEAD_BYTES);
         add_elements(sum, mask, at, [&](int i) { return i < CAPACITY ? near[i] : __ldg(far + i); });
       }

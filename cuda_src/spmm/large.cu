@@ -22,8 +22,20 @@
 constexpr int STEP = 4;  // entries per 16-byte load of indices
 constexpr int LARGE_THREADS = 128;
 
-__device__ __forceinline__ float4 load_row(const float* in, int column, int stride_bytes) {
-  return __ldg(reinterpret_cast<const float4*>(reinterpret_cast<const char*>(in) + (long long)column * stride_bytes));
+template <bool MARKED>
+__device__ __forceinline__ float4 load_row(const float* in, int index, int stride_bytes, const Retention& retention) {
+  const int column = MARKED ? index & UNMARKED : index;
+  const char* row = reinterpret_cast<const char*>(in) + static_cast<long long>(column) * stride_bytes;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (MARKED) {
+    float4 v;
+    asm("ld.global.nc.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+        : "l"(row), "l"(retention.of(index)));
+    return v;
+  }
+#endif
+  return __ldg(reinterpret_cast<const float4*>(row));
 }
 
 // Load STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. They are read once, so these
@@ -42,10 +54,11 @@ __device__ __forceinline__ float4 add_row(float4 sum, float weight, float4 row) 
 
 // Sum over this group's share of the entries first ... end - 1: every groups-th step of STEP entries. Steps begin at
 // multiples of STEP; those that cross an end of the piece take their entries one by one.
-template <bool WEIGHTED>
+template <bool WEIGHTED, bool MARKED>
 __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int stride_bytes,
                                             const int* __restrict__ indices, const float* __restrict__ data, int first,
                                             int end, int group, int groups) {
+  const Retention retention(MARKED);
   float4 sum = zero_vec<float4>(), weights = zero_vec<float4>();
   int4 columns = make_int4(0, 0, 0, 0);
   int k = (first & ~(STEP - 1)) + STEP * group;
@@ -55,8 +68,10 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
   while (k < end) {
     const int next = k + STEP * groups;
     if (whole) {
-      const float4 a = load_row(in, columns.x, stride_bytes), b = load_row(in, columns.y, stride_bytes);
-      const float4 c = load_row(in, columns.z, stride_bytes), d = load_row(in, columns.w, stride_bytes);
+      const float4 a = load_row<MARKED>(in, columns.x, stride_bytes, retention);
+      const float4 b = load_row<MARKED>(in, columns.y, stride_bytes, retention);
+      const float4 c = load_row<MARKED>(in, columns.z, stride_bytes, retention);
+      const float4 d = load_row<MARKED>(in, columns.w, stride_bytes, retention);
       const float4 weight = weights;
       whole = next + STEP <= end;
       if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
@@ -70,7 +85,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
 #pragma unroll 1
       for (int entry = max(k, first); entry < min(k + STEP, end); ++entry) {
         sum = add_row<WEIGHTED>(sum, WEIGHTED ? __ldg(data + entry) : 1.0f,
-                                load_row(in, __ldg(indices + entry), stride_bytes));
+                                load_row<MARKED>(in, __ldg(indices + entry), stride_bytes, retention));
       }
     }
     k = next;
@@ -79,7 +94,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
 }
 
 // A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of slice blockIdx.y.
-template <bool WEIGHTED>
+template <bool WEIGHTED, bool MARKED>
 __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* __restrict__ partials,
                                                const float* __restrict__ in, const int* __restrict__ piece_first,
                                                const int* __restrict__ piece_target, const int* __restrict__ indices,
@@ -94,8 +109,9 @@ __device__ __forceinline__ void pieces_product(float* __restrict__ out, float* _
   const bool live = piece < n_pieces && in_slice < slice_width && column < width;
   float4 sum = zero_vec<float4>();
   if (live) {
-    sum = piece_sum<WEIGHTED>(in + blockIdx.y * slice_step + in_slice, 4 * in_stride, indices, data,
-                              __ldg(piece_first + piece), __ldg(piece_first + piece + 1), group, 1 << group_bits);
+    sum =
+        piece_sum<WEIGHTED, MARKED>(in + blockIdx.y * slice_step + in_slice, 4 * in_stride, indices, data,
+                                    __ldg(piece_first + piece), __ldg(piece_first + piece + 1), group, 1 << group_bits);
   }
   sum = sum_over_bits(sum, lane_bits, piece_bits);
   if (!live || group != 0) return;
@@ -136,9 +152,9 @@ extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
     const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
     int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
     int lane_bits, int group_bits) {
-  pieces_product<true>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first, slice_step,
-                       out_stride, partial_stride, dense_stride, slice_width, n_pieces, width, out_aligned, lane_bits,
-                       group_bits);
+  pieces_product<true, false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
+                              slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width,
+                              out_aligned, lane_bits, group_bits);
 }
 
 // The same where every stored value is 1.
@@ -148,9 +164,29 @@ extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighte
     const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
     int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
     int lane_bits, int group_bits) {
-  pieces_product<false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
-                        slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width, out_aligned,
-                        lane_bits, group_bits);
+  pieces_product<false, false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
+                               slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width,
+                               out_aligned, lane_bits, group_bits);
+}
+
+// The same where indices are marked.
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_marked(
+    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
+    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
+    const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
+    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
+    int lane_bits, int group_bits) {
+  pieces_product<false, true>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
+                              slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width,
+                              out_aligned, lane_bits, group_bits);
+}
+
+// Mark the indices k with much_read[indices[k]] != 0, in place. Launch: a thread per index.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_mark(int* __restrict__ indices,
+                                                                      const unsigned char* __restrict__ much_read,
+                                                                      long long n_entries) {
+  const long long k = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (k < n_entries && much_read[indices[k]]) indices[k] |= ~UNMARKED;
 }
 
 // out[split_row[i], :] = row_scale * sum over slots split_first[i] ... split_first[i + 1] - 1 of partials[slot, :].

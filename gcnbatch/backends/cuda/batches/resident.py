@@ -26,6 +26,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry as geometry_sparse
 from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel, spmm_kernel
+from gcnbatch.backends.cuda.spmm.large import mark
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.graph_features import GraphFeatures
@@ -185,9 +186,11 @@ class ResidentSet:
         found = large(rows, scales, len(self._node_ptr) == 2, self._kernel)
         data = rows.data[:0] if found and found.scales else rows.data
         n_columns = rows.stride * int(self._node_ptr[-1])
-        return DeviceCsr(rows.indptr.astype(np.int32), rows.indices, data, n_columns, None, found).map(
-            self._device.upload
-        )
+        matrix = DeviceCsr(rows.indptr.astype(np.int32), rows.indices, data, n_columns, None, found)
+        uploaded = matrix.map(self._device.upload)
+        if found is None or found.scales is None:
+            return uploaded
+        return mark(self._device, uploaded, np.bincount(rows.indices, minlength=n_columns))
 
     def _channel_matrices(self) -> ChannelAdjacency:
         everything = np.arange(len(self._node_ptr) - 1)

@@ -5,17 +5,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, WARP_BITS, Launch, ceil_div, log2, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import (
+    BLOCK_THREADS,
+    WARP_BITS,
+    Launch,
+    ceil_div,
+    elementwise,
+    log2,
+    next_power_of_two,
+)
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Product
 from gcnbatch.backends.cuda.spmm.pieces import STEP, Large, Pieces, Scales
 
 if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.batches.batch import DeviceCsr
     from gcnbatch.backends.cuda.runtime.device import Device
 
 THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
@@ -107,6 +118,44 @@ def is_compressed(width: int, zeros: float, scales: Scales | None) -> bool:
     return scales is not None and width > MOST_COLUMNS // 2 and (1 - zeros) * width <= CAPACITY
 
 
+def much_read(uses: NDArray[Any], cache_bytes: int) -> NDArray[np.uint8] | None:
+    """Return which rows of a dense operand L2 should keep, by the entries that read each; None if slices fit L2.
+
+    A row has 128 floats. Those that most entries read fill L2.
+
+    >>> much_read(np.array([3, 1, 2] * 40), 1024).nonzero()[0].size, much_read(np.array([3, 1, 2]), 1024)
+    (2, None)
+    """
+    kept = cache_bytes // (4 * MOST_COLUMNS)
+    n_slices, _ = slice_columns(MOST_COLUMNS, len(uses), cache_bytes)
+    if n_slices > 1 or kept >= len(uses):
+        return None
+    found = np.zeros(len(uses), dtype=np.uint8)
+    found[np.argpartition(uses, len(uses) - kept)[len(uses) - kept :]] = 1
+    return found
+
+
+def mark(device: Device, matrix: DeviceCsr, uses: NDArray[Any]) -> DeviceCsr:
+    """Return the matrix with marked indices, in place on the device; unchanged where that is of no use.
+
+    Parameters
+    ----------
+    matrix : DeviceCsr
+        On the device.
+    uses : (n_cols,) integers
+        Number of entries of each column, on the host.
+    """
+    large = matrix.large
+    found = None if large is None or large.scales is None else much_read(uses, device.l2_bytes)
+    if large is None or found is None:
+        return matrix
+    n_entries = matrix.indices.size
+    device.launch(
+        "spmm_mark", elementwise(n_entries), indices=matrix.indices, much_read=device.upload(found), n_entries=n_entries
+    )
+    return replace(matrix, large=large._replace(marked=True))
+
+
 def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0) -> None:
     """Launch ``out = A dense`` for a matrix in pieces; an unweighted matrix has scales instead of values.
 
@@ -119,12 +168,12 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
             width=min(product.width - start, MOST_COLUMNS),
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
-            _multiply_compressed(device, part, large.pieces, large.scales)
+            _multiply_compressed(device, part, large.pieces, large.scales, large.marked)
         else:
             _multiply(device, part, *large)
 
 
-def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None) -> None:
+def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None, marked: bool) -> None:
     matrix, width = product.matrix, product.width
     n_pieces = pieces.target.size
     sizes = (n_pieces, product.n_entries, pieces.longest, matrix.n_cols, width)
@@ -149,7 +198,7 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         slice_step = matrix.n_cols * shape.slice_width
     results = _results(device, product, pieces, scales, shape.n_slices * shape.slice_width)
     device.launch(
-        f"spmm_large_{'un' if scales else ''}weighted",
+        "spmm_large_marked" if marked else f"spmm_large_{'un' if scales else ''}weighted",
         shape.product,
         dense=dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense,
         piece_first=pieces.first,
@@ -167,7 +216,7 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     _fold(device, pieces, width, results)
 
 
-def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales) -> None:
+def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales, marked: bool) -> None:
     matrix, width, warps = product.matrix, product.width, COMPRESSED_THREADS // 32
     rows = device.empty((matrix.n_cols, ROW_BYTES), np.uint8)
     device.launch(
@@ -191,6 +240,7 @@ def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scale
         piece_target=pieces.target,
         indices=matrix.indices,
         n_pieces=n_pieces,
+        marked=marked,
         **results,
     )
     _fold(device, pieces, width, results)

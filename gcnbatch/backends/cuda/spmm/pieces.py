@@ -59,10 +59,14 @@ class Scales(NamedTuple):
 
 
 class Large(NamedTuple):
-    """The pieces of a large matrix and, if all its stored values are 1, its scales."""
+    """The pieces of a large matrix and, if all its stored values are 1, its scales.
+
+    `marked`: the highest bit of some indices on the device is set, see `gcnbatch.backends.cuda.spmm.large.mark`.
+    """
 
     pieces: Pieces
     scales: Scales | None = None
+    marked: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +76,7 @@ class Large(NamedTuple):
 
     def map(self, move: Move) -> Large:
         """Return these pieces and scales with every array moved."""
-        return Large(self.pieces.map(move), self.scales and self.scales.map(move))
+        return Large(self.pieces.map(move), self.scales and self.scales.map(move), self.marked)
 
 
 def piece_of(n_entries: int, n_rows: int, longest: int) -> int:

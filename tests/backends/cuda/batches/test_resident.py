@@ -143,7 +143,7 @@ def test_a_symmetric_adjacency_is_split_once() -> None:
 class HostDevice:
     """A device in host memory: arrays are NumPy arrays, and kernels are only counted."""
 
-    multiprocessors = 132
+    multiprocessors, l2_bytes = 132, 60 << 20
     copies = None  # nothing is streamed here
 
     def __init__(self) -> None:

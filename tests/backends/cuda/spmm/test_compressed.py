@@ -10,6 +10,7 @@ import pytest
 from gcnbatch.backends.cuda.batches.batch import DeviceCsr
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm.kernels import Product
+from gcnbatch.backends.cuda.spmm.large import mark, much_read
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.data.sparse import Csr
 from tests.backends.cuda.ops.recorder import Recorder
@@ -122,3 +123,47 @@ def test_any_value_reaches_its_neighbours_alone(value: float) -> None:
     with np.errstate(under="ignore"):
         expected[uses > 0, 77] = np.float32(value) * uses[uses > 0].astype(np.float32)
     np.testing.assert_array_equal(got, expected)
+
+
+def test_rows_that_most_entries_read_are_marked_where_no_slice_of_all_fits_l2() -> None:
+    device = Chip()
+    _, _, held = scaled_matrix(np.random.default_rng(0))
+    matrix, uses = held.map(device.upload), np.bincount(held.indices, minlength=N_COLUMNS)
+    assert mark(device, matrix, uses) is matrix  # all of 257 rows fit
+    device.l2_bytes = 20 * 512
+    marked = mark(device, matrix, uses)
+    assert marked.large.marked
+    assert not matrix.large.marked
+    ((entry, launch, given),) = device.launched
+    assert entry == "spmm_mark"
+    assert launch.grid[0] * launch.block[0] >= given["n_entries"] == held.indices.size
+    found = much_read(uses, device.l2_bytes)
+    assert np.count_nonzero(found) == 20
+    assert uses[found == 1].min() >= uses[found == 0].max()
+    device.launched.clear()
+    for width, zeros in ((128, MANY), (47, 0.0)):
+        multiply(device, marked, device.empty((N_COLUMNS, width)), width, zeros)
+    assert [entry for entry in device.entries if entry != "spmm_large_fold"] == [
+        *("spmm_compress", "spmm_compressed"),
+        *("spmm_large_slices", "spmm_large_marked"),
+    ]
+    assert device.launched[1][2]["marked"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("width", "zeros"), [(128, MANY), (100, MANY), (128, 0.0), (47, 0.0)])
+def test_marks_change_no_bit_of_a_product(monkeypatch: pytest.MonkeyPatch, width: int, zeros: float) -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    rng = np.random.default_rng(3)
+    device: Any = open_backend("batched").device
+    _, _, held = scaled_matrix(rng)
+    x = device.upload(sparse_rows(rng, width, 0.3))
+    monkeypatch.setitem(device.__dict__, "l2_bytes", 20 * 512)
+    plain = held.map(device.upload)
+    marked = mark(device, held.map(device.upload), np.bincount(held.indices, minlength=N_COLUMNS))
+    hot = device.download(marked.indices) < 0
+    assert 0 < np.count_nonzero(hot) < hot.size
+    assert np.array_equal(device.download(marked.indices) & 0x7FFFFFFF, held.indices)
+    both = [device.download(multiply(device, matrix, x, width, zeros)) for matrix in (plain, marked)]
+    assert np.array_equal(*both)
