@@ -23,18 +23,6 @@ __device__ void copy_async(float* to, const float* from, int valid) {
 #endif
 }
 
-// Copy 16 bytes with a policy for L2 (`createpolicy`); without `valid`, store zeros.
-__device__ inline void copy_async_with_policy(float4* to, const float4* from, bool valid, unsigned long long policy) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(address), "l"(from),
-               "r"(valid ? 16 : 0), "l"(policy)
-               : "memory");
-#else
-  *to = valid ? *from : make_float4(0.f, 0.f, 0.f, 0.f);
-#endif
-}
-
 __device__ inline void commit_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -22,6 +22,21 @@
 constexpr int STEP = 4;  // entries per 16-byte load of indices
 constexpr int LARGE_THREADS = 128;
 
+// How L2 treats the rows of marked and of other indices: it evicts the first last, and the others first. Below sm_80,
+// nothing.
+struct Retention {
+  unsigned long long marked, other;
+
+  __device__ Retention() {
+    marked = other = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(marked));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(other));
+#endif
+  }
+  __device__ __forceinline__ unsigned long long of(int index) const { return index < 0 ? marked : other; }
+};
+
 template <bool MARKED>
 __device__ __forceinline__ float4 load_row(const float* in, int index, int stride_bytes, const Retention& retention) {
   const int column = MARKED ? index & UNMARKED : index;
@@ -58,7 +73,7 @@ template <bool WEIGHTED, bool MARKED>
 __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int stride_bytes,
                                             const int* __restrict__ indices, const float* __restrict__ data, int first,
                                             int end, int group, int groups) {
-  const Retention retention(MARKED);
+  const Retention retention;
   float4 sum = zero_vec<float4>(), weights = zero_vec<float4>();
   int4 columns = make_int4(0, 0, 0, 0);
   int k = (first & ~(STEP - 1)) + STEP * group;

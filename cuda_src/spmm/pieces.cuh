@@ -1,32 +1,13 @@
-// What the products of pieces of rows (spmm/large.cu, spmm/compressed.cu) share: rows that L2 keeps, and what becomes of
-// a piece's sum. No kernels.
+// What the products of pieces of rows (spmm/large.cu, spmm/compressed.cu) share: marked indices, and what becomes of a
+// piece's sum. No kernels.
 
 #pragma once
 
 #include "common/graph_view.cuh"
 
-// The highest bit of an index marks a row of the dense operand that many entries read (spmm_mark). L2 evicts it last, and
-// the others first.
+// The highest bit of an index marks a row of the dense operand that many entries read (spmm_mark). spmm/large.cu keeps it in
+// L2.
 constexpr int UNMARKED = 0x7fffffff;
-
-// How L2 treats rows; below sm_80, nothing.
-struct Retention {
-  unsigned long long marked, other;
-
-  // `some`: indices of the matrix are marked. Otherwise all rows are treated as usual.
-  __device__ explicit Retention(bool some) {
-    marked = other = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(marked));
-    if (some) {
-      asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(other));
-    } else {
-      asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(other));
-    }
-#endif
-  }
-  __device__ __forceinline__ unsigned long long of(int index) const { return index < 0 ? marked : other; }
-};
 
 // Store elements column ... column + 3 of a row of `width`, scaled.
 __device__ __forceinline__ void store_row(float* row, float4 sum, float scale, int column, int width, int aligned) {

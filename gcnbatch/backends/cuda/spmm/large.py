@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
 COMPRESSED_THREADS: int = declared("spmm/compressed.cu").constant("COMPRESSED_THREADS")
 CAPACITY: int = declared("spmm/compressed.cu").constant("CAPACITY")  # elements of a row that one copy fetches
+CHUNK: int = declared("spmm/compressed.cu").constant("CHUNK")  # bytes of that copy
 ROW_BYTES: int = declared("spmm/compressed.cu").constant("ROW_BYTES")
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
@@ -109,13 +110,14 @@ def fold_geometry(n_split: int, width: int) -> tuple[Launch, int]:
 def is_compressed(width: int, zeros: float, scales: Scales | None) -> bool:
     """Return whether a product reads compressed rows: an unweighted matrix, wide rows, and few elements in them.
 
-    `zeros` is the expected share of zeros in the dense operand.
+    `zeros` is the expected share of zeros in the dense operand. A row must be half again as long as a chunk, and its
+    expected elements fill at most three quarters of it, because elements that do not fit cost much.
 
     >>> scales = Scales(None, None)
     >>> is_compressed(128, 0.75, scales), is_compressed(128, 0.5, scales), is_compressed(128, 0.75, None)
     (True, False, False)
     """
-    return scales is not None and width > MOST_COLUMNS // 2 and (1 - zeros) * width <= CAPACITY
+    return scales is not None and 2 * 4 * width >= 3 * CHUNK and 4 * (1 - zeros) * width <= 3 * CAPACITY
 
 
 def much_read(uses: NDArray[Any], cache_bytes: int) -> NDArray[np.uint8] | None:
@@ -168,7 +170,7 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
             width=min(product.width - start, MOST_COLUMNS),
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
-            _multiply_compressed(device, part, large.pieces, large.scales, large.marked)
+            _multiply_compressed(device, part, large.pieces, large.scales)
         else:
             _multiply(device, part, *large)
 
@@ -216,7 +218,7 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     _fold(device, pieces, width, results)
 
 
-def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales, marked: bool) -> None:
+def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales) -> None:
     matrix, width, warps = product.matrix, product.width, COMPRESSED_THREADS // 32
     rows = device.empty((matrix.n_cols, ROW_BYTES), np.uint8)
     device.launch(
@@ -240,7 +242,6 @@ def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scale
         piece_target=pieces.target,
         indices=matrix.indices,
         n_pieces=n_pieces,
-        marked=marked,
         **results,
     )
     _fold(device, pieces, width, results)
