@@ -14,6 +14,7 @@
 // operands may be parts of larger matrices. Any number and alignment of rows and columns is allowed: tiles are padded
 // with zeros; operands that are aligned to 16 bytes are copied 16 bytes at a time.
 // Strategies: `<rows>x<columns>` of the tile of C = A B that a block computes; the host's `product_geometry` chooses one:
+//   128x128  256 threads of 8 x 8 sums, depth 8: fewest loads, for very many rows
 //   128x64   256 threads of 8 x 4 sums, depth 16: arithmetic-bound, for wide layers
 //   64x64    128 threads of 8 x 4 sums, depth 16
 //   32x32    128 threads of 4 x 2 sums, depth 32
@@ -22,7 +23,8 @@
 // Launch: forward (ceil(N / rows), ceil(P / columns)), dgrad (ceil(N / rows), ceil(F / columns)), wgrad (ceil(F /
 //   rows), ceil(P / columns), parts). Examples: 950 x 64 x 64 forward in 16x32: grid (60, 2), the whole depth is in
 //   flight at once; 1850 x 512 x 512 forward in 128x64: grid (15, 8); its wgrad in 128x64: grid (4, 8, 4).
-// Shared memory, static: three stages of both tiles; 128x64 takes 38 KB, 64x64 26, 32x32 27, 16x32 21; TF32 39 and 30.
+// Shared memory, static: three stages of both tiles; 128x128 takes 25 KB, 128x64 38, 64x64 26, 32x32 27, 16x32 21; TF32
+//   39 and 30.
 // Bytes: reads 4 M K for each column of tiles and 4 K N' for each row of tiles (mostly from L2), writes 4 M N'; wgrad
 //   with several parts also writes and reads 4 F P of partial sums per part.
 // Bank conflicts: none in fp32. Tiles are stored depth by depth with rows padded by 4 floats: a warp's copy along the
@@ -205,6 +207,7 @@ __device__ void backward(float* dx, float* dw, float* db, float* partials, unsig
   if (db) store_ones(tile, db, m0, n0, F, P);
 }
 
+using Tile128x128 = Fp32<4, 2, 8, 8, 8, 8>;
 using Tile128x64 = Fp32<4, 2, 8, 8, 4, 16>;
 using Tile64x64 = Fp32<2, 2, 8, 8, 4, 16>;
 using Tile32x32 = Fp32<2, 2, 8, 4, 2, 32>;
@@ -215,6 +218,12 @@ using TileTf3232x32 = Tf32<2, 2, 1, 2, 32>;
 }  // namespace
 
 // ---- forward: y (N, P) = x (N, F) w (F, P), plus bias (P,) on every row unless that is null ----
+
+extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, 2)
+    matmul_128x128_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
+                           const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
+  forward<Tile128x128>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
+}
 
 extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
     matmul_128x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
@@ -254,6 +263,12 @@ extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
 
 // ---- dgrad: dx (N, F) = dy (N, P) wᵀ (P, F) ----
 
+extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, 2)
+    matmul_128x128_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
+                         int ldw, int N, int F, int P) {
+  dgrad<Tile128x128>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+}
+
 extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
     matmul_128x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                         int ldw, int N, int F, int P) {
@@ -291,6 +306,13 @@ extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
 }
 
 // ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), added to dw if `accumulate`; `counters` has one 0 per tile ----
+
+extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, 2)
+    matmul_128x128_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
+                         const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
+                         int rows_per_part, int accumulate) {
+  wgrad<Tile128x128>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
+}
 
 extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
     matmul_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,

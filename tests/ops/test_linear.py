@@ -39,7 +39,15 @@ PROBLEMS = {
     "dense layer": lambda case: linear(case, convolution=False),
     "graph convolution": lambda case: linear(case, convolution=True),
 }
-SIZES = [(1850, 256, 300), (4100, 31, 33), (129, 512, 512), (3000, 513, 2), (950, 100, 300)]
+SIZES = [
+    (1850, 256, 300),
+    (4100, 31, 33),
+    (129, 512, 512),
+    (3000, 513, 2),
+    (950, 100, 300),
+    (16_800, 125, 127),
+    (2_000, 2_100, 128),
+]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

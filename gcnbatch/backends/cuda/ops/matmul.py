@@ -27,8 +27,8 @@ FOLD_COST = 8  # cost of adding one partial sum, in multiply-adds
 class Tile(NamedTuple):
     """A tiling strategy of dense/matmul.cu: a block computes one tile of the product.
 
-    `speed` is the strategy's rate of multiply-adds relative to the fastest tile. Smaller tiles are slower: they load
-    more operands per multiply-add, and their few warps hide less latency.
+    `speed` is the strategy's rate of multiply-adds relative to 128x64. Smaller tiles are slower: they load more
+    operands per multiply-add, and their few warps hide less latency.
     """
 
     name: str
@@ -47,11 +47,17 @@ def _tile(name: str, speed: float) -> Tile:
 
 
 TILES: dict[Precision, tuple[Tile, ...]] = {
-    "fp32": (_tile("128x64", 1.0), _tile("64x64", 0.9), _tile("32x32", 0.55), _tile("16x32", 0.4)),
+    "fp32": (
+        _tile("128x128", 1.1),
+        _tile("128x64", 1.0),
+        _tile("64x64", 0.9),
+        _tile("32x32", 0.55),
+        _tile("16x32", 0.4),
+    ),
     "tf32": (_tile("tf32_128x64", 1.0), _tile("tf32_32x32", 0.4)),
 }
 WGRAD_TILES: dict[Precision, tuple[Tile, ...]] = {
-    "fp32": (TILES["fp32"][0], TILES["fp32"][2]),
+    "fp32": (TILES["fp32"][0], TILES["fp32"][1], TILES["fp32"][3]),
     "tf32": TILES["tf32"],
 }
 _NAMES = [tile.name for tiles in TILES.values() for tile in tiles]
@@ -146,7 +152,7 @@ def backward_geometry(
     """
     if precision != "fp32":
         return None
-    tile = WGRAD_TILES["fp32"][1]
+    tile = WGRAD_TILES["fp32"][-1]
     _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # one row more: the gradient of the bias
     dw_blocks = plan.launch.blocks
     dx_blocks = ceil_div(N, tile.rows) * ceil_div(F, tile.columns) if need_dx else 0
