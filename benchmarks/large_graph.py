@@ -44,6 +44,9 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 
 CALLS = 9
+ONCE, EACH = "A X found once", "A (X W)"
+# Our first layers by name: whether the model may propagate the features first, and whether they have dropout.
+FIRST_LAYERS = {ONCE: (True, False), EACH: (False, False), "dropout on X, the cheaper order": (True, True)}
 
 
 class Shape(NamedTuple):
@@ -246,10 +249,11 @@ def epoch_rows(
     for hidden in hiddens:
         for precision in ("fp32", "tf32"):
             backend: Any = Held(CudaBackend("batched", device_of.device, CudaConfig(precision=precision)), only)
-            for once in (True, False):
-                config = KipfConfig(kind="kipf", widths=(hidden,) * (shape.layers - 1), input_dropout=False)
+            for first, (one_dense_graph, dropped) in FIRST_LAYERS.items():
+                config = KipfConfig(kind="kipf", widths=(hidden,) * (shape.layers - 1), input_dropout=dropped)
                 loss = Loss("multiclass", uniform_weights(header))
-                task = RunnerTask(build(config, header, once), loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
+                model = build(config, header, one_dense_graph)
+                task = RunnerTask(model, loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
                 runner = OpsRunner(backend, task)
                 runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
                 ms = median_ms(lambda runner=runner: runner.step(0), stream)
@@ -263,7 +267,7 @@ def epoch_rows(
                     bench=bench,
                     hidden=hidden,
                     precision=precision,
-                    first_layer="A X found once" if once else "A (X W)",
+                    first_layer=first,
                     ms=ms,
                     loss=total / weight,
                     us={name: round(us) for name, us in sorted(parts.items(), key=lambda item: -item[1])[:12]},
@@ -280,8 +284,8 @@ def epoch_rows(
             for hidden in hiddens:
                 for once in (True, False):
                     ms = peer_ms(multiply, x, y[:, 0].long(), shape, hidden, once)
-                    first = "A X found once" if once else "A (X W)"
-                    emit(bench=bench, hidden=hidden, precision="fp32", first_layer=first, peer=name, ms=ms)
+                    about = {"hidden": hidden, "precision": "fp32", "first_layer": ONCE if once else EACH}
+                    emit(bench=bench, **about, peer=name, ms=ms)
     cusparse.close()
 
 
