@@ -80,8 +80,8 @@ def _blocks(graphs: GraphSet) -> Iterator[_EdgeBlock]:
     channels = graphs.header.n_channels
     for first in range(0, graphs.n_edges, EDGES):
         edges = slice(first, min(first + EDGES, graphs.n_edges))
-        graph = np.searchsorted(graphs.edge_ptr, np.arange(edges.start, edges.stop), side="right") - 1
-        node, channel = graphs.node_ptr[graph], graphs.channel[edges]
+        counts = np.diff(graphs.edge_ptr.clip(edges.start, edges.stop))
+        node, channel = np.repeat(graphs.node_ptr[:-1], counts), graphs.channel[edges]
         row = (node + graphs.dst[edges]) * channels + channel
         column = (node + graphs.src[edges]) * channels + channel
         weight = np.ones(len(row)) if graphs.weight is None else graphs.weight[edges].astype(np.float64)
