@@ -109,14 +109,19 @@ class CsvRows:
         return number_texts(values) if values.dtype.kind == "f" else self._safe(values.tolist())
 
     def _safe(self, texts: Iterable[str]) -> list[str]:
-        return [csv_cell(text, self._spreadsheet) for text in texts]
+        cells = list(texts)
+        known = {text: csv_cell(text, self._spreadsheet) for text in set(cells)}
+        return [known[text] for text in cells]
 
 
 def number_texts(values: NDArray[Any]) -> list[str]:
-    """Return each float as text, "" for NaN."""
-    texts = values.astype("U")
-    texts[np.isnan(values)] = ""
-    return list(texts.tolist())
+    """Return each float as text, "" for NaN; a number takes a microsecond, calibrated ones have few values."""
+    bits, place = np.unique(values.view(f"i{values.itemsize}"), return_inverse=True)  # -0.0 is not 0.0
+    distinct = bits.view(values.dtype)
+    texts = distinct.astype("U")
+    texts[np.isnan(distinct)] = ""
+    known = texts.tolist()
+    return [known[at] for at in place.tolist()]
 
 
 class _ParquetRows:

@@ -35,11 +35,12 @@ def symmetric_weights(graphs: GraphSet) -> NDArray[np.float32]:
     """
     cells = graphs.n_nodes * graphs.header.n_channels
     row_sum, column_sum = np.zeros(cells), np.zeros(cells)
-    for part in _blocks(graphs):
+    only = list(_blocks(graphs)) if graphs.n_edges <= EDGES else None
+    for part in only or _blocks(graphs):
         row_sum += np.bincount(part.row, weights=part.weight, minlength=cells)
         column_sum += np.bincount(part.column, weights=part.weight, minlength=cells)
     found = np.empty(graphs.n_edges, dtype=np.float32)
-    for part in _blocks(graphs):
+    for part in only or _blocks(graphs):
         found[part.edges] = scaled_weights(part.weight, row_sum[part.row], column_sum[part.column])
     return found
 
@@ -48,9 +49,13 @@ def scaled_weights(
     weight: NDArray[np.float64], row_sum: NDArray[np.float64], column_sum: NDArray[np.float64]
 ) -> NDArray[np.float32]:
     """Return `symmetric_weights` of edges from their weights and the sums of their rows and columns, each (E,)."""
-    scale = row_sum * column_sum
+    scale = row_sum * column_sum  # every new array of this length costs page faults
     defined = scale > 0.0
-    return np.where(defined, weight / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)
+    scale[~defined] = 1.0
+    np.sqrt(scale, out=scale)
+    np.divide(weight, scale, out=scale)
+    scale[~defined] = 0.0
+    return scale.astype(np.float32)
 
 
 def symmetric_scales(row_ptr: NDArray[Any], column_ptr: NDArray[Any]) -> tuple[NDArray[np.float32], ...]:
@@ -80,9 +85,15 @@ def _blocks(graphs: GraphSet) -> Iterator[_EdgeBlock]:
     channels = graphs.header.n_channels
     for first in range(0, graphs.n_edges, EDGES):
         edges = slice(first, min(first + EDGES, graphs.n_edges))
-        graph = np.searchsorted(graphs.edge_ptr, np.arange(edges.start, edges.stop), side="right") - 1
-        node, channel = graphs.node_ptr[graph], graphs.channel[edges]
-        row = (node + graphs.dst[edges]) * channels + channel
-        column = (node + graphs.src[edges]) * channels + channel
+        counts = np.diff(graphs.edge_ptr.clip(edges.start, edges.stop))
+        node, channel = np.repeat(graphs.node_ptr[:-1], counts), graphs.channel[edges]
+        row, column = (_cells(node + ends[edges], channels, channel) for ends in (graphs.dst, graphs.src))
         weight = np.ones(len(row)) if graphs.weight is None else graphs.weight[edges].astype(np.float64)
         yield _EdgeBlock(edges, row, column, weight)
+
+
+def _cells(nodes: Int64, channels: int, channel: NDArray[np.uint8]) -> Int64:
+    """Number the cells (node, channel) in the array of the nodes."""
+    nodes *= channels
+    nodes += channel
+    return nodes

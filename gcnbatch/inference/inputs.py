@@ -212,7 +212,7 @@ def _given(data: GraphSet | list[str], members: Sequence[Member], options: CsvOp
         first = 0
         while group := list(islice(chunks, -(-part_rows // CHUNK))):
             rows = sum(len(chunk.rows) + len(chunk.bad) for chunk in group)
-            records = [[str(row + 1), data[row]] for row in range(first, first + rows)]
+            records = [[data[row], str(row + 1)] for row in range(first, first + rows)]
             yield _part(header, group, records, first, _Columns(0, -1, {}, None, features))
             first += rows
 
@@ -335,13 +335,14 @@ def _parts(
     size = -(-part_rows // CHUNK) * CHUNK
     numbers = [number for number in range(-(-(total - skip) // size)) if share.has(number)]
     lengths = [min(size, total - skip - number * size) for number in numbers]
-    waiting: deque[list[str]] = deque()  # records that are read but not yet yielded, with the id in front
+    waiting: deque[list[str]] = deque()  # records that are read but not yet yielded, with the id behind
     with open_tables(path, options.format) as source:
 
         def smiles() -> Iterator[str]:
             for number, record in islice(enumerate(source.rows, 1), skip, None):
                 if share.has((number - 1 - skip) // size):
-                    waiting.append([record[columns.id] if columns.id >= 0 else str(number), *record])
+                    record.append(record[columns.id] if columns.id >= 0 else str(number))
+                    waiting.append(record)
                     yield record[columns.smiles]
 
         featurizer = columns.features.options
@@ -363,14 +364,13 @@ def _part(
 ) -> Part:
     """Join chunks into a part; `first` is the position of its first row in the file."""
     errors = [""] * len(records)
-    given = [record[1:] for record in records]
-    values, wrong = columns.features.read(given)
+    ids = np.array([record[-1] for record in records], dtype=np.str_)
+    values, wrong = columns.features.read(records)
     graphs = []
     for chunk in chunks:
         places = chunk.rows - first
-        names = np.array([records[place][0] for place in places], dtype=np.str_)
         own = None if values is None else values[places]
-        graphs.append(graph_part(chunk, header, missing_targets(header, len(places)), names, columns=own))
+        graphs.append(graph_part(chunk, header, missing_targets(header, len(places)), ids[places], columns=own))
         for bad in chunk.bad:
             errors[bad.index - first] = bad.reason
     data, rows = concatenate(graphs), np.concatenate([chunk.rows - first for chunk in chunks])
@@ -380,11 +380,11 @@ def _part(
         for row, reason in wrong.items():
             errors[row] = errors[row] or reason
     return Part(
-        np.array([record[0] for record in records]),
+        ids,
         data,
         rows,
         np.array(errors),
-        None if columns.labels is None else columns.labels.read(given),
-        {name: np.array([record[at + 1] for record in records]) for name, at in columns.kept.items()},
-        lambda: [given[place][columns.smiles].strip() for place in rows.tolist()],
+        None if columns.labels is None else columns.labels.read(records),
+        {name: np.array([record[at] for record in records]) for name, at in columns.kept.items()},
+        lambda: [records[place][columns.smiles].strip() for place in rows.tolist()],
     )

@@ -124,6 +124,8 @@ def _texts(p_values: NDArray[np.float64], labels: Sequence[str], most: float) ->
     """Return the labels (R,) whose p-values (R, L) exceed `most`; "" where there is none."""
     if not len(p_values):
         return np.zeros(0, dtype=np.str_)
-    sets, place = np.unique(p_values > most, axis=0, return_inverse=True)
-    texts = np.array([BETWEEN.join(np.array(labels)[row].tolist()) or EMPTY for row in sets])
-    return np.where(np.isnan(p_values).any(axis=1), "", texts[place.reshape(-1)])
+    held, place, first = p_values > most, np.zeros(len(p_values), np.int64), np.zeros(1, np.int64)
+    for label in held.T:  # numbers of the different sets; np.unique takes five times as long to sort whole rows
+        _, first, place = np.unique(2 * place + label, return_index=True, return_inverse=True)
+    texts = np.array([BETWEEN.join(np.array(labels)[row].tolist()) or EMPTY for row in held[first]])
+    return np.where(np.isnan(p_values).any(axis=1), "", texts[place])
