@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.forms import most_nodes
-from gcnbatch.backends.cuda.fused.predictions import Predictions, upload_batches
+from gcnbatch.backends.cuda.fused.prediction_batches import PredictionBatches, upload_batches
 from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.form import Form
@@ -167,7 +167,7 @@ class FusedEngine:
         self._training: dict[Form, Training] = {}
         self._now = self._forms[-1]  # the form of the current epoch
         self._single: dict[Form, Workspace] = {}  # for gradients
-        self._predicted: Predictions | None = None
+        self._predicted: PredictionBatches | None = None
         self._remaining = 0  # steps of the epoch that `step` was not called for yet
         self._queued = 0  # steps that wait for their CUDA graph to be launched
         self._graph_steps: list[int] = []  # of the epoch's graphs not yet launched
@@ -304,7 +304,7 @@ class FusedEngine:
         predictions.stage(rows, lambda graphs: self._data.plan([graphs]))
         return predictions.logits(rows)
 
-    def _predictions(self, graphs: int) -> Predictions:
+    def _predictions(self, graphs: int) -> PredictionBatches:
         """Return the workspace of predictions for batches of so many graphs; replace it if it is too small."""
         held = self._predicted
         if held is None or held.at.capacity.graphs < graphs:
@@ -312,7 +312,7 @@ class FusedEngine:
                 self._packed.pop(held.at, None)
             self._predicted = held = None  # before the next is allocated
             at = self._workspace(self._data.capacity(graphs), 1, graphs, self._predicting)
-            self._predicted = held = Predictions(self._device, at)
+            self._predicted = held = PredictionBatches(self._device, at)
         return held
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 SCHEDULED = 1024  # steps in a schedule
 RATE = declared("dense/optimizer.cuh").layout("Rate").dtype
-PROGRESS = 4  # int32 copies of the step's number: one per reader, and one that aligns the next array
+# int32 copies of the step's number: one per reader, and further ones that align the next arrays
+PROGRESS = 4 * ceil_div(declared("fused/kipf/step.cu").enum("Reader")["READERS"], 4)
 
 
 class TrainingStep(NamedTuple):

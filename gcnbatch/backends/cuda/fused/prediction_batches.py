@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.runtime.device import Device
 Rows = Sequence[Int64 | None]
 
 
-class Predictions:
+class PredictionBatches:
     """A workspace of predictions. Its launches are prepared once, and graphs that are staged already stay.
 
     Parameters
