@@ -13,6 +13,17 @@
 //   Double buffers, (2, …): step s reads buffer s % 2 while the data of step s + 1 is written to the other.
 //   progress (READERS,): the number of the step, once for each kernel that reads it. A copy is written by a kernel that is
 //   neither its reader nor the one before it, so it can be read before the wait (fused/shared/fused.cuh, order of kernels).
+// Waits. Before `wait_for_previous`, each thread loads its first entries, and: in forward the dropout bits of its row, in
+//   backward W2 and Z, in update its parameter, m and v. Then barriers of the block, at which all its threads arrive:
+//
+//   kernel    barrier                               before it                          after it
+//   forward   one for each 4 * 2^lane_bits columns  partial sums of warps, W2          reduction; then a warp per row goes
+//                                                                                      on alone
+//             one between two of these              a reduction                        the next one
+//   loss      none
+//   backward  one                                   W2, dT                             dZ
+//   update    two                                   partial sums of warps; gradients   reduction; Adam
+//
 // Requires: K at most COLUMNS * MAX_LANES = 128.
 #include "fused/kipf/phases.cuh"
 

@@ -4,6 +4,23 @@
 //
 // Launch: see the headers; a CUDA graph captures several steps. From sm_90 on, a kernel starts while the previous one still
 // runs, and prefetches older data (fused/shared/fused.cuh).
+//
+// Waits. `wait_for_previous` once a kernel; then barriers of the block, at which all its threads arrive.
+//
+//   kernel                read before `wait_for_previous`       barriers of the block, in order
+//   forward, first layer  nothing: the update writes batch and  the tile is filled; partial products are stored; `partial`
+//                         weights                               may be overwritten
+//   forward, 64x1         weights, to registers; rows of A      warps have stored their sums of moments; columns and tile are
+//                                                               filled; partial products are stored; `partial` may be
+//                                                               overwritten
+//   readout, 64x1         weights of the outputs, sizes, rows   warps have stored their sums of moments; R is stored;
+//                         of its graph                          gradients of the outputs are stored
+//   backward, G_prev      weights, rows of Aᵀ, Y of the first   warps have stored their sums; columns are filled; the tile is
+//                         neighbours, Y_prev                    filled; partial products are stored; `partial` may be
+//                                                               overwritten
+//   backward, dW'         U and Y of its tile                   warps have stored their sums; columns are filled; dY is stored
+//   update                parameters, m, v, rate; staging: the  lanes of an element have stored their sums
+//                         plan, and the graphs into L2
 #include "fused/narrow/backward.cuh"
 #include "fused/narrow/forward.cuh"
 #include "fused/narrow/readout.cuh"
