@@ -1,6 +1,6 @@
 // Device code that kernels share: vectors of four floats, maxima, deterministic reductions. No kernels.
 //
-// The reductions add no floats with atomics. A sum over rows has a fixed order: each thread sums its rows, `fold_rows`
+// The reductions add no floats with atomics. A sum over rows has a fixed order: each thread sums its rows, `reduce_rows`
 // reduces the threads of a block in a tree, each block writes a partial sum, and the block that finishes last reduces
 // the partial sums in the order of the blocks. So every run gives the same bits, whichever block is last.
 
@@ -8,7 +8,7 @@
 
 constexpr unsigned FULL_WARP = 0xffffffffu;
 constexpr int BLOCK_THREADS = 256;         // of every kernel in dense/, graph/ and spmm/ that names no other number
-constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `fold_rows`
+constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `reduce_rows`
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -111,7 +111,7 @@ __device__ inline float4 combine(float4 a, float4 b) { return make_float4(a.x + 
 
 // Reduce over threadIdx.y for each threadIdx.x; row 0 has the result. Both dimensions are powers of two.
 template <class T>
-__device__ T fold_rows(T value) {
+__device__ T reduce_rows(T value) {
   __shared__ T slot[MAX_REDUCING_THREADS];
   const int mine = threadIdx.y * blockDim.x + threadIdx.x;
   __syncthreads();  // an earlier call has read `slot`
@@ -129,7 +129,7 @@ __device__ T fold_rows(T value) {
 template <class T>
 __device__ bool reduce_columns(T& value, T* partials, unsigned* counters, int P) {
   const int p = blockIdx.y * blockDim.x + threadIdx.x;
-  value = fold_rows(value);
+  value = reduce_rows(value);
   if (gridDim.x > 1) {
     if (threadIdx.y == 0 && p < P) partials[static_cast<long long>(blockIdx.x) * P + p] = value;
     if (!is_last_block(counters + blockIdx.y, gridDim.x)) return false;
@@ -138,7 +138,7 @@ __device__ bool reduce_columns(T& value, T* partials, unsigned* counters, int P)
       for (unsigned chunk = threadIdx.y; chunk < gridDim.x; chunk += blockDim.y)
         value = combine(value, load_l2(partials + static_cast<long long>(chunk) * P + p));
     }
-    value = fold_rows(value);
+    value = reduce_rows(value);
   }
   return threadIdx.y == 0 && p < P;
 }

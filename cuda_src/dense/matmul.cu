@@ -134,7 +134,7 @@ __device__ void store_ones(const Tile& tile, float* db, int m0, int n0, int M, i
 
 // Reduce a tile's partial sums over the `parts` blocks that share it. Returns true in the block that has the result.
 template <class Tile>
-__device__ bool fold_parts(Tile& tile, float* partials, unsigned* counters, int tile_number, int part, int parts) {
+__device__ bool reduce_parts(Tile& tile, float* partials, unsigned* counters, int tile_number, int part, int parts) {
   if (parts == 1) return true;
   constexpr int SIZE = Tile::SUMS * Tile::THREADS;
   float* of_tile = partials + static_cast<long long>(tile_number) * parts * SIZE;  // [part][sum][thread]
@@ -182,7 +182,7 @@ __device__ void wgrad(float* dw, float* partials, unsigned* counters, const floa
   multiply<false, false, false>(tile, {x, ldx, N, F}, {dy, lddy, N, P}, m0, n0, begin,
                                 begin + min(rows_per_part, N - begin));
   const int number = blockIdx.y * gridDim.x + blockIdx.x;
-  if (fold_parts(tile, partials, counters, number, blockIdx.z, gridDim.z))
+  if (reduce_parts(tile, partials, counters, number, blockIdx.z, gridDim.z))
     store(tile, dw, lddw, m0, n0, F, P, accumulate != 0);
 }
 
@@ -202,7 +202,7 @@ __device__ void backward(float* dx, float* dw, float* db, float* partials, unsig
   const int begin = block / tiles * rows_per_part;
   Tile tile;
   multiply<false, false, true>(tile, {x, F, N, F}, {dy, P, N, P}, m0, n0, begin, begin + min(rows_per_part, N - begin));
-  if (!fold_parts(tile, partials, counters, number, block / tiles, dw_blocks / tiles)) return;
+  if (!reduce_parts(tile, partials, counters, number, block / tiles, dw_blocks / tiles)) return;
   store(tile, dw, P, m0, n0, F, P, false);
   if (db) store_ones(tile, db, m0, n0, F, P);
 }

@@ -11,7 +11,7 @@
 namespace {
 
 constexpr int ROWS = 128;  // per block of the forward kernel, one per thread
-constexpr int WGRAD_THREADS = 512, FOLD_THREADS = 64;
+constexpr int WGRAD_THREADS = 512, REDUCTION_THREADS = 64;
 constexpr int DEPTH = 32;     // columns of X in a tile
 constexpr int STRIDE = 33;    // of rows in the tile of X
 constexpr int DY_ROWS = 32;   // rows of dY in shared memory at a time
@@ -149,8 +149,8 @@ extern "C" __global__ void __launch_bounds__(WGRAD_THREADS)
 }
 
 // dw[i] = sum of partials[part, i] over the parts, in order. Launch: a thread per element.
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS)
-    matmul_tall_fold(float* dw, const float* __restrict__ partials, int elements, int parts) {
+extern "C" __global__ void __launch_bounds__(REDUCTION_THREADS)
+    matmul_tall_reduce(float* dw, const float* __restrict__ partials, int elements, int parts) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= elements) return;
   float sum = 0.f;

@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 #pragma unroll 4
     for (int n = begin + threadIdx.y; n < end; n += blockDim.y) sum += h[static_cast<long long>(n) * P + p];
   }
-  sum = fold_rows(sum);
+  sum = reduce_rows(sum);
   if (threadIdx.y == 0 && p < P) r[static_cast<long long>(b) * P + p] = mean ? sum / max(end - begin, 1) : sum;
 }
 
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     for (int n = begin + threadIdx.y; n < end; n += blockDim.y)
       peak = combine(peak, {h[static_cast<long long>(n) * P + p], n});
   }
-  peak = fold_rows(peak);
+  peak = reduce_rows(peak);
   if (threadIdx.y == 0 && p < P) {
     r[static_cast<long long>(b) * P + p] = peak.value;
     argmax[static_cast<long long>(b) * P + p] = peak.row;

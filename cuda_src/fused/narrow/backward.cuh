@@ -47,7 +47,7 @@ __device__ __forceinline__ void set_backward(const OfY& of, float* scratch, cons
     const int p = first + threadIdx.x / COLUMN_LANES;
     float mean = 0.f, inverse = 1.f, slope = 1.f;
     if (gamma && p < P) mean = stats[p], inverse = stats[P + p], slope = gamma[p];
-    const float2 sum = fold_parts(scratch, sums, parts, first, P, [](float4& to, int, float4 value) {
+    const float2 sum = reduce_parts(scratch, sums, parts, first, P, [](float4& to, int, float4 value) {
       to.x += value.x, to.y += value.y, to.z += value.z, to.w += value.w;
     });
     if (p < P && threadIdx.x % COLUMN_LANES == 0) {
@@ -416,7 +416,7 @@ __device__ __forceinline__ void backward_dx(const NarrowBackwardParams& params, 
         add_chunk(share, at.tile, stride, chunk, width, weights);
       }
       if (group == 0 && is_prefetched(next, N)) open(next + warp);
-      const float2 dz = fold_slices(share, at.partial);
+      const float2 dz = reduce_slices(share, at.partial);
       if (group == 0 && is_prefetched(next, N)) {
         gather.fetch(gather.y, params.members.of_step(params.y), 0, 0, P);
         gather.fetch(gather.g, params.members.of_step(params.g), 0, 0, P);

@@ -284,7 +284,7 @@ __device__ __forceinline__ void forward_phase(const NarrowForwardParams& params,
         add_chunk(sum, tile.rows, K + 4, chunk, K, weights);
       }
       if (group == 0 && is_prefetched(next, N)) tile.open_row(params, shape, next_i, N);
-      const float2 out = fold_slices(sum, partial);
+      const float2 out = reduce_slices(sum, partial);
       if (group == 0 && is_prefetched(next, N)) tile.fetch_neighbours(shape);
       const bool exists = own_row() < rows;
       store_pair(params.members.of_step(params.y) + (first + own_row()) * P + group + own_column(), out,

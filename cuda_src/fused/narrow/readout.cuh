@@ -69,7 +69,7 @@ struct GraphRows {
 
 template <int COLUMNS>
 __device__ __forceinline__ void readout_phase_of_warps(const ReadoutParams& params) {
-  __shared__ float4 scratch[FOLD_FLOATS / 4];
+  __shared__ float4 scratch[REDUCTION_FLOATS / 4];
   __shared__ float readout_of[COLUMNS], gradient_of[MOST_OUTPUTS];
   __shared__ double cost_of[MOST_OUTPUTS];
   const int block = blockIdx.x, parts = params.parts_of_graphs, K = params.K, kind = params.readouts.kinds[0];

@@ -49,7 +49,7 @@ __device__ __forceinline__ void residual_forward(const ResidualForwardParams& pa
   const Members& of = params.members;
   const int P = params.P, block = blockIdx.x;
   float* scratch = reinterpret_cast<float*>(shared4);
-  const Columns own = columns_at(scratch + FOLD_FLOATS, P), prev = columns_at(own.beta + columns_of(P), P);
+  const Columns own = columns_at(scratch + REDUCTION_FLOATS, P), prev = columns_at(own.beta + columns_of(P), P);
   wait_for_previous();
   const int N = of.of_step(params.size)[BatchSize::N];
   if (block * TILE >= N) return;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void residual_backward(const ResidualBackwardParams& 
   const Members& of = params.members;
   const int P = params.P, lane = threadIdx.x % COLUMN_LANES;
   float* scratch = reinterpret_cast<float*>(shared4);
-  const Columns columns = columns_at(scratch + FOLD_FLOATS, P);
+  const Columns columns = columns_at(scratch + REDUCTION_FLOATS, P);
   wait_for_previous();
   const int N = of.of_step(params.size)[BatchSize::N];
   set_columns(columns, scratch, final_statistics(of, params.stats, params.gamma, params.beta), N, P, false);

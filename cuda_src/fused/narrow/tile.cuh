@@ -13,7 +13,7 @@ namespace fused {
 constexpr int BATCH = 4;                   // neighbours whose loads a warp has in flight
 constexpr int LANES = 8;                   // threads of the update that sum one element's partial sums
 constexpr int SLICES = 8;                  // slices of K; a warp multiplies one for half of the rows
-constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 4 columns: no bank conflicts (fold_slices)
+constexpr int PRODUCT_STRIDE = GROUP + 4;  // 16 rows x 4 columns: no bank conflicts (reduce_slices)
 constexpr int PARTIAL_FLOATS = SLICES * TILE * PRODUCT_STRIDE;
 
 // The next tile of rows of a block: tiles are dealt to parts, and parts to blocks (RowsOfParts). N or more: none. A model
@@ -125,7 +125,7 @@ __device__ __forceinline__ void add_chunk(float4 (&sum)[4], const float* tile, i
 
 // Add the partial sums of all slices; return columns own_column and + 1 of row own_row. `partial` may be overwritten after
 // the next barrier. Pairs of columns are swapped in the lower rows: rows i and i + 8 are in other banks.
-__device__ __forceinline__ float2 fold_slices(const float4 (&sum)[4], float* partial) {
+__device__ __forceinline__ float2 reduce_slices(const float4 (&sum)[4], float* partial) {
   float* mine = partial + (threadIdx.x / 32 % SLICES * TILE + first_row()) * PRODUCT_STRIDE + first_column();
 #pragma unroll
   for (int r = 0; r < 4; ++r) {

@@ -38,7 +38,7 @@ struct LaneOutputs {
     return make_float4(of[j][h][0], of[j][h][1], of[j][h][2], of[j][h][3]);
   }
 
-  // tile (TILE, K) x weights (K, GROUP), in the order of `add_chunk` and `fold_slices`.
+  // tile (TILE, K) x weights (K, GROUP), in the order of `add_chunk` and `reduce_slices`.
   __device__ __forceinline__ void multiply(const float* tile, int tile_stride, const float* weights, int stride,
                                            int K) {
     const float* rows = tile + lane_row(0) * tile_stride;

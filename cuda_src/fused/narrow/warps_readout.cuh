@@ -40,7 +40,7 @@ __device__ __forceinline__ void each_row(const float* pairs, int n, Use use) {
 }
 
 __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& params) {
-  __shared__ float4 scratch[FOLD_FLOATS / 4], columns_of_y[GROUP];
+  __shared__ float4 scratch[REDUCTION_FLOATS / 4], columns_of_y[GROUP];
   __shared__ float2 weights[MOST_OUTPUTS * 32];  // of each output, two columns a lane
   const int block = blockIdx.x, parts = params.parts_of_graphs, K = params.K, kind = params.readouts.kinds[0];
   const int lane = threadIdx.x % 32, p = 2 * lane;

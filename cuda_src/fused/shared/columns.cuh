@@ -98,8 +98,8 @@ __device__ __forceinline__ Statistics final_statistics(const Members& members, c
 
 constexpr int COLUMN_LANES = THREADS / GROUP;  // neighbouring threads of a warp that own a column
 constexpr int PARTS_IN_FLIGHT = 4;             // loads in flight per thread
-constexpr int FOLD_STRIDE = GROUP + 4;         // pairs: 8 warps' sums of 4 columns need two wavefronts of 32 banks
-constexpr int FOLD_FLOATS = 2 * WARPS * FOLD_STRIDE;
+constexpr int REDUCTION_STRIDE = GROUP + 4;    // pairs: 8 warps' sums of 4 columns need two wavefronts of 32 banks
+constexpr int REDUCTION_FLOATS = 2 * WARPS * REDUCTION_STRIDE;
 
 // Sum over the lanes of a column; every lane gets it.
 __device__ __forceinline__ float2 sum_of_lanes(float2 sum) {
@@ -109,9 +109,10 @@ __device__ __forceinline__ float2 sum_of_lanes(float2 sum) {
 // Reduce partial sums, pairs of floats, of columns first … first + GROUP - 1 in a fixed order. A warp adds every WARPS-th
 // part, a lane two columns; then the lanes of a column add the warps' sums. All lanes of a column get the total of column
 // first + threadIdx.x / COLUMN_LANES. All threads call. `pairs` (parts, columns_of(P), 2); `add(sum, part, value)` adds
-// two columns' pairs of a part; `scratch` holds FOLD_FLOATS.
+// two columns' pairs of a part; `scratch` holds REDUCTION_FLOATS.
 template <class Add>
-__device__ __forceinline__ float2 fold_parts(float* scratch, const float* pairs, int parts, int first, int P, Add add) {
+__device__ __forceinline__ float2 reduce_parts(float* scratch, const float* pairs, int parts, int first, int P,
+                                               Add add) {
   const int warp = threadIdx.x / 32, p = first + 2 * (threadIdx.x % 32), n = columns_of(P);
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 1
@@ -129,10 +130,10 @@ __device__ __forceinline__ float2 fold_parts(float* scratch, const float* pairs,
   }
   float2* of_warps = reinterpret_cast<float2*>(scratch);
   if (first > 0) __syncthreads();  // all threads have read the previous columns
-  *reinterpret_cast<float4*>(of_warps + warp * FOLD_STRIDE + p - first) = sum;
+  *reinterpret_cast<float4*>(of_warps + warp * REDUCTION_STRIDE + p - first) = sum;
   __syncthreads();
-  const float2* column = of_warps + threadIdx.x % COLUMN_LANES * FOLD_STRIDE + threadIdx.x / COLUMN_LANES;
-  return sum_of_lanes(combine(column[0], column[COLUMN_LANES * FOLD_STRIDE]));
+  const float2* column = of_warps + threadIdx.x % COLUMN_LANES * REDUCTION_STRIDE + threadIdx.x / COLUMN_LANES;
+  return sum_of_lanes(combine(column[0], column[COLUMN_LANES * REDUCTION_STRIDE]));
 }
 
 // Batch norm of column first + threadIdx.x / COLUMN_LANES, in each of its lanes; all threads call. Deviations are relative
@@ -155,7 +156,7 @@ __device__ __forceinline__ Column column_of(float* scratch, const Statistics& fr
       to.x += rows * a, to.y += value.y + rows * a * a;
       to.z += rows * b, to.w += value.w + rows * b * b;
     };
-    const float2 sum = fold_parts(scratch, from.moments, parts_in_use(N, from.parts), first, P, add);
+    const float2 sum = reduce_parts(scratch, from.moments, parts_in_use(N, from.parts), first, P, add);
     const float share = 1.f / N, shift = sum.x * share, squares = sum.y - sum.x * shift;
     const float variance = squares < 0.f ? 0.f : squares * share;  // NaN stays
     column.mean = origin + shift;

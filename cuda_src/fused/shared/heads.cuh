@@ -51,7 +51,7 @@ __device__ __noinline__ bool draw(const int* size, unsigned long long seed, unsi
 __device__ __forceinline__ void dense_forward(float* out, const float* base, const float* in, const float* weight,
                                               int F, int P, float* scratch) {
   const int columns = min(power_of_two(P), THREADS), slices = THREADS / columns;
-  const int folded = min(slices, WARPS);  // slices left after each warp has added its own
+  const int reduced = min(slices, WARPS);  // slices left after each warp has added its own
 #pragma unroll 1
   for (int first = 0; first < P; first += columns) {
     const int k = first + threadIdx.x % columns;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void dense_forward(float* out, const float* base, con
       sum = base[k];
 #pragma unroll
       for (int s = 0; s < WARPS; ++s)
-        if (s < folded) sum += scratch[s * columns + threadIdx.x];
+        if (s < reduced) sum += scratch[s * columns + threadIdx.x];
       out[k] = sum;
     }
     __syncthreads();

@@ -56,7 +56,7 @@ struct ReadoutParams {
 
 // Shared memory of a block.
 struct ReadoutShared {
-  float* scratch;  // FOLD_FLOATS
+  float* scratch;  // REDUCTION_FLOATS
   Head* heads;
   Columns columns;
   float* sums;         // (columns_of(P), 2)
@@ -70,7 +70,7 @@ struct ReadoutShared {
   __device__ __forceinline__ ReadoutShared(float4* shared, const ReadoutParams& params) {
     const int P = params.P;
     scratch = reinterpret_cast<float*>(shared);
-    heads = reinterpret_cast<Head*>(scratch + FOLD_FLOATS);
+    heads = reinterpret_cast<Head*>(scratch + REDUCTION_FLOATS);
     columns = columns_at(reinterpret_cast<float*>(heads + params.n_heads), P);
     sums = columns.beta + columns_of(P);
     peaks = reinterpret_cast<int*>(sums + 2 * columns_of(P));

@@ -21,7 +21,7 @@ TF32_SINCE = (8, 0)  # first compute capability with TF32
 ROWS_PER_PART = 64  # fewest rows of a partial sum of a weight gradient
 # All gradients are one launch up to BLOCKS_AT_ONCE blocks per multiprocessor and ROWS_AT_ONCE rows per partial sum.
 BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256
-FOLD_COST = 8  # cost of adding one partial sum, in multiply-adds
+REDUCTION_COST = 8  # cost of adding one partial sum, in multiply-adds
 
 
 class Tile(NamedTuple):
@@ -132,8 +132,8 @@ def _wgrad_plan(tile: Tile, N: int, F: int, P: int, multiprocessors: int) -> tup
     wanted = max(min(multiprocessors // max(tiles, 1), ceil_div(N, ROWS_PER_PART)), 1)
     rows_per_part = max(ceil_div(ceil_div(N, wanted), tile.depth), 1) * tile.depth
     parts = max(ceil_div(N, rows_per_part), 1)
-    fold = parts * FOLD_COST if parts > 1 else 0
-    cost = ceil_div(tiles * parts, multiprocessors) * sums * (rows_per_part / tile.speed + fold)
+    reduction = parts * REDUCTION_COST if parts > 1 else 0
+    cost = ceil_div(tiles * parts, multiprocessors) * sums * (rows_per_part / tile.speed + reduction)
     launch = Launch((*grid, parts), (tile.threads, 1, 1))
     partials = tiles * parts * sums * FLOAT_BYTES if parts > 1 else 0
     return cost, WgradGeometry(tile.name, launch, rows_per_part, partials, tiles * COUNTER_BYTES)

@@ -14,17 +14,17 @@ TALL_ROWS, TALL_DEPTH = 1 << 15, 64  # from so many rows N and columns F of X on
 PADDED = (16, 32)  # numbers of columns P that the kernels are compiled for
 ROWS: int = declared("dense/matmul_tall.cu").constant("ROWS")
 WGRAD_THREADS: int = declared("dense/matmul_tall.cu").constant("WGRAD_THREADS")  # upper bound
-FOLD_THREADS: int = declared("dense/matmul_tall.cu").constant("FOLD_THREADS")
+REDUCTION_THREADS: int = declared("dense/matmul_tall.cu").constant("REDUCTION_THREADS")
 PARTS_PER_MULTIPROCESSOR, LEAST_ROWS = 2, 64
 
 Sizes = tuple[int, int, int]
 
 
 class TallWgrad(NamedTuple):
-    """Geometry of `matmul_tall_*_wgrad`, and of `matmul_tall_fold`, which adds its partial sums."""
+    """Geometry of `matmul_tall_*_wgrad`, and of `matmul_tall_reduce`, which adds its partial sums."""
 
     launch: Launch
-    fold: Launch
+    reduction: Launch
     parts: int
     rows_per_part: int
 
@@ -52,8 +52,8 @@ def wgrad(sizes: Sizes, multiprocessors: int) -> TallWgrad:
     wanted = max(PARTS_PER_MULTIPROCESSOR * multiprocessors // columns, 1)
     rows_per_part = max(ceil_div(N, wanted), LEAST_ROWS)
     parts = ceil_div(N, rows_per_part)
-    fold = Launch((ceil_div(F * P, FOLD_THREADS), 1, 1), (FOLD_THREADS, 1, 1))
-    return TallWgrad(Launch((columns, parts, 1), (threads, 1, 1)), fold, parts, rows_per_part)
+    reduction = Launch((ceil_div(F * P, REDUCTION_THREADS), 1, 1), (REDUCTION_THREADS, 1, 1))
+    return TallWgrad(Launch((columns, parts, 1), (threads, 1, 1)), reduction, parts, rows_per_part)
 
 
 class TallDenseOps(DenseOps):
@@ -109,5 +109,5 @@ class TallDenseOps(DenseOps):
             P=P,
             rows_per_part=plan.rows_per_part,
         )
-        fold = {"dw": dw, "partials": partials, "elements": F * P, "parts": plan.parts}
-        self.device.launch("matmul_tall_fold", plan.fold, **fold)
+        reduction = {"dw": dw, "partials": partials, "elements": F * P, "parts": plan.parts}
+        self.device.launch("matmul_tall_reduce", plan.reduction, **reduction)

@@ -38,7 +38,7 @@ def test_parts_cover_the_rows_and_threads_the_columns(sizes, multiprocessors):
     assert (plan.parts - 1) * plan.rows_per_part < N <= plan.parts * plan.rows_per_part
     assert plan.launch.grid[1] == plan.parts <= max(2 * multiprocessors, 1)
     assert plan.launch.grid[0] * plan.launch.threads * 2 >= F
-    assert plan.fold.grid[0] * plan.fold.threads >= F * P
+    assert plan.reduction.grid[0] * plan.reduction.threads >= F * P
 
 
 def test_a_tall_product_launches_the_tall_kernels_and_adds_its_bias(device: Recorder) -> None:
@@ -47,7 +47,7 @@ def test_a_tall_product_launches_the_tall_kernels_and_adds_its_bias(device: Reco
     ops.linear(x, w, b)
     ops.linear_backward(dy, x, w, need_dx=False)
     assert device.entries[:2] == ["matmul_tall_16_forward", "bias_add_forward"]
-    assert device.entries[2:] == ["matmul_tall_16_wgrad", "matmul_tall_fold", "bias_add_backward"]
+    assert device.entries[2:] == ["matmul_tall_16_wgrad", "matmul_tall_reduce", "bias_add_backward"]
 
 
 @pytest.mark.gpu

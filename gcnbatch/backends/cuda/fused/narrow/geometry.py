@@ -92,7 +92,7 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
 
 def residual(blocks: int, n_out: int) -> Launch:
     """Return the launch of `fused_narrow_residual_forward` or `…_backward`."""
-    floats = shared.FOLD_FLOATS + 8 * columns_of(n_out)
+    floats = shared.REDUCTION_FLOATS + 8 * columns_of(n_out)
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
@@ -112,7 +112,7 @@ def backward_of_warps(dx_blocks: int, dw_blocks: int, n_in: int, k: int) -> Laun
     A batch of more tiles than partial sums runs the phase of `backward` in it.
     """
     dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) if dx_blocks else 0
-    dw = 6 * GROUP + max(shared.FOLD_FLOATS, BUFFERS_OF_BLOCK * TILE * (k + 4 + DY_STRIDE))
+    dw = 6 * GROUP + max(shared.REDUCTION_FLOATS, BUFFERS_OF_BLOCK * TILE * (k + 4 + DY_STRIDE))
     of_blocks = backward(dx_blocks, dw_blocks, n_in, 1, GROUP, k)
     return _with_at_least(of_blocks, max(dx, dw))
 

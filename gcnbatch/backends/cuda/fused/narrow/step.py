@@ -78,8 +78,8 @@ class NarrowWorkspace(Workspace):
 
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
         epsilon, momentum, _ = super()._norm_numbers(number)
-        is_folded = self._training and self._stack.nodes[number].norm is not None
-        return epsilon, momentum, self._dealt.parts if is_folded else 0
+        is_reduced = self._training and self._stack.nodes[number].norm is not None
+        return epsilon, momentum, self._dealt.parts if is_reduced else 0
 
     def pack(self) -> list[Call]:
         calls = []

@@ -11,7 +11,7 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 
 _COLUMNS = declared("fused/shared/columns.cuh")
 THREADS, TILE, GROUP = (_COLUMNS.constant(name) for name in ("THREADS", "TILE", "GROUP"))
-FOLD_FLOATS = _COLUMNS.constant("FOLD_FLOATS")
+REDUCTION_FLOATS = _COLUMNS.constant("REDUCTION_FLOATS")
 UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS")
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 _LOGITS = declared("fused/shared/logits.cu")
@@ -59,7 +59,7 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     weight_floats : int
         Weights and biases of these layers; 0: they stay in global memory.
     """
-    floats = FOLD_FLOATS + HEAD_FLOATS * heads + 6 * columns_of(n_out) + n_out
+    floats = REDUCTION_FLOATS + HEAD_FLOATS * heads + 6 * columns_of(n_out) + n_out
     floats += 2 * head_floats + 2 * n_outputs + weight_floats
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 

@@ -94,7 +94,7 @@ def test_layers_with_residual_connections_run_in_narrow_kernels(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("precision", "n_features", "form"), [("fp32", 86, Narrow), ("fp32", 150, Wide), ("tf32", 86, WideTf32)]
+    ("precision", "n_features", "form"), [("fp32", 86, Narrow), ("fp32", 350, Wide), ("tf32", 86, WideTf32)]
 )
 def test_layers_of_64_columns_and_bond_channels_run_in_narrow_kernels(
     precision: str, n_features: int, form: type[Form], tmp_path: Path
