@@ -174,7 +174,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_f
         data=experiment.dataset.path,
         test_rows=member.split.test,
         test_ids=experiment.ids[member.split.test],
-        history=member.files.history(member.position.epoch),
+        history=member.rows,
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
         parquet=experiment.config.parquet,
         level=experiment.config.train.level,
