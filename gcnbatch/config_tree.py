@@ -58,7 +58,9 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
 def deeper(value: Any, levels: int) -> bool:
     """Whether lists and tables are nested in more than `levels` levels."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inside is not None and (levels == 0 or any(deeper(one, levels - 1) for one in inside))
+    if inside is None:
+        return False
+    return levels == 0 or any(deeper(one, levels - 1) for one in inside if isinstance(one, (dict, list)))
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:

@@ -185,13 +185,18 @@ def _three_digits(value: object) -> str:
 
 def _courses(record: Record, pictures: Pictures) -> Html:
     """Return the learning curves; of several models in one figure, then one after the other."""
-    shown = [pictures.show(record.folder / CURVES, "Learning curves")]
+    together = pictures.show(record.folder / CURVES, "Learning curves")
+    shown = []
     for fit in record.fits if len(record.fits) > 1 else ():
         name, best = fit.folder.name, fit.metrics.get("best_epoch")
         curves = pictures.show(fit.folder / CURVES, f"Learning curves of {name}")
         if curves:
             shown.append(details(f"{name}: best epoch {number(best)} of {number(fit.metrics.get('epochs'))}", curves))
-    return section("Learning curves", *shown)
+    note = ""
+    if shown and len(shown) < len(record.fits):
+        command = shlex.join(["gcnbatch", "report", str(record.folder.resolve()), "--figures"])
+        note = f"Plots of all {len(record.fits):,} models: {command}"
+    return section("Learning curves", together, *shown, paragraph(note, "note") if note else Html(""))
 
 
 def _examples(record: Record) -> Iterator[Html]:

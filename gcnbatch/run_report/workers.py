@@ -126,10 +126,10 @@ def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
 
 def _start(stack: ExitStack, members: int) -> Pools | None:
     """Return the pools, or None if a process or thread cannot be started."""
-    half = max(len(os.sched_getaffinity(0)) // 2, 1)
-    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(members, DRAWN_MEMBERS), half))
+    cores = len(os.sched_getaffinity(0))
+    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(members, DRAWN_MEMBERS), cores))
     kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
-        (min(members, half), preload, FITS),
+        (min(members, max(cores // 2, 1)), preload, FITS),
         (plotters, prepare_plots, ()),
         (1, preload, PAGE),
     ]

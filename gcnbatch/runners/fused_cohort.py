@@ -57,6 +57,11 @@ class Member(FusedState):
         super().__init__(backend, task, region.zeros)
         self.model: DeviceModel = self._model()
         self.rule = self._optimizer()
+        first = self._flat.ptr
+        self._places = {
+            name: (slice(array.ptr - first, array.ptr - first + array.nbytes), array.dtype, array.shape)
+            for name, array in self._arrays().items()
+        }
 
     def rates(self, epoch: MemberEpoch) -> NDArray[np.float32]:
         """Return the rates of an epoch, whose step `first` is the member's next update."""
@@ -69,8 +74,8 @@ class Member(FusedState):
     def state_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         """Return the training state from a host copy of the beginning of the member's region."""
         found: dict[str, NDArray[Any]] = {
-            name: region[array.ptr - self._flat.ptr :][: array.nbytes].view(array.dtype).reshape(array.shape).copy()
-            for name, array in self._arrays().items()
+            name: region[place].view(dtype).reshape(shape).copy()
+            for name, (place, dtype, shape) in self._places.items()
         }
         return found | {"updates": np.array([self._updates], dtype=np.int64)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,14 +56,51 @@ class Scaling:
         return (logits * self.std + self.mean).astype(np.float32)
 
 
+class Cut(NamedTuple):
+    """The targets of a split.
+
+    Parameters
+    ----------
+    labels : (rows, K)
+        Of the training rows.
+    scaling : Scaling
+    targets : (R, K)
+        Of all rows, scaled, and missing outside of the training rows; see `RunnerTask`. Read-only.
+    """
+
+    labels: NDArray[Any]
+    scaling: Scaling
+    targets: NDArray[Any]
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: Split, standardize: bool) -> Cut:
+        """Return the cut of a split. `standardize`: scale targets of regression.
+
+        Raises
+        ------
+        InputError
+            When a task has no label in the training rows.
+        """
+        y, header = dataset.y, dataset.header
+        labels, scaling = y[split.train], Scaling.identity(header.n_outputs)
+        _check_labels(dataset, labels)
+        if header.target == "regression" and standardize:
+            scaling = Scaling.of(labels)
+        targets = np.full_like(y, -1 if header.target == "multiclass" else np.nan)
+        targets[split.train] = scaling.apply(labels) if header.target == "regression" else labels
+        targets.flags.writeable = False
+        return cls(labels, scaling, targets)
+
+
 class _Sources:
-    """The sources of a data set by adjacency and use of graph features, which experiments share."""
+    """What experiments on a data set share: sources by adjacency and use of graph features, rows and cuts of splits."""
 
     def __init__(self, dataset: Dataset, on_ranks: bool) -> None:
         self._dataset = dataset
         self._whole = dataset.fits_in_memory and not (on_ranks and dataset.n_graphs == 1)
         self._made: dict[tuple[str, bool], BatchSource] = {}
         self._rows: dict[str, SplitRows] = {}
+        self._cuts: dict[tuple[int, bool], tuple[Split, Cut]] = {}  # they keep the splits, so numbers of objects hold
 
     def of(self, *options: Any) -> BatchSource:
         if options not in self._made:
@@ -75,6 +112,13 @@ class _Sources:
         if kind not in self._rows:
             self._rows[kind] = SplitRows.of(self._dataset, kind)
         return self._rows[kind]
+
+    def cut(self, split: Split, standardize: bool) -> Cut:
+        """Return the cut of a split. Models of an ensemble have the same split, and so do trials of a search."""
+        key = id(split), standardize
+        if key not in self._cuts:
+            self._cuts[key] = split, Cut.of(self._dataset, split, standardize)
+        return self._cuts[key][1]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -167,15 +211,11 @@ class Experiment:
 
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return the runner task of this split and the scaling of its targets."""
-        labels = self.y[split.train]
-        self._check_labels(labels)
         self._check_validation(split)
-        scaling = self._scaling(labels)
-        targets = np.full_like(self.y, -1 if self.header.target == "multiclass" else np.nan)
-        targets[split.train] = scaling.apply(labels) if self.header.target == "regression" else labels
-        loss = Loss(self.header.target, _weights(self.config, self.header, labels))
-        about = (self.model, loss, self.source, targets, self.config.train, self.config.seed)
-        return RunnerTask(*about, self._fitted(split) | self.initial), scaling
+        cut = self._sources.cut(split, self.config.train.standardize)
+        loss = Loss(self.header.target, _weights(self.config, self.header, cut.labels))
+        about = (self.model, loss, self.source, cut.targets, self.config.train, self.config.seed)
+        return RunnerTask(*about, self._fitted(split) | self.initial), cut.scaling
 
     def _fitted(self, split: Split) -> dict[str, NDArray[np.float32]]:
         """Return the scaling of graph features, fitted to the training rows; a run to start from has its own."""
@@ -195,29 +235,25 @@ class Experiment:
         scaling = FeatureScaling.of(blocks, self.header.graph_feature_counts)
         return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
 
-    def _scaling(self, labels: NDArray[Any]) -> Scaling:
-        if self.header.target == "regression" and self.config.train.standardize:
-            return Scaling.of(labels)
-        return Scaling.identity(self.header.n_outputs)
-
-    def _check_labels(self, labels: NDArray[Any]) -> None:
-        missing = labels < 0 if self.header.target == "multiclass" else np.isnan(labels)
-        empty = np.flatnonzero(missing.all(axis=0))
-        if len(empty):
-            name = self.header.task_names[int(empty[0])]
-            raise InputError(
-                f"{self.dataset.path}: task {quoted(name)}",
-                "no label in the training rows",
-                "at least one",
-                "Leave the task out at import (--target-columns) or choose another split.",
-            )
-
     def _check_validation(self, split: Split) -> None:
         train = self.config.train
         watching = [f"train.patience: {train.patience}"] if train.patience else []
         watching += ["train.schedule: 'plateau'"] if train.schedule == "plateau" else []
         if watching and not len(split.valid):
             raise InputError(watching[0], "no validation rows to watch", "some", "Set split.valid above 0.")
+
+
+def _check_labels(dataset: Dataset, labels: NDArray[Any]) -> None:
+    header = dataset.header
+    missing = labels < 0 if header.target == "multiclass" else np.isnan(labels)
+    empty = np.flatnonzero(missing.all(axis=0))
+    if len(empty):
+        raise InputError(
+            f"{dataset.path}: task {quoted(header.task_names[int(empty[0])])}",
+            "no label in the training rows",
+            "at least one",
+            "Leave the task out at import (--target-columns) or choose another split.",
+        )
 
 
 def _labels(column: NDArray[Any]) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,23 +110,29 @@ class Fits:
         first, last = (self._planned[waiting[at]].title for at in (0, size - 1))
         if first:
             self._say(first if size == 1 else f"{first} to {last}: {size} models train together")
-        for member in waiting[:size]:
-            self._open(member)
+        self._open([member for member in waiting[:size] if member.files is None])
         return self._make(self._backend, tasks[:size])
 
-    def _open(self, member: Member) -> None:
-        """Make the member's folder and write its split."""
-        if member.files is not None:
-            return
-        place = self._folder / self._planned[member].name
-        folders.make(place)
-        rows = {part: values.tolist() for part, values in member.split.parts().items()}
-        fileio.write_text(place / SPLITS, json.dumps(rows))
-        member.write_to(place, self._say)
-        for line in member.experiment.one_class_tasks(member.split):
-            if line not in self._said:
-                self._said.add(line)
-                self._say(line)
+    def _open(self, members: Sequence[Member]) -> None:
+        """Make the members' folders and write their splits."""
+        splits_of = {id(member.split): member for member in members}  # models of an ensemble share a split
+        texts = {}
+        for number, member in splits_of.items():
+            rows = {part: values.tolist() for part, values in member.split.parts().items()}
+            texts[number] = json.dumps(rows)
+            for line in member.experiment.one_class_tasks(member.split):
+                if line not in self._said:
+                    self._said.add(line)
+                    self._say(line)
+
+        def open_one(member: Member) -> None:
+            place = self._folder / self._planned[member].name
+            folders.make(place)
+            fileio.write_text(place / SPLITS, texts[id(member.split)])
+            member.write_to(place, self._say)
+
+        with ThreadPoolExecutor(loop.THREADS) as threads:  # each waits for the disk
+            list(threads.map(open_one, members))
 
     def _report(self, cohort: CohortRunner, ended: dict[int, Member]) -> None:
         """Write the reports of the members of a cohort that have ended, with their best weights loaded."""
@@ -168,7 +174,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_f
         data=experiment.dataset.path,
         test_rows=member.split.test,
         test_ids=experiment.ids[member.split.test],
-        history=member.files.history(member.position.epoch),
+        history=member.rows,
         course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
         parquet=experiment.config.parquet,
         level=experiment.config.train.level,

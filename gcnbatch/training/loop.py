@@ -20,6 +20,7 @@ from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.member import Member
 from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
+from gcnbatch.training.validation import scores
 
 THREADS = 8  # that score validation rows, and write checkpoints: each waits for the disk several times
 Form = Callable[[Sequence[Member]], CohortRunner]  # makes a cohort of the first of these members
@@ -135,8 +136,8 @@ class CohortLoop:
         self._count_time(running)
         share = (time.monotonic() - began) / len(running)
         rows = []
-        scores = self._threads.map(lambda i: running[i].validation.score(logits[i]), losses)
-        for (i, loss), score in zip(losses.items(), scores, strict=True):
+        scored = scores([running[i].validation for i in losses], [logits[i] for i in losses], self._threads)
+        for (i, loss), score in zip(losses.items(), scored, strict=True):
             done = epochs[i]
             assert done is not None
             rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))

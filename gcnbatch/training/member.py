@@ -45,7 +45,7 @@ class Member:
     best : dict of arrays
         The best weights so far.
     rows : list of dict
-        The history of this process's epochs.
+        The history of all epochs, also of those before it was resumed.
     step_seconds : list of float
         Host time of each step, divided by the number of members that the step trained.
     graphs, seconds : int, float
@@ -127,7 +127,7 @@ class Member:
             return None
         if found.position.epoch < self.train.epochs and rates_differ(self.train, found.history):
             self._say(f"{self.files.folder} {OTHER_RATES}; it goes on with those of now")
-        self.best, self.position = found.best, found.position
+        self.best, self.position, self.rows = found.best, found.position, found.history
         self.position.finished = self._has_ended()  # a finished run may have been extended
         if self.running and found.position.ranks != ranks:
             before, now = _ranks(found.position.ranks), _ranks(ranks)

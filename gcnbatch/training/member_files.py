@@ -70,10 +70,6 @@ class MemberFiles:
         if self._events:
             self._events.end(metrics)
 
-    def history(self, epochs: int) -> list[dict[str, Any]]:
-        """Return the first `epochs` rows of the history."""
-        return run_files.read_history(self.folder / HISTORY, epochs)
-
     def save(self, state: Arrays, best: Arrays, position: Position) -> None:
         """Write the checkpoint and the best weights."""
         arrays = {f"state/{name}": array for name, array in state.items()}

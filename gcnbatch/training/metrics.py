@@ -103,8 +103,29 @@ def evaluate(
 
 def score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
     """Return the mean over tasks of one metric, as `evaluate` does, without computing the others."""
+    return scores(metric, target, y[None], outputs[None], [len(y)])[0]
+
+
+def scores(
+    metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any], rows: Sequence[int]
+) -> list[float | None]:
+    """Return the `score` of each of M models.
+
+    Parameters
+    ----------
+    y : (M, R, K), or (M, R, 1) of classes
+        Labels; missing in rows that only other models have.
+    outputs : (M, R, K) or (M, R, C)
+    rows : M numbers
+        The model's rows; behind them, labels are missing.
+    """
     if (metric, target) == ("roc_auc", "binary") and _are_probabilities(y, outputs):
-        return _mean_roc_auc(y, outputs)
+        return _mean_roc_aucs(y, outputs)
+    of_models = zip(y, outputs, rows, strict=True)
+    return [_score(metric, target, labels[:count], found[:count]) for labels, found, count in of_models]
+
+
+def _score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
     columns = _columns(target, y, outputs)
     if not all(_finite_rows(column.outputs).all() for column in columns):
         return None
@@ -148,7 +169,7 @@ def curves(y: NDArray[Any], outputs: NDArray[Any]) -> list[Curves | None]:
 
 
 def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
-    """Turn logits (R, K) into outputs: sigmoid (binary), softmax over the row (multiclass), identity (regression).
+    """Turn logits (…, K) into outputs: sigmoid (binary), softmax over K (multiclass), identity (regression).
 
     Computed in float64, so that large logits neither overflow nor cancel. A NaN stays NaN.
     """
@@ -159,7 +180,7 @@ def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
         wide = special.expit(wide)
     elif target == "multiclass":
         with np.errstate(invalid="ignore"):  # inf - inf: the row becomes NaN, which `evaluate` counts
-            wide = special.softmax(wide, axis=1)
+            wide = special.softmax(wide, axis=-1)
     outputs: NDArray[np.float32] = wide.astype(np.float32)
     return outputs
 
@@ -271,21 +292,23 @@ def _roc_auc(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
 
 
 def _are_probabilities(y: NDArray[Any], outputs: NDArray[Any]) -> bool:
-    """Return whether every labelled entry has a float32 output between 0 and 1."""
+    """Return whether every labelled entry has a float32 output between 0 and 1, and there are entries."""
     is_wrong = ~((outputs >= 0) & (outputs <= 1)) & ~np.isnan(y)
     return outputs.dtype == np.float32 and bool(y.size) and not is_wrong.any()
 
 
-def _mean_roc_auc(y: NDArray[Any], probabilities: NDArray[np.float32]) -> float | None:
-    """Return the mean of `_roc_auc` over tasks, to the bit, for all tasks at once: training scores every epoch by it.
+def _mean_roc_aucs(y: NDArray[Any], probabilities: NDArray[np.float32]) -> list[float | None]:
+    """Return each model's mean of `_roc_auc` over tasks, to the bit; `y` and `probabilities` are (M, R, K).
+
+    All tasks of all models are computed at once: training scores every epoch by it.
 
     The bits of a float32 from 0 to 1 are ascending numbers below 2^30, so output and label fit one key to sort by. A
     positive wins against the negatives below its output, and counts one half of those with the same output.
     """
-    rows, tasks = y.shape
+    models, rows, tasks = y.shape
     known, bits = ~np.isnan(y), probabilities.view(np.uint32)
     keys = np.where(known, bits << np.uint32(2) | (y == 1), np.uint32(2**32 - 1))
-    keys = np.sort(np.ascontiguousarray(keys.T), axis=1).ravel()
+    keys = np.sort(np.ascontiguousarray(keys.swapaxes(1, 2)), axis=2).ravel()
     values, labels = keys >> np.uint32(2), keys & np.uint32(3)
     is_first = np.append(True, values[1:] != values[:-1])
     is_first[::rows] = True
@@ -295,10 +318,12 @@ def _mean_roc_auc(y: NDArray[Any], probabilities: NDArray[np.float32]) -> float 
     group = np.searchsorted(groups, positive, "right") - 1
     twice = negatives[groups[group]] + negatives[groups[group + 1]]
     of_task = positive // rows
-    before = negatives[rows * np.arange(tasks + 1)]
-    hits, misses = np.bincount(of_task, minlength=tasks), np.diff(before)
-    wins = np.bincount(of_task, twice - 2 * before[of_task], tasks) / 2
-    return mean_of_defined([float(won / pairs) for won, pairs in zip(wins, hits * misses, strict=True) if pairs])
+    every = models * tasks
+    before = negatives[rows * np.arange(every + 1)]
+    hits, misses = np.bincount(of_task, minlength=every), np.diff(before)
+    wins = np.bincount(of_task, twice - 2 * before[of_task], every) / 2
+    found = [float(won / pairs) if pairs else None for won, pairs in zip(wins, hits * misses, strict=True)]
+    return [mean_of_defined(found[start : start + tasks]) for start in range(0, every, tasks)]
 
 
 # scikit-learn's functions check their arguments for milliseconds, too long for thousands of tasks, and its import takes

@@ -1,18 +1,29 @@
-"""Scores of validation rows: the loss and the monitored metric after an epoch."""
+"""Scores of validation rows: the loss and the monitored metric of many members after an epoch.
+
+The rows of several members are scored as one array, in threads: NumPy then works long enough without Python's lock that
+threads do not wait for each other. The members' scores are equal to the bit to those of each alone.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cpu import CpuOps
+from gcnbatch.backends.cpu.ops import CpuOps, sigmoid_costs
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.schema import Target
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Experiment, Scaling
+
+ELEMENTS = 1 << 16  # logits of a call of NumPy: tens of microseconds, and its arrays stay in a core's cache
 
 
 class Score(NamedTuple):
@@ -22,8 +33,9 @@ class Score(NamedTuple):
     monitored: float | None = None
 
 
+@dataclass(frozen=True)
 class Validation:
-    """The validation rows of a member. Its methods may be called in any thread.
+    """The validation rows of a member.
 
     Parameters
     ----------
@@ -33,24 +45,95 @@ class Validation:
         Of the member's targets.
     """
 
-    def __init__(self, experiment: Experiment, split: Split, scaling: Scaling) -> None:
-        self._target, self._monitor, self._scaling = experiment.header.target, experiment.monitor, scaling
-        self._y = experiment.y[split.valid]
-        self._scaled = scaling.apply(self._y) if self._target == "regression" else self._y
-        self._loss = Loss(self._target, uniform_weights(experiment.header))
+    experiment: Experiment
+    split: Split
+    scaling: Scaling
 
-    def score(self, logits: NDArray[np.float32] | None) -> Score:
-        """Return the scores of logits (R, K). The loss is unweighted, and of regression standardised as in training."""
-        if logits is None:
-            return Score()
-        # NumPy keeps this setting for each thread; a model that diverges may overflow in every operation.
-        with np.errstate(over="ignore", invalid="ignore"):
-            total, weight, _ = self._loss(CpuOps(), logits, self._scaled, self._loss.weights)
-            mean = total / weight if weight and math.isfinite(total) else None
-            if self._monitor == "loss":
-                return Score(mean, mean)
-            return Score(mean, metrics.score(self._monitor, self._target, self._y, self.outputs(logits)))
+    @property
+    def kind(self) -> tuple[Target, str]:
+        """The kind of target and the monitored metric."""
+        return self.experiment.header.target, self.experiment.monitor
 
     def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the model's outputs for logits of any rows: probabilities, or values in the unit of the targets."""
-        return self._scaling.undo(logits) if self._target == "regression" else metrics.activate(self._target, logits)
+        target = self.experiment.header.target
+        return self.scaling.undo(logits) if target == "regression" else metrics.activate(target, logits)
+
+    def loss(self, logits: NDArray[np.float32], y: NDArray[Any]) -> tuple[float, float]:
+        """Return sum and weight of the loss: unweighted, and of regression standardised as in training."""
+        target, weights = self.experiment.header.target, uniform_weights(self.experiment.header)
+        scaled = self.scaling.apply(y) if target == "regression" else y
+        total, weight, _ = Loss(target, weights)(CpuOps(), logits, scaled, weights)
+        return total, weight
+
+
+def scores(
+    validations: Sequence[Validation], logits: Sequence[NDArray[np.float32] | None], threads: Executor
+) -> list[Score]:
+    """Return the scores of members of one data set.
+
+    Parameters
+    ----------
+    validations : sequence of Validation
+    logits : sequence of (R, K) or None
+        Of each member's validation rows; None without such rows.
+    threads : concurrent.futures.Executor
+    """
+    found = [Score()] * len(validations)
+    parts = list(_parts(validations, logits))
+    calls = [([validations[i] for i in part], [logits[i] for i in part]) for part in parts]
+    for part, scored in zip(parts, threads.map(_score, *zip(*calls, strict=True)) if calls else (), strict=True):
+        for i, score in zip(part, scored, strict=True):
+            found[i] = score
+    return found
+
+
+def _parts(validations: Sequence[Validation], logits: Sequence[NDArray[np.float32] | None]) -> Iterator[list[int]]:
+    """Yield the numbers of members that are scored together: of one kind, with few enough logits."""
+    known = [(validations[i].kind, i) for i, one in enumerate(logits) if one is not None]
+    for _, group in groupby(sorted(known), key=lambda one: one[0]):
+        numbers = [i for _, i in group]
+        largest = max(one.size for i in numbers if (one := logits[i]) is not None)
+        size = max(1, ELEMENTS // max(largest, 1))
+        yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
+def _score(validations: Sequence[Validation], logits: Sequence[NDArray[np.float32]]) -> list[Score]:
+    """Return the scores of members of one kind."""
+    target, monitor = validations[0].kind
+    rows, y_all = [len(one) for one in logits], validations[0].experiment.y
+    z = np.zeros((len(rows), max(rows), logits[0].shape[1]), np.float32)
+    y = np.full((len(rows), max(rows), y_all.shape[1]), -1 if target == "multiclass" else np.nan, y_all.dtype)
+    for own_z, own_y, given, count, one in zip(z, y, logits, rows, validations, strict=True):
+        own_z[:count], own_y[:count] = given, y_all[one.split.valid]
+    # NumPy keeps this setting for each thread; a model that diverges may overflow in every operation.
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses = [
+            total / weight if weight and math.isfinite(total) else None
+            for total, weight in _losses(validations, z, y, rows)
+        ]
+        if monitor == "loss":
+            return [Score(loss, loss) for loss in losses]
+        values = metrics.scores(monitor, target, y, _outputs(validations, z), rows)
+    return [Score(*both) for both in zip(losses, values, strict=True)]
+
+
+def _losses(
+    validations: Sequence[Validation], z: NDArray[np.float32], y: NDArray[Any], rows: Sequence[int]
+) -> Iterator[tuple[float, float]]:
+    """Yield each member's sum and weight of the loss."""
+    if validations[0].kind[0] != "binary":
+        for one, own_z, own_y, count in zip(validations, z, y, rows, strict=True):
+            yield one.loss(own_z[:count], own_y[:count])
+        return
+    costs = sigmoid_costs(z, y, uniform_weights(validations[0].experiment.header)).costs
+    labelled = np.count_nonzero(~np.isnan(y), axis=(1, 2))
+    for own, count, number in zip(costs, rows, labelled, strict=True):
+        yield float(own[:count].sum(dtype=np.float64)), float(number)
+
+
+def _outputs(validations: Sequence[Validation], z: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return outputs for logits (members, rows, K). Members scale targets of regression differently."""
+    if validations[0].kind[0] != "regression":
+        return validations[0].outputs(z)
+    return np.stack([one.outputs(own) for one, own in zip(validations, z, strict=True)])

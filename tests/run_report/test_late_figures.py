@@ -58,7 +58,11 @@ def test_report_draws_the_figures_that_training_would_have_drawn(trained: Path, 
     train(trained / "set.h5", tmp_path / "other", "train.ensemble=3")
     for number in (1, 2, 3):
         assert_same_run(folder / f"model{number}", tmp_path / "other" / f"model{number}")
+    assert gcnbatch.Run(folder).report() == folder / "report.html"
+    note = f"Plots of all 3 models: gcnbatch report {folder} --figures"
+    assert note in (folder / "report.html").read_text()
     assert gcnbatch.Run(folder).report(figures=True) == folder / "report.html"
+    assert note not in (folder / "report.html").read_text()
     assert pictures(folder).keys() == of_members(1, 3) | {"learning_curves.png", "roc_pr.png"}
     assert pictures(folder) == pictures(tmp_path / "other")
     assert "Learning curves of model3" in (folder / "report.html").read_text()

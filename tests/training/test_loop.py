@@ -149,7 +149,7 @@ def test_unlabelled_graphs_do_not_train(tmp_path: Path) -> None:
 def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float | None]) -> None:
     """Let validation return these values, epoch by epoch."""
     each = iter(values)
-    monkeypatch.setattr(figures, "score", lambda *about: next(each))
+    monkeypatch.setattr(figures, "scores", lambda *about: [next(each)])
 
 
 @pytest.fixture

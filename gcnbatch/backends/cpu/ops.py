@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,35 @@ from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
 _threads = BlasThreads()
+
+
+class SigmoidCosts(NamedTuple):
+    """Costs of the entries of a sigmoid cross-entropy, 0 where a label is missing, and parts of them.
+
+    Parameters
+    ----------
+    costs, positive, negative : float32
+        `positive` and `negative` are the weights of both labels.
+    decay : float32
+        exp(-|z|)
+    """
+
+    costs: Float
+    positive: Float
+    negative: Float
+    decay: Float
+
+
+def sigmoid_costs(logits: Float, y: Float, pos_weight: Float) -> SigmoidCosts:
+    """Return the cost of each entry of `logits` and `y` (…, R, K), as in `Ops.sigmoid_cross_entropy`."""
+    labelled = ~np.isnan(y)
+    positive = np.where(labelled, y, np.float32(0))
+    # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)) has no cancellation when the model is confident and right.
+    decay = np.exp(-np.abs(logits))
+    tail = np.log1p(decay)
+    weighted, negative = positive * pos_weight, labelled - positive
+    costs = weighted * (np.maximum(-logits, 0) + tail) + negative * (np.maximum(logits, 0) + tail)
+    return SigmoidCosts(costs, weighted, negative, decay)
 
 
 class CpuOps:
@@ -231,18 +260,12 @@ class CpuOps:
     def sigmoid_cross_entropy(
         self, logits: Float, y: Float, pos_weight: Float, totals: NDArray[np.float64] | None = None
     ) -> tuple[float, float, Float]:
-        labelled = ~np.isnan(y)
-        positive = np.where(labelled, y, np.float32(0))
-        count = float(np.count_nonzero(labelled))
-        # softplus(±z) = max(±z, 0) + log1p(exp(-|z|)) has no cancellation when the model is confident and right.
-        decay = np.exp(-np.abs(logits))
-        tail = np.log1p(decay)
-        weighted, negative = positive * pos_weight, labelled - positive
-        loss = weighted * (np.maximum(-logits, 0) + tail) + negative * (np.maximum(logits, 0) + tail)
+        costs, weighted, negative, decay = sigmoid_costs(logits, y, pos_weight)
+        count = float(np.count_nonzero(~np.isnan(y)))
         larger = 1 / (1 + decay)
         smaller = decay * larger
         gradient = negative * np.where(logits >= 0, larger, smaller) - weighted * np.where(logits >= 0, smaller, larger)
-        total = add_to(totals, loss.sum(dtype=np.float64), count)
+        total = add_to(totals, costs.sum(dtype=np.float64), count)
         return total, count, gradient * np.float32(1 / max(count, 1.0))
 
     def softmax_cross_entropy(

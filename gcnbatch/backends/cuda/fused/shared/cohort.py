@@ -41,15 +41,12 @@ class Labels:
 
 
 def upload_labels(device: Device, of_members: Sequence[tuple[NDArray[Any], NDArray[np.float64]]]) -> tuple[Labels, ...]:
-    """Upload targets and label weights of each member; members with equal targets share an array."""
-    uploaded: dict[bytes, DeviceArray] = {}
-    made = []
-    for targets, label_weights in of_members:
-        key = targets.tobytes()
-        if key not in uploaded:
-            uploaded[key] = device.upload(targets)
-        made.append(Labels(uploaded[key], label_weights))
-    return tuple(made)
+    """Upload targets and label weights of each member; members with the same targets share an array."""
+    uploaded: dict[int, DeviceArray] = {}
+    for targets, _ in of_members:
+        if id(targets) not in uploaded:
+            uploaded[id(targets)] = device.upload(targets)
+    return tuple(Labels(uploaded[id(targets)], label_weights) for targets, label_weights in of_members)
 
 
 @dataclass(frozen=True)
