@@ -22,6 +22,7 @@ COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, DY_STRIDE = (
 )
 BUFFERS_OF_BLOCK = _OF_WARPS.constant("GROUPS") * _OF_WARPS.constant("BUFFERS")
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
+OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
@@ -126,15 +127,18 @@ def specialised_readout(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
-def chunks(jobs: Sequence[Mapping[str, Any]], widest: int) -> NDArray[Any]:
+def chunks(jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False) -> NDArray[Any]:
     """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks,).
 
-    A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four.
+    A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four. In a
+    cohort (`shares_launches`) it also adds their partial sums alone, where there are at most LANES.
     """
-    groups, found = UPDATE_THREADS // LANES, list[dict[str, int]]()
+    found = list[dict[str, int]]()
     for number, job in enumerate(jobs):
         is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
         width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
-        firsts = range(0, job["count"], groups * width)
-        found += [{"job": number, "first": first, "width": width, "unused": 0} for first in firsts]
+        is_short = job["parts"] <= LANES and job["unit"] != OF_GRAPHS
+        lanes = 1 if shares_launches and width == 4 and is_short else LANES
+        firsts = range(0, job["count"], UPDATE_THREADS // lanes * width)
+        found += [{"job": number, "first": first, "width": width, "lanes": lanes} for first in firsts]
     return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.narrow.geometry import OF_GRAPHS
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
 from gcnbatch.backends.cuda.fused.shared.arena import Memory
 from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
@@ -24,7 +25,6 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
-OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED = "_64x1"  # suffix of specialised kernels
 OF_WARPS = f"{SPECIALISED}_warps"  # of those in which a warp has a whole tile
 
@@ -238,7 +238,7 @@ class NarrowWorkspace(Workspace):
             f, p = layer.n_in, layer.n_out
             jobs.append(job(layer.weight, (f, 1, p), gradient, p, graphs, OF_GRAPHS, left=given, left_stride=f))
             jobs.append(job(layer.bias, (1, 1, p), gradient, p, graphs, OF_GRAPHS))
-        chunks = geometry.chunks(jobs, widest=4 if self._has_wide_chunks else 1)
+        chunks = geometry.chunks(jobs, 4 if self._has_wide_chunks else 1, self._cohort.members > 1)
         return (
             self._upload_tables(declared("fused/narrow/update.cuh").layout("Job"), jobs),
             self._device.upload(chunks),
