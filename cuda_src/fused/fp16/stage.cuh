@@ -66,7 +66,7 @@ __device__ __forceinline__ void stage_graph(const Fp16Stage& at, const StagedSte
   const int source = at.set_node_ptr[graph], n = at.set_node_ptr[graph + 1] - source, T = at.T;
   const int first = row - tile * TILE_ROWS, edge = at.edges[of.pointers() + b];
   const Fp16* u = at.set_u + static_cast<long long>(source) * at.K;
-  const Rows rows(at.set_indptr, at.set_indices, at.set_values, source, n);
+  const Rows<StagersOfBlock> rows(at.set_indptr, at.set_indices, at.set_values, source, n);
   rows.ask(n);
   prefetch(u, n * static_cast<int>(at.K));
   prefetch(at.set_targets + static_cast<long long>(graph) * T, T);
@@ -74,12 +74,13 @@ __device__ __forceinline__ void stage_graph(const Fp16Stage& at, const StagedSte
   if (threadIdx.x == 0) at.node_ptr[b] = row, at.n_nodes[b] = n;
   rows.stage(at.indptr, at.indices, at.values, row, n, edge, first);
   if (at.t_indptr) {
-    const Rows t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source, n);
+    const Rows<StagersOfBlock> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source, n);
     t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row, n, at.t_edges[of.pointers() + b], first);
   }
   stage_u(at, tile, first, u, n);
-  copy(at.rowsum + row, at.set_rowsum + source, n, [](float sum) { return sum; });
-  copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
+  StagersOfBlock::copy(at.rowsum + row, at.set_rowsum + source, n, [](float sum) { return sum; });
+  StagersOfBlock::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
+                       [](int bits) { return bits; });
 }
 
 // Stage what a tile has besides its graphs: its first graph, and rows of zeros after the last one.

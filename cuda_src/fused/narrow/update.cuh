@@ -8,7 +8,8 @@
 //   UpdateChunk; norms (n_chunks,) double; totals (2,) double: the epoch's loss and weight; rates as in fused_readout.
 // Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 10,060 parameters: 315
 //   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts, and where there are many
-//   parameters, a chunk has 128 elements.
+//   parameters, a chunk has 128 elements; 1,024 where large cohorts have eight partial sums or fewer, which a thread adds alone.
+//   In cohorts a warp stages a graph: 7 blocks a member.
 // Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -33,9 +34,10 @@ struct Job {
   int columns, packed_columns;    // columns of such a row
 };
 
-// A chunk of a job's elements, for a block: from `first` on, `width` elements per group of LANES threads.
+// A chunk of a job's elements, for a block: from `first` on, `width` elements per group of `lanes` threads. Lanes share the
+// partial sums of their elements: 1 or LANES.
 struct UpdateChunk {
-  int job, first, width, unused;
+  int job, first, width, lanes;
 };
 
 // Where an element is in a part and in `packed`.
@@ -102,20 +104,33 @@ __device__ __forceinline__ Elements<WIDTH> gradient_of(const Job& job, Place pla
   return sum;
 }
 
+// The same for all of at most LANES partial sums of a product, added in the order of the lanes.
+template <int WIDTH>
+__device__ __forceinline__ Elements<WIDTH> whole_gradient_of(const Job& job, Place place, int N) {
+  const int parts = min(job.parts, ceil_div(N, job.unit));
+  const float* right = job.right + place.row * job.columns + place.column;
+  Elements<WIDTH> value[LANES] = {}, sum = {};
+#pragma unroll
+  for (int s = 0; s < LANES; ++s)
+    if (s < parts) value[s] = Elements<WIDTH>::load(right + static_cast<long long>(s) * job.right_stride);
+#pragma unroll
+  for (int s = 0; s < LANES; ++s) sum.add(value[s]);
+  return sum;
+}
+
 struct NarrowUpdateParams {
   UpdateParams common;
   const Job* jobs;
   const Stage* stage;
 };
 
-constexpr int UPDATE_GROUPS = UPDATE_THREADS / LANES;  // of threads, each with neighbouring elements
-
-// UPDATE_GROUPS times WIDTH elements of one job. A sum over lanes is in shared memory, lane by lane.
-template <int WIDTH>
+// The elements of a chunk. A sum over lanes is in shared memory, lane by lane.
+template <int WIDTH, int OWN_LANES = LANES>
 __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, const UpdateChunk& chunk, int number,
                                              const Job& job, const Progress& at, float* of_thread) {
   const UpdateParams& of = params.common;
   // Before the wait: kernels before the previous one wrote everything but the gradients.
+  constexpr int UPDATE_GROUPS = UPDATE_THREADS / OWN_LANES;  // of threads, each with neighbouring elements
   const int group = threadIdx.x % UPDATE_GROUPS, lane = threadIdx.x / UPDATE_GROUPS;
   const int e = chunk.first + WIDTH * group, i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
@@ -136,6 +151,8 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     if (owns) gradient = gradient.load(of.members.of_model(of.gradients) + i);
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
+  } else if constexpr (OWN_LANES == 1) {
+    if (exists) gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
   } else {
     if (exists)
       gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)
@@ -171,7 +188,7 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
   if (number < 0) {  // first: they follow the longest chain of pointers before their wait
     bool is_waiting = true;
-    stage_batch(*of.members.of_step(params.stage), blockIdx.x, n_stages, [&] {
+    stage_batch<Stagers<SHARES_LAUNCHES>>(*of.members.of_step(params.stage), blockIdx.x, n_stages, [&] {
       if (is_waiting) wait_for_previous();
       is_waiting = false;
     });
@@ -182,7 +199,9 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const UpdateChunk chunk = static_cast<const UpdateChunk*>(of.chunks)[number];
   const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);
-  if (HAS_WIDE_CHUNKS && chunk.width == 4) {
+  if (SHARES_LAUNCHES && HAS_WIDE_CHUNKS && chunk.lanes == 1) {
+    update_chunk<4, 1>(params, chunk, number, job, at, of_thread);
+  } else if (HAS_WIDE_CHUNKS && chunk.width == 4) {
     update_chunk<4>(params, chunk, number, job, at, of_thread);
   } else {
     update_chunk<1>(params, chunk, number, job, at, of_thread);

@@ -1,16 +1,18 @@
-// Narrow phases in which a warp has a whole tile, for layers of 64 columns and 1 channel in large cohorts. No kernels here.
+// Narrow phases in which few warps have a whole tile, for layers of 64 columns and 1 channel in large cohorts. No kernels here.
 //
 // Parameters, results and their bits are those of `forward_phase` and `backward_phase`. There, all warps of a block share a
-// tile and meet at four barriers: a tile is done early, as a model alone needs. Here, a warp gathers its 16 rows and
-// multiplies them without any barrier: more work is done at once, as a cohort needs. Weights are in shared memory.
+// tile and meet at four barriers: a tile is done early, as a model alone needs. Here, a team of one, two or four warps
+// gathers its 16 rows and multiplies them, and waits for no other team: more work is done at once, as a cohort needs. A block
+// has as many warps in a team as still give each of its tiles a team. Weights are in shared memory.
 //
-// A lane owns rows lane / 8 + 4 j and columns 4 (lane % 8) … + 3, and these + 32. Sums have the order of fused/narrow/tile.cuh:
-// a product is the sum of SLICES slices, a sum over rows first adds rows r and r + 8, then r + 4, r + 2 and r + 1. Products that
-// it adds are rounded first: a multiply-add would have other bits.
-// Launch: 512 threads, members in z; the warps of all blocks of a member share its tiles. Batch 50 of 19 nodes, 64 members on 132
-//   multiprocessors: 60 tiles, 2 blocks a member. Batches with more tiles than partial sums run the phases of blocks.
-// Shared memory: dynamic; see `narrow.geometry.forward_of_warps`, which has room for both. Lanes read 8 x 16 bytes of a row of
-//   weights, 4 x 16 bytes of rows of the tile, K + 4 floats apart: no bank conflicts.
+// A lane owns four columns, or eight, of every fourth row of the tile, or every eighth (`Team`). Sums have the order of
+// fused/narrow/tile.cuh: a product is the sum of SLICES slices, a sum over rows first adds rows r and r + 8, then r + 4, r + 2 and
+// r + 1. Products that it adds are rounded first: a multiply-add would have other bits.
+// Launch: 512 threads, members in z; the teams of all blocks of a member share its tiles. Batch 50 of 19 nodes, 60 tiles, on 132
+//   multiprocessors: 64 members have 2 blocks and teams of a warp, 16 members 8 blocks and teams of two. Batches with more tiles
+//   than partial sums run the phases of blocks.
+// Shared memory: dynamic; see `narrow.geometry.forward_of_warps`, which has room for both. Half a warp reads 64 bytes of a row of
+//   weights, or 16 bytes of four rows of the tile, K + 4 floats apart: no bank conflicts.
 // Traffic and determinism: as the other phases.
 #pragma once
 
@@ -21,18 +23,81 @@ namespace fused {
 
 static_assert(SHARES_LAUNCHES, "a model alone runs the kernels of fused/narrow/step.cu");
 
-constexpr int LANE_ROWS = 4;                  // rows of a lane
-constexpr int LANE_QUADS = 2;                 // groups of four columns of a lane
 constexpr int TRANSPOSED_STRIDE = GROUP + 4;  // of transposed weights: the transposition has two-way bank conflicts
 constexpr int COLUMNS_OF_WARPS = 10 * GROUP;  // floats: columns of Y with dbeta / N and dgamma / N, and of Y_prev
+constexpr int ENTRIES_OF_ROW = 6;  // of A in shared memory, on average over a warp's rows; the others are in memory
+constexpr int ENTRIES_OF_WARPS = 2 * WARPS * TILE * ENTRIES_OF_ROW;  // floats: nodes and factors
+constexpr int MOST_RESTS = 16;                                       // rows k of W' beyond GROUP
+constexpr int MOST_OF_WARPS = GROUP + MOST_RESTS;                    // the largest K
 
-// The row of the tile, and the first column, of a lane's outputs.
-__device__ __forceinline__ int lane_row(int j) { return threadIdx.x % 32 / 8 + LANE_ROWS * j; }
-__device__ __forceinline__ int lane_column(int h) { return threadIdx.x % 8 * 4 + GROUP / LANE_QUADS * h; }
+// The warps that share a tile, and the outputs of a lane: ROWS rows of QUADS times four columns. Lanes that differ in bit 0 have
+// different rows, and those that differ in bit 1 different columns: so half a warp reads a quad of the tile, or of the weights,
+// from shared memory at once.
+template <int WARPS_OF_TILE>
+struct Team {
+  static constexpr int TEAMS = WARPS / WARPS_OF_TILE;
+  static constexpr int ROW_LANES = WARPS_OF_TILE == 4 ? 8 : 4, ROWS = TILE / ROW_LANES;
+  static constexpr int OWN_COLUMNS = GROUP / WARPS_OF_TILE;           // of a warp
+  static constexpr int QUADS = OWN_COLUMNS / (4 * (32 / ROW_LANES));  // of a lane
+  static constexpr int GATHERED = TILE / WARPS_OF_TILE;               // rows that a warp gathers
 
-// A lane's outputs of a tile: four columns of row lane_row(j) from column lane_column(h) on.
+  __device__ __forceinline__ static int number() { return threadIdx.x / (32 * WARPS_OF_TILE); }
+  __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % WARPS_OF_TILE; }
+  __device__ __forceinline__ static int row_lane() {
+    const int lane = threadIdx.x;
+    return (lane & 1) | (lane >> 2 & 2) | (ROW_LANES == 8 ? lane >> 2 & 4 : 0);
+  }
+  __device__ __forceinline__ static int row(int j) { return row_lane() + ROW_LANES * j; }
+  __device__ __forceinline__ static int column(int h) {
+    const int lane = threadIdx.x, own = (lane >> 1 & 3) | (ROW_LANES == 4 ? lane >> 2 & 4 : 0);
+    return warp() * OWN_COLUMNS + 4 * own + OWN_COLUMNS / QUADS * h;
+  }
+  // All lanes of the team wait. Barrier 0 is that of the block.
+  __device__ __forceinline__ static void wait() {
+    if constexpr (WARPS_OF_TILE == 1) {
+      __syncwarp();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(number() + 1), "n"(32 * WARPS_OF_TILE) : "memory");
+    }
+  }
+  // Sum over the rows of a column, of which this lane has ROWS, in the order of `sum_of_rows`; each of its lanes gets it.
+  __device__ __forceinline__ static float sum_of_rows(const float (&value)[ROWS]) {
+    float sum;
+    if constexpr (ROWS == 4) {
+      sum = __fadd_rn(__fadd_rn(value[0], value[2]), __fadd_rn(value[1], value[3]));
+    } else {
+      sum = __fadd_rn(value[0], value[1]);
+      sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, 16));
+    }
+    sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, 8));
+    return __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, 1));
+  }
+};
+
+// The warps of the largest teams of which a block has one for each of its tiles.
+__device__ __forceinline__ int warps_of_tile(int N, int blocks) {
+  const int tiles = ceil_div(ceil_div(N, TILE), blocks);
+  return tiles <= WARPS / 4 ? 4 : tiles <= WARPS / 2 ? 2 : 1;
+}
+
+// Call phase(Team<warps>()).
+template <class Phase>
+__device__ __forceinline__ void with_team(int warps, Phase phase) {
+  if (warps == 4) return phase(Team<4>());
+  if (warps == 2) return phase(Team<2>());
+  phase(Team<1>());
+}
+
+// The first row that this warp gathers, where block `block` of `blocks` has teams of `warps` warps.
+__device__ __forceinline__ int first_gathered(int block, int blocks, int warps) {
+  const int warp = threadIdx.x / 32, part = warp / warps * blocks + block;
+  return part * TILE + warp % warps * (TILE / warps);
+}
+
+// A lane's outputs of a tile: four columns of row Team::row(j) from column Team::column(h) on.
+template <class Team>
 struct LaneOutputs {
-  float of[LANE_ROWS][LANE_QUADS][4];
+  float of[Team::ROWS][Team::QUADS][4];
 
   __device__ __forceinline__ float4 quad(int j, int h) const {
     return make_float4(of[j][h][0], of[j][h][1], of[j][h][2], of[j][h][3]);
@@ -41,39 +106,42 @@ struct LaneOutputs {
   // tile (TILE, K) x weights (K, GROUP), in the order of `add_chunk` and `reduce_slices`.
   __device__ __forceinline__ void multiply(const float* tile, int tile_stride, const float* weights, int stride,
                                            int K) {
-    const float* rows = tile + lane_row(0) * tile_stride;
+    const float* rows = tile + Team::row(0) * tile_stride;
+    const float* columns = weights + Team::column(0);
 #pragma unroll
-    for (int j = 0; j < LANE_ROWS; ++j)
+    for (int j = 0; j < Team::ROWS; ++j)
 #pragma unroll
-      for (int h = 0; h < LANE_QUADS; ++h)
+      for (int h = 0; h < Team::QUADS; ++h)
 #pragma unroll
         for (int i = 0; i < 4; ++i) of[j][h][i] = 0.f;
 #pragma unroll 1
     for (int slice = 0; slice < SLICES; ++slice) {
-      float4 sum[LANE_ROWS][LANE_QUADS] = {};
-#pragma unroll 1
-      for (int k = 4 * slice; k < K; k += 4 * SLICES) {
-        float4 x[LANE_ROWS];
+      float4 sum[Team::ROWS][Team::QUADS] = {};
 #pragma unroll
-        for (int j = 0; j < LANE_ROWS; ++j)
-          x[j] = *reinterpret_cast<const float4*>(rows + LANE_ROWS * j * tile_stride + k);
+      for (int q = 0; q < FORWARD_QUADS; ++q) {
+        const int k = 4 * (slice + SLICES * q);
+        if (k >= K) break;
+        float4 x[Team::ROWS];
+#pragma unroll
+        for (int j = 0; j < Team::ROWS; ++j)
+          x[j] = *reinterpret_cast<const float4*>(rows + Team::ROW_LANES * j * tile_stride + k);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float4 w[LANE_QUADS];
+          float4 w[Team::QUADS];
 #pragma unroll
-          for (int h = 0; h < LANE_QUADS; ++h)
-            w[h] = *reinterpret_cast<const float4*>(weights + (k + i) * stride + lane_column(h));
+          for (int h = 0; h < Team::QUADS; ++h)
+            w[h] = *reinterpret_cast<const float4*>(columns + (k + i) * stride + Team::column(h) - Team::column(0));
 #pragma unroll
-          for (int j = 0; j < LANE_ROWS; ++j)
+          for (int j = 0; j < Team::ROWS; ++j)
 #pragma unroll
-            for (int h = 0; h < LANE_QUADS; ++h)
+            for (int h = 0; h < Team::QUADS; ++h)
               sum[j][h] = add_product(sum[j][h], i == 0 ? x[j].x : i == 1 ? x[j].y : i == 2 ? x[j].z : x[j].w, w[h]);
         }
       }
 #pragma unroll
-      for (int j = 0; j < LANE_ROWS; ++j)
+      for (int j = 0; j < Team::ROWS; ++j)
 #pragma unroll
-        for (int h = 0; h < LANE_QUADS; ++h) {
+        for (int h = 0; h < Team::QUADS; ++h) {
           of[j][h][0] += sum[j][h].x, of[j][h][1] += sum[j][h].y;
           of[j][h][2] += sum[j][h].z, of[j][h][3] += sum[j][h].w;
         }
@@ -83,74 +151,97 @@ struct LaneOutputs {
   // Store the first `rows` rows of a tile to `to` (TILE, GROUP).
   __device__ __forceinline__ void store(float* to, int rows) const {
 #pragma unroll
-    for (int j = 0; j < LANE_ROWS; ++j)
+    for (int j = 0; j < Team::ROWS; ++j)
 #pragma unroll
-      for (int h = 0; h < LANE_QUADS; ++h)
-        if (lane_row(j) < rows) *reinterpret_cast<float4*>(to + lane_row(j) * GROUP + lane_column(h)) = quad(j, h);
+      for (int h = 0; h < Team::QUADS; ++h)
+        if (Team::row(j) < rows) *reinterpret_cast<float4*>(to + Team::row(j) * GROUP + Team::column(h)) = quad(j, h);
   }
 };
 
-// Sum over the rows of a column, of which this lane has four, in the order of `sum_of_rows`; each of its lanes gets it.
-__device__ __forceinline__ float sum_of_lane_rows(const float (&value)[LANE_ROWS]) {
-  float sum = __fadd_rn(__fadd_rn(value[0], value[2]), __fadd_rn(value[1], value[3]));
-  sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, 16));
-  return __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, 8));
+// Store pairs of sums of four columns from Team::column(h) on to `to` (GROUP, 2); the lanes of row 0 do.
+template <class Team>
+__device__ __forceinline__ void store_pairs(float* to, int h, const float2 (&pairs)[4]) {
+  if (Team::row_lane() > 0) return;
+  float4* quads = reinterpret_cast<float4*>(to + 2 * Team::column(h));
+  quads[0] = make_float4(pairs[0].x, pairs[0].y, pairs[1].x, pairs[1].y);
+  quads[1] = make_float4(pairs[2].x, pairs[2].y, pairs[3].x, pairs[3].y);
 }
 
-// The warp's tile (TILE, GROUP) of sums over neighbours. Half a warp has a row, a lane four columns; entries are added in the order
-// of NeighbourActivations and NeighbourGradients. `Source::load` loads a neighbour; it is added with a factor.
-template <class Source>
-__device__ __forceinline__ void gather_tile(float* tile, int stride, const int* indptr, const int* indices,
-                                            const float* values, int first, int N, const Source& source) {
-  const int lane = threadIdx.x % 32, half = lane / 16, own = lane % 16, column = 4 * own;
-  const int place = lane <= TILE ? indptr[min(first + lane, N)] : 0;
+// ---- sums over neighbours ----
+
+// The entries of A in the rows that a warp gathers. They are copied to shared memory if at most ENTRIES_OF_ROW a row on average: then
+// a neighbour is one load from memory away.
+struct EntriesOfWarp {
+  int place;  // lane l: the place of the first entry of row l, from that of row 0 on; that of the last row is its end
+  const int* nodes;
+  const float* factors;
+
+  // `n_rows` rows from `first` on. `of_block` has room for the entries of TILE rows a warp.
+  __device__ __forceinline__ void load(float* of_block, int n_rows, const int* indptr, const int* indices,
+                                       const float* values, int first, int N) {
+    const int lane = threadIdx.x % 32, room = n_rows * ENTRIES_OF_ROW;
+    place = lane <= n_rows ? indptr[min(first + lane, N)] : 0;
+    const int begin = __shfl_sync(FULL_WARP, place, 0);
+    place -= begin;
+    nodes = indices + begin, factors = values + begin;
+    const int count = __shfl_sync(FULL_WARP, place, n_rows);
+    if (count > room) return;
+    float* held_factors = of_block + threadIdx.x / 32 * 2 * TILE * ENTRIES_OF_ROW;
+    int* held_nodes = reinterpret_cast<int*>(held_factors + room);
 #pragma unroll 1
-  for (int pair = 0; pair < TILE / 2; pair += Source::PAIRS) {
-    int begin[Source::PAIRS] = {}, n[Source::PAIRS] = {}, node[Source::PAIRS] = {};
-    float value[Source::PAIRS] = {};
-    typename Source::Neighbour near[Source::PAIRS][BATCH];
-    const auto read = [&](int u, int k) {
-      node[u] = k + own < n[u] ? indices[begin[u] + k + own] : 0;
-      value[u] = k + own < n[u] ? values[begin[u] + k + own] : 0.f;
-    };
+    for (int e = lane; e < count; e += 32) held_nodes[e] = nodes[e], held_factors[e] = factors[e];
+    nodes = held_nodes, factors = held_factors;
+    __syncwarp();
+  }
+};
+
+// A warp's rows of the tile (TILE, GROUP) of sums over neighbours. Half a warp has a row, a lane four columns; entries are added in
+// the order of NeighbourActivations and NeighbourGradients. `Source::load` loads a neighbour, `Source::term` is what is added with
+// a factor. `done(row, column, sum)` takes each quad of the tile.
+template <class Team, class Source, class Done>
+__device__ __forceinline__ void gather_rows(const EntriesOfWarp& entries, const Source& source, Done done) {
+  constexpr int ROWS_OF_WARP = Team::GATHERED,
+                PAIRS = Source::PAIRS < ROWS_OF_WARP / 2 ? Source::PAIRS : ROWS_OF_WARP / 2;
+  const int half = threadIdx.x % 32 / 16, column = 4 * (threadIdx.x % 16);
+#pragma unroll 1
+  for (int pair = 0; pair < ROWS_OF_WARP / 2; pair += PAIRS) {
+    int begin[PAIRS], n[PAIRS];
+    typename Source::Neighbour near[PAIRS][BATCH];
     const auto load = [&](int u, int k) {
 #pragma unroll
       for (int e = 0; e < BATCH; ++e) {
-        const int at = __shfl_sync(FULL_WARP, node[u], (k + e) % 16, 16) * GROUP + column;
-        near[u][e] = source.load(at, k + e < n[u]);
+        const bool exists = k + e < n[u];
+        near[u][e] = source.load(exists ? entries.nodes[begin[u] + k + e] * GROUP + column : 0, exists);
       }
     };
     const auto add = [&](float4& total, int u, int k) {
       float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
       for (int e = 0; e < BATCH; ++e) {
-        const float factor = __shfl_sync(FULL_WARP, value[u], (k + e) % 16, 16);
+        if (k + e >= n[u]) continue;
+        const float factor = entries.factors[begin[u] + k + e];
         const float4 term = source.term(near[u][e]);
-        if (k + e < n[u])
-          sum.x += factor * term.x, sum.y += factor * term.y, sum.z += factor * term.z, sum.w += factor * term.w;
+        sum.x += factor * term.x, sum.y += factor * term.y, sum.z += factor * term.z, sum.w += factor * term.w;
       }
       total = combine(total, sum);
     };
 #pragma unroll
-    for (int u = 0; u < Source::PAIRS; ++u) {
+    for (int u = 0; u < PAIRS; ++u) {
       const int row = 2 * (pair + u) + half;
-      begin[u] = __shfl_sync(FULL_WARP, place, row), n[u] = __shfl_sync(FULL_WARP, place, row + 1) - begin[u];
-      read(u, 0);
+      begin[u] = __shfl_sync(FULL_WARP, entries.place, row);
+      n[u] = __shfl_sync(FULL_WARP, entries.place, row + 1) - begin[u];
+      load(u, 0);
     }
 #pragma unroll
-    for (int u = 0; u < Source::PAIRS; ++u) load(u, 0);
-#pragma unroll
-    for (int u = 0; u < Source::PAIRS; ++u) {
+    for (int u = 0; u < PAIRS; ++u) {
       float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
       add(total, u, 0);
-      const int most = max(n[u], __shfl_xor_sync(FULL_WARP, n[u], 16));
 #pragma unroll 1
-      for (int k = BATCH; k < most; k += BATCH) {
-        if (k % 16 == 0) read(u, k);
+      for (int k = BATCH; k < n[u]; k += BATCH) {
         load(u, k);
         add(total, u, k);
       }
-      *reinterpret_cast<float4*>(tile + (2 * (pair + u) + half) * stride + column) = total;
+      done(Team::warp() * ROWS_OF_WARP + 2 * (pair + u) + half, column, total);
     }
   }
 }
@@ -182,7 +273,7 @@ struct Activations {
 
 // dY, recomputed from Y and G.
 struct Gradients {
-  static constexpr int PAIRS = 1;
+  static constexpr int PAIRS = 2;
   struct Neighbour {
     float4 y, g;
   };
@@ -224,154 +315,233 @@ struct OwnArrays {
 
 // ---- forward ----
 
+// Floats between rows of a tile of U.
+template <class Shape>
+__device__ constexpr int stride_of_tile() {
+  if constexpr (Shape::IS_FIRST) {
+    return MOST_OF_WARPS + 4;
+  } else {
+    return Shape::K + 4;
+  }
+}
+
+// Copy packed weights (K, GROUP) to shared memory; all loads are issued before the first is used.
+__device__ __forceinline__ void copy_weights_of_warps(float4* to, const float* packed, int K) {
+  constexpr int AT_ONCE = ceil_div(MOST_OF_WARPS * GROUP / 4, THREADS);
+  float4 held[AT_ONCE];
+#pragma unroll
+  for (int i = 0; i < AT_ONCE; ++i) {
+    const int e = threadIdx.x + i * THREADS;
+    if (e < K * GROUP / 4) held[i] = reinterpret_cast<const float4*>(packed)[e];
+  }
+#pragma unroll
+  for (int i = 0; i < AT_ONCE; ++i) {
+    const int e = threadIdx.x + i * THREADS;
+    if (e < K * GROUP / 4) to[e] = held[i];
+  }
+}
+
+// The teams' tiles of all blocks of a member, one after the other.
+template <class Team, class Shape>
+__device__ __forceinline__ void forward_tiles(const NarrowForwardParams& params, const Shape& shape,
+                                              const float* weights, const Columns& columns, float* tiles,
+                                              EntriesOfWarp entries, int N) {
+  const int K = shape.K, stride = stride_of_tile<Shape>(), quads = K / 4, lane = threadIdx.x % 32;
+  float* tile = tiles + Team::number() * TILE * stride;
+  const unsigned units = params.members.units_of_step();
+
+#pragma unroll 1
+  for (int part = Team::number() * gridDim.x + blockIdx.x; part * TILE < N; part += Team::TEAMS * gridDim.x) {
+    const OwnArrays own(units);
+    const int first = part * TILE, rows = min(TILE, N - first), own_row = Team::warp() * Team::GATHERED;
+    if constexpr (Shape::IS_FIRST) {  // x has rows up to the end of the last tile
+      const float* x = own(params.x) + (first + own_row) * params.x_stride;
+      constexpr int AT_ONCE = Team::GATHERED < 8 ? Team::GATHERED : 8;
+#pragma unroll 1
+      for (int at = 0; at < Team::GATHERED; at += AT_ONCE) {
+        float4 given[AT_ONCE];
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; ++r)
+          if (lane < quads) given[r] = reinterpret_cast<const float4*>(x + (at + r) * params.x_stride)[lane];
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; ++r)
+          if (lane < quads) reinterpret_cast<float4*>(tile + (own_row + at + r) * stride)[lane] = given[r];
+      }
+    } else {
+      if (part >= Team::TEAMS * gridDim.x)
+        entries.load(tiles + WARPS * TILE * stride, Team::GATHERED, own(params.indptr), own(params.indices),
+                     own(params.values), first + own_row, N);
+      float* u = own(params.u) + static_cast<long long>(first) * K;
+      const bool is_owner = lane < Team::GATHERED;
+      const float row_sum =
+          is_owner && own_row + lane < rows ? own(params.x)[(first + own_row + lane) * params.x_stride] : 0.f;
+      gather_rows<Team>(entries, Activations(own(params.y_prev), columns), [&](int row, int column, const float4& sum) {
+        *reinterpret_cast<float4*>(tile + row * stride + column) = sum;
+        if (params.u && row < rows) *reinterpret_cast<float4*>(u + row * K + column) = sum;  // for dW'
+      });
+      if (is_owner) {
+        const int row = own_row + lane;
+        const float4 end[2] = {make_float4(row_sum, 0.f, 0.f, 0.f), make_float4(0.f, 0.f, 0.f, 0.f)};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          reinterpret_cast<float4*>(tile + row * stride + GROUP)[h] = end[h];
+          if (params.u && row < rows) reinterpret_cast<float4*>(u + row * K + GROUP)[h] = end[h];
+        }
+      }
+    }
+    Team::wait();
+    LaneOutputs<Team> out;
+    out.multiply(tile, stride, weights, GROUP, K);
+    out.store(own(params.y) + first * GROUP, rows);
+    if (params.moments) {
+#pragma unroll
+      for (int h = 0; h < Team::QUADS; ++h) {
+        float2 moments[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float value[Team::ROWS], squares[Team::ROWS];
+#pragma unroll
+          for (int j = 0; j < Team::ROWS; ++j) value[j] = Team::row(j) < rows ? out.of[j][h][i] : 0.f;
+          const float sum = Team::sum_of_rows(value), mean = rows == TILE ? sum * (1.f / TILE) : sum / rows;
+#pragma unroll
+          for (int j = 0; j < Team::ROWS; ++j) {
+            const float distance = Team::row(j) < rows ? value[j] - mean : 0.f;
+            squares[j] = __fmul_rn(distance, distance);
+          }
+          moments[i] = make_float2(0.f, 0.f);
+          join_rows(moments[i], mean, Team::sum_of_rows(squares), rows, 0);
+        }
+        store_pairs<Team>(own(params.moments) + part * 2 * GROUP, h, moments);
+      }
+    }
+    Team::wait();  // the tile may be overwritten
+  }
+}
+
 template <class Shape>
 __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams& params, float4* shared4) {
   const Shape shape(params);
-  const int K = shape.K, stride = K + 4, block = blockIdx.x, lane = threadIdx.x % 32;
+  const int K = shape.K, block = blockIdx.x;
   float* weights = reinterpret_cast<float*>(shared4);  // (K, GROUP)
   const Columns columns = columns_at(weights + K * GROUP, GROUP);
-  float* scratch = weights + K * GROUP + COLUMNS_OF_WARPS;  // then tiles (WARPS, TILE, K + 4)
-  float* tile = scratch + threadIdx.x / 32 * TILE * stride;
+  float* tiles = weights + K * GROUP + COLUMNS_OF_WARPS;  // (WARPS, TILE, stride); before, scratch of the reduction
+  const auto own = [&](auto* first) { return params.members.of_step(first); };
 
   if (Shape::IS_FIRST) wait_for_previous();  // for the update, which writes weights and batch
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (N > params.parts * TILE) return forward_phase<Shape>(params, shared4);  // several tiles a part
   if (block > 0 && block * TILE >= N) return;                                 // makes room for the next kernel
-  const float4* packed = reinterpret_cast<const float4*>(params.members.of_step(params.packed));
-#pragma unroll 4
-  for (int e = threadIdx.x; e < K * GROUP / 4; e += THREADS) shared4[e] = packed[e];
-  if (!Shape::IS_FIRST) wait_for_previous();
-  if (block * TILE >= N) return;
-  if (!Shape::IS_FIRST) set_columns(columns, scratch, params.statistics_prev(), N, GROUP, block == 0);
-  __syncthreads();  // weights and columns are filled
-  const unsigned units = params.members.units_of_step();
-
-#pragma unroll 1
-  for (int part = threadIdx.x / 32 * gridDim.x + block; part * TILE < N; part += WARPS * gridDim.x) {
-    const OwnArrays own(units);
-    const int first = part * TILE, rows = min(TILE, N - first), quads = K / 4;
-    if constexpr (Shape::IS_FIRST) {  // x has rows up to the end of the last tile
-      const float* x = own(params.x) + first * params.x_stride;
-#pragma unroll 8
-      for (int r = 0; r < TILE; ++r)
-        if (lane < quads)
-          reinterpret_cast<float4*>(tile + r * stride)[lane] =
-              reinterpret_cast<const float4*>(x + r * params.x_stride)[lane];
-    } else {
-      const float row_sum = lane < rows ? own(params.x)[(first + lane) * params.x_stride] : 0.f;
-      gather_tile(tile, stride, own(params.indptr), own(params.indices), own(params.values), first, N,
-                  Activations(own(params.y_prev), columns));
-      if (lane < TILE) {
-        float4* end = reinterpret_cast<float4*>(tile + lane * stride + GROUP);
-        end[0] = make_float4(row_sum, 0.f, 0.f, 0.f), end[1] = make_float4(0.f, 0.f, 0.f, 0.f);
-      }
-    }
-    __syncwarp();
-    LaneOutputs out;
-    out.multiply(tile, stride, weights, GROUP, K);
-    out.store(own(params.y) + first * GROUP, rows);
-    if (params.moments) {
-#pragma unroll
-      for (int h = 0; h < LANE_QUADS; ++h)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float value[LANE_ROWS], squares[LANE_ROWS];
-#pragma unroll
-          for (int j = 0; j < LANE_ROWS; ++j) value[j] = lane_row(j) < rows ? out.of[j][h][i] : 0.f;
-          const float mean = sum_of_lane_rows(value) / rows;
-#pragma unroll
-          for (int j = 0; j < LANE_ROWS; ++j) {
-            const float distance = lane_row(j) < rows ? value[j] - mean : 0.f;
-            squares[j] = __fmul_rn(distance, distance);
-          }
-          const float sum = sum_of_lane_rows(squares);
-          float2 moments = make_float2(0.f, 0.f);
-          join_rows(moments, mean, sum, rows, 0);
-          if (lane_row(0) == 0)
-            reinterpret_cast<float2*>(own(params.moments))[part * GROUP + lane_column(h) + i] = moments;
-        }
-    }
-    if constexpr (!Shape::IS_FIRST) {
-      if (params.u) {  // for dW'
-        float4* u = reinterpret_cast<float4*>(own(params.u) + first * K);
-#pragma unroll 3
-        for (int e = lane; e < rows * quads; e += 32)
-          u[e] = reinterpret_cast<const float4*>(tile + e / quads * stride)[e % quads];
-      }
-    }
-    __syncwarp();  // the tile may be overwritten
+  copy_weights_of_warps(shared4, own(params.packed), K);
+  const int warps = warps_of_tile(N, gridDim.x);
+  EntriesOfWarp entries = {};
+  if (!Shape::IS_FIRST) {
+    entries.load(tiles + WARPS * TILE * stride_of_tile<Shape>(), TILE / warps, own(params.indptr), own(params.indices),
+                 own(params.values), first_gathered(block, gridDim.x, warps), N);
+    wait_for_previous();
   }
+  if (block * TILE >= N) return;
+  if (!Shape::IS_FIRST) set_columns(columns, tiles, params.statistics_prev(), N, GROUP, block == 0);
+  __syncthreads();  // weights and columns are filled
+  with_team(warps,
+            [&](auto team) { forward_tiles<decltype(team)>(params, shape, weights, columns, tiles, entries, N); });
 }
 
 // ---- backward ----
 
+template <class Team>
+__device__ __forceinline__ void backward_tiles(const NarrowBackwardParams& params, const OfY& of, const Columns& prev,
+                                               const float* weights, float* tiles, EntriesOfWarp entries, int N,
+                                               int block) {
+  constexpr int STRIDE = GROUP + 4;
+  float* tile = tiles + Team::number() * TILE * STRIDE;
+  const unsigned units = params.members.units_of_step();
+
+#pragma unroll 1
+  for (int part = Team::number() * params.dx_blocks + block; part * TILE < N; part += Team::TEAMS * params.dx_blocks) {
+    const OwnArrays own(units);
+    const int first = part * TILE, rows = min(TILE, N - first);
+    if (part >= Team::TEAMS * params.dx_blocks)
+      entries.load(tiles + WARPS * TILE * STRIDE, Team::GATHERED, own(params.t_indptr), own(params.t_indices),
+                   own(params.t_values), first + Team::warp() * Team::GATHERED, N);
+    gather_rows<Team>(entries, Gradients(of), [&](int row, int column, const float4& sum) {
+      *reinterpret_cast<float4*>(tile + row * STRIDE + column) = sum;
+    });
+    Team::wait();
+    LaneOutputs<Team> out;  // dZ_prev, then G_prev
+    out.multiply(tile, STRIDE, weights, TRANSPOSED_STRIDE, GROUP);
+    const float* y_prev = own(params.y_prev) + first * GROUP;
+#pragma unroll
+    for (int h = 0; h < Team::QUADS; ++h) {
+      float y[Team::ROWS][4] = {};
+#pragma unroll
+      for (int j = 0; j < Team::ROWS; ++j)
+        if (Team::row(j) < rows) {
+          const float4 given = *reinterpret_cast<const float4*>(y_prev + Team::row(j) * GROUP + Team::column(h));
+          y[j][0] = given.x, y[j][1] = given.y, y[j][2] = given.z, y[j][3] = given.w;
+        }
+      float2 sums[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Column column = prev.column(Team::column(h) + i);
+        float g[Team::ROWS], g_x_hat[Team::ROWS];
+#pragma unroll
+        for (int j = 0; j < Team::ROWS; ++j) {
+          const bool exists = Team::row(j) < rows, is_open = exists && column.normal(y[j][i]) > 0.f;
+          g[j] = out.of[j][h][i] = is_open ? out.of[j][h][i] : 0.f;
+          g_x_hat[j] = exists ? __fmul_rn(g[j], column.x_hat(y[j][i])) : 0.f;
+        }
+        const float2 own_sums = make_float2(Team::sum_of_rows(g), Team::sum_of_rows(g_x_hat));
+        sums[i] = combine(make_float2(0.f, 0.f), own_sums);
+      }
+      if (params.sums_prev) store_pairs<Team>(own(params.sums_prev) + part * 2 * GROUP, h, sums);
+    }
+    out.store(own(params.g_prev) + first * GROUP, rows);
+    Team::wait();  // the tile may be overwritten
+  }
+}
+
+// Copy packed weights (GROUP, GROUP) to shared memory, transposed: (GROUP, TRANSPOSED_STRIDE). A warp copies 8 x 16 at a time.
+__device__ __forceinline__ void copy_transposed_weights(float* to, const float* packed) {
+  constexpr int AT_ONCE = GROUP * GROUP / (8 * 16) / WARPS;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto row = [&](int i) { return (warp + i * WARPS) % 8 * 8 + lane % 8; };
+  const auto column = [&](int i) { return ((warp + i * WARPS) / 8 * 4 + lane / 8) * 4; };
+  float4 held[AT_ONCE];
+#pragma unroll
+  for (int i = 0; i < AT_ONCE; ++i) held[i] = *reinterpret_cast<const float4*>(packed + row(i) * GROUP + column(i));
+#pragma unroll
+  for (int i = 0; i < AT_ONCE; ++i) {
+    float* own = to + column(i) * TRANSPOSED_STRIDE + row(i);
+    own[0] = held[i].x, own[TRANSPOSED_STRIDE] = held[i].y;
+    own[2 * TRANSPOSED_STRIDE] = held[i].z, own[3 * TRANSPOSED_STRIDE] = held[i].w;
+  }
+}
+
 // Blocks that compute G_prev.
 __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
-  constexpr int STRIDE = GROUP + 4;
-  const int N = params.members.of_step(params.size)[BatchSize::N], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && block * TILE >= N) return;     // makes room for the next kernel
   float* weights = reinterpret_cast<float*>(shared4);  // W^T (GROUP, TRANSPOSED_STRIDE)
   const OfY of = of_y_at(weights + GROUP * TRANSPOSED_STRIDE, params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
   const Columns prev = columns_at(of.dgamma + GROUP, GROUP);
-  float* scratch = weights + GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS;  // then tiles
-  float* tile = scratch + warp * TILE * STRIDE;                             // of V
+  float* tiles = weights + GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS;  // of V; before, scratch of the reductions
+  const auto own = [&](auto* first) { return params.members.of_step(first); };
 
-  // Kernels before the previous one wrote weights and the previous layer's statistics.
-#pragma unroll
-  for (int of_block = warp; of_block < GROUP / 2; of_block += WARPS) {  // of 8 x 16 weights
-    const int f = of_block % 8 * 8 + lane % 8, p = (of_block / 8 * 4 + lane / 8) * 4;
-    const float4 w = *reinterpret_cast<const float4*>(params.members.of_step(params.packed) + f * GROUP + p);
-    float* to = weights + p * TRANSPOSED_STRIDE + f;
-    to[0] = w.x, to[TRANSPOSED_STRIDE] = w.y, to[2 * TRANSPOSED_STRIDE] = w.z, to[3 * TRANSPOSED_STRIDE] = w.w;
-  }
-  set_columns(prev, scratch, params.statistics_prev(), N, GROUP, false);
+  // Kernels before the previous one wrote weights, batch and the previous layer's statistics.
+  const int warps = warps_of_tile(N, params.dx_blocks);
+  EntriesOfWarp entries;
+  entries.load(tiles + WARPS * TILE * (GROUP + 4), TILE / warps, own(params.t_indptr), own(params.t_indices),
+               own(params.t_values), first_gathered(block, params.dx_blocks, warps), N);
+  copy_transposed_weights(weights, own(params.packed));
+  set_columns(prev, tiles, params.statistics_prev(), N, GROUP, false);
   wait_for_previous();
   if (block * TILE >= N) return;
-  set_backward(of, scratch, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
+  set_backward(of, tiles, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
                params.members.of_step(params.sums), params.sums_in_use(N), N, GROUP);
   __syncthreads();  // weights and columns are filled
-  const unsigned units = params.members.units_of_step();
-
-#pragma unroll 1
-  for (int part = warp * params.dx_blocks + block; part * TILE < N; part += WARPS * params.dx_blocks) {
-    const OwnArrays own(units);
-    const int first = part * TILE, rows = min(TILE, N - first);
-    gather_tile(tile, STRIDE, own(params.t_indptr), own(params.t_indices), own(params.t_values), first, N,
-                Gradients(of));
-    __syncwarp();
-    LaneOutputs out;  // dZ_prev, then G_prev
-    out.multiply(tile, STRIDE, weights, TRANSPOSED_STRIDE, GROUP);
-    const float* y_prev = own(params.y_prev) + first * GROUP;
-#pragma unroll
-    for (int h = 0; h < LANE_QUADS; ++h) {
-      float y[LANE_ROWS][4] = {};
-#pragma unroll
-      for (int j = 0; j < LANE_ROWS; ++j)
-        if (lane_row(j) < rows) {
-          const float4 given = *reinterpret_cast<const float4*>(y_prev + lane_row(j) * GROUP + lane_column(h));
-          y[j][0] = given.x, y[j][1] = given.y, y[j][2] = given.z, y[j][3] = given.w;
-        }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int f = lane_column(h) + i;
-        const Column column = prev.column(f);
-        float g[LANE_ROWS], g_x_hat[LANE_ROWS];
-#pragma unroll
-        for (int j = 0; j < LANE_ROWS; ++j) {
-          const bool exists = lane_row(j) < rows, is_open = exists && column.normal(y[j][i]) > 0.f;
-          g[j] = out.of[j][h][i] = is_open ? out.of[j][h][i] : 0.f;
-          g_x_hat[j] = exists ? __fmul_rn(g[j], column.x_hat(y[j][i])) : 0.f;
-        }
-        const float sum = sum_of_lane_rows(g), sum_x_hat = sum_of_lane_rows(g_x_hat);
-        if (lane_row(0) == 0 && params.sums_prev)
-          reinterpret_cast<float2*>(own(params.sums_prev))[part * GROUP + f] =
-              combine(make_float2(0.f, 0.f), make_float2(sum, sum_x_hat));
-      }
-    }
-    out.store(own(params.g_prev) + first * GROUP, rows);
-    __syncwarp();  // the tile may be overwritten
-  }
+  with_team(warps,
+            [&](auto team) { backward_tiles<decltype(team)>(params, of, prev, weights, tiles, entries, N, block); });
 }
 
 }  // namespace fused

@@ -1,12 +1,14 @@
 // The gradient of the weights, dW' = U^T dY, for layers of 64 columns and 1 channel in large cohorts. No kernels here.
 //
-// Parameters, results and their bits are those of `backward_dw`. There, a block has a sum of dW' and 288 of its threads multiply.
-// Here, a block has GROUPS sums at once: a group of four warps owns a sum and waits for no other, so that groups multiply while
-// others load. A thread owns four columns p of up to 4 OWN_QUADS + OWN_RESTS rows k.
-// Launch: 512 threads, members in z; the groups of all blocks of a member share its sums. 64 members on 132 multiprocessors: eight
-//   sums, 2 blocks a member. K is at most MOST_OF_WARPS.
-// Shared memory: dynamic; see `narrow.geometry.backward_of_warps`. 16 neighbouring lanes read 256 bytes of a row of dY, and all of
-//   them the same 16 bytes of a row of U.
+// Parameters, results and their bits are those of `backward_dw`. There, a block has a tile of a sum of dW' at a time, and 288 of
+// its threads multiply. Here, a group of four, eight or sixteen warps owns a sum and waits for no other: a block has as many
+// groups as sums. In small cohorts two or four blocks share the columns of a sum. Four warps load a tile, so a group loads one,
+// two or four at once, the next ones while it multiplies.
+// Launch: 512 threads, members in z; the groups of all blocks of a member share its sums. Eight sums: 64 members on 132
+//   multiprocessors have 2 blocks and groups of four warps, 16 members 8 blocks and groups of sixteen, four members 32 blocks.
+//   `dw_blocks` is at most `dw_sums`, or twice or four times as many. K is at most MOST_OF_WARPS.
+// Shared memory: dynamic; see `narrow.geometry.backward_of_warps`. Half a warp reads 128 bytes of a row of dY, or less, and 16 bytes
+//   for each of its rows k of a row of U.
 // Traffic and determinism: as `backward_dw`.
 #pragma once
 
@@ -14,119 +16,212 @@
 
 namespace fused {
 
-constexpr int GROUP_WARPS = 4, GROUP_THREADS = 32 * GROUP_WARPS;
-constexpr int GROUPS = WARPS / GROUP_WARPS;                  // of a block, each with a sum
-constexpr int BUFFERS = 2;                                   // tiles of a group: one barrier a tile
-constexpr int K_OWNERS = GROUP_THREADS / 16;                 // threads with the same columns share K
-constexpr int OWN_QUADS = GROUP / (4 * K_OWNERS);            // of rows k below GROUP
-constexpr int OWN_RESTS = 2;                                 // single rows k from GROUP on
-constexpr int MOST_OF_WARPS = GROUP + OWN_RESTS * K_OWNERS;  // the largest K
+constexpr int STAGING_WARPS = 4;                                   // that load a tile
+constexpr int STAGED_ROWS = TILE / STAGING_WARPS;                  // of a warp
+constexpr int BUFFERS = 2;                                         // one barrier for each time that a group loads tiles
+constexpr int TILES_IN_BUFFERS = BUFFERS * WARPS / STAGING_WARPS;  // of all groups of a block
+constexpr int U_STRIDE = MOST_OF_WARPS + 4;
 constexpr int DY_STRIDE = GROUP + 4;
 
-// All threads of a group wait. Barrier 0 is that of the block.
-__device__ __forceinline__ void group_barrier(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
-}
+// The warps that have a sum.
+template <int GROUP_WARPS>
+struct WarpGroup {
+  static constexpr int GROUP_THREADS = 32 * GROUP_WARPS, GROUPS = WARPS / GROUP_WARPS;
+  static constexpr int TILES_AT_ONCE = GROUP_WARPS / STAGING_WARPS;
 
-// A thread's outputs: four columns of rows 4 owner + 32 q … + 3, q < OWN_QUADS, and of rows GROUP + owner + 8 j.
-struct WeightGradients {
-  float4 of[4 * OWN_QUADS + OWN_RESTS];
-
-  __device__ __forceinline__ static int owner() { return threadIdx.x % GROUP_THREADS / 16; }
-  __device__ __forceinline__ static int row(int k) {
-    return k < 4 * OWN_QUADS ? k / 4 * 4 * K_OWNERS + 4 * owner() + k % 4
-                             : GROUP + (k - 4 * OWN_QUADS) * K_OWNERS + owner();
-  }
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int k = 0; k < 4 * OWN_QUADS + OWN_RESTS; ++k) of[k] = make_float4(0.f, 0.f, 0.f, 0.f);
-  }
-  // Add the product of the tiles of U (TILE, u_stride) and dY (TILE, DY_STRIDE).
-  __device__ __forceinline__ void add(const float* u, int u_stride, const float* dy, int K) {
-#pragma unroll 2
-    for (int r = 0; r < TILE; ++r) {
-      const float4 b = reinterpret_cast<const float4*>(dy + r * DY_STRIDE)[threadIdx.x % 16];
-#pragma unroll
-      for (int q = 0; q < OWN_QUADS; ++q) {
-        if (row(4 * q) >= K) continue;
-        const float4 a = *reinterpret_cast<const float4*>(u + r * u_stride + row(4 * q));
-        of[4 * q] = add_product(of[4 * q], a.x, b), of[4 * q + 1] = add_product(of[4 * q + 1], a.y, b);
-        of[4 * q + 2] = add_product(of[4 * q + 2], a.z, b), of[4 * q + 3] = add_product(of[4 * q + 3], a.w, b);
-      }
-#pragma unroll
-      for (int k = 4 * OWN_QUADS; k < 4 * OWN_QUADS + OWN_RESTS; ++k)
-        if (row(k) < K) of[k] = add_product(of[k], u[r * u_stride + row(k)], b);
-    }
-  }
-  __device__ __forceinline__ void join(const WeightGradients& other) {
-#pragma unroll
-    for (int k = 0; k < 4 * OWN_QUADS + OWN_RESTS; ++k) of[k] = combine(of[k], other.of[k]);
-  }
-  __device__ __forceinline__ void store(float* to, int K) const {
-#pragma unroll
-    for (int k = 0; k < 4 * OWN_QUADS + OWN_RESTS; ++k)
-      if (row(k) < K) reinterpret_cast<float4*>(to + row(k) * GROUP)[threadIdx.x % 16] = of[k];
+  __device__ __forceinline__ static int number() { return threadIdx.x / GROUP_THREADS; }
+  // All threads of the group wait. Barrier 0 is that of the block.
+  __device__ __forceinline__ static void wait() {
+    asm volatile("bar.sync %0, %1;" ::"r"(number() + 1), "n"(GROUP_THREADS) : "memory");
   }
 };
 
-// Blocks that compute dW'; `block` of `params.dw_blocks`.
+// A sum of dW' of one of several groups of a block. A thread has four columns of OWN_ROWS + OWN_RESTS rows k. Lanes that differ in
+// bit 0 have different rows k, so that half a warp reads a row of dY from shared memory at once.
+template <int GROUP_WARPS, int RESTS>
+struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
+  static constexpr int OWNERS = 2 * GROUP_WARPS;                          // threads with the same columns share K
+  static constexpr int OWN_ROWS = GROUP / OWNERS;                         // of the rows k below GROUP
+  static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);               // of the rows k from GROUP on
+  static constexpr int ROWS_AT_ONCE = OWN_ROWS + OWN_RESTS < 10 ? 2 : 1;  // of a tile; as registers allow
+  static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
+  float4 of[OWN_ROWS + OWN_RESTS];
+
+  __device__ __forceinline__ GradientOfGroup(int, int) : of() {}
+  __device__ __forceinline__ static int owner() {
+    return threadIdx.x / 32 % GROUP_WARPS * 2 + static_cast<int>(threadIdx.x & 1);
+  }
+  __device__ __forceinline__ static int quad() { return threadIdx.x / 2 % 16; }  // of columns
+  __device__ __forceinline__ static int row(int k) {
+    return k < OWN_ROWS ? k / 4 * 4 * OWNERS + 4 * owner() + k % 4 : GROUP + (k - OWN_ROWS) * OWNERS + owner();
+  }
+  // Add the product of the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE). Outputs of rows k from K on are not stored.
+  __device__ __forceinline__ void add(const float* u, const float* dy, int) {
+    float4 sum[OWN_ROWS + OWN_RESTS] = {};
+#pragma unroll ROWS_AT_ONCE
+    for (int r = 0; r < TILE; ++r) {
+      const float4 b = reinterpret_cast<const float4*>(dy + r * DY_STRIDE)[quad()];
+#pragma unroll
+      for (int k = 0; k < OWN_ROWS; k += 4) {
+        const float4 a = *reinterpret_cast<const float4*>(u + r * U_STRIDE + row(k));
+        sum[k] = add_product(sum[k], a.x, b), sum[k + 1] = add_product(sum[k + 1], a.y, b);
+        sum[k + 2] = add_product(sum[k + 2], a.z, b), sum[k + 3] = add_product(sum[k + 3], a.w, b);
+      }
+#pragma unroll
+      for (int k = OWN_ROWS; k < OWN_ROWS + OWN_RESTS; ++k)
+        if (RESTS % OWNERS == 0 || owner() < RESTS) sum[k] = add_product(sum[k], u[r * U_STRIDE + row(k)], b);
+    }
+#pragma unroll
+    for (int k = 0; k < OWN_ROWS + OWN_RESTS; ++k) of[k] = combine(of[k], sum[k]);
+  }
+  __device__ __forceinline__ void store(float* to, int K) const {
+#pragma unroll
+    for (int k = 0; k < OWN_ROWS + OWN_RESTS; ++k)
+      if (row(k) < K) reinterpret_cast<float4*>(to + row(k) * GROUP)[quad()] = of[k];
+  }
+};
+
+// The only sum of a block, or its share `split` of the columns of a sum that `splits` blocks have. A thread has 4 x 4 outputs, so that
+// few warps multiply much; the others only load. Lanes that differ in bit 0 have different rows k, in bit 1 different columns.
+struct GradientOfBlock : WarpGroup<WARPS> {
+  float4 of[4];
+  int k, p;  // the first row and column of the outputs
+
+  __device__ __forceinline__ GradientOfBlock(int split, int splits) : of() {
+    const int quads = GROUP / 4 / splits, lane = threadIdx.x % 32;
+    k = 4 * (threadIdx.x / 32 * (32 / quads) + lane / 2 / quads * 2 + lane % 2);
+    p = 4 * (split * quads + lane / 2 % quads);
+  }
+  // As GradientOfGroup::add.
+  __device__ __forceinline__ void add(const float* u, const float* dy, int K) {
+    if (k >= K) return;
+    float4 sum[4] = {};
+#pragma unroll 4
+    for (int r = 0; r < TILE; ++r) {
+      const float4 a = *reinterpret_cast<const float4*>(u + r * U_STRIDE + k);
+      const float4 b = *reinterpret_cast<const float4*>(dy + r * DY_STRIDE + p);
+      sum[0] = add_product(sum[0], a.x, b), sum[1] = add_product(sum[1], a.y, b);
+      sum[2] = add_product(sum[2], a.z, b), sum[3] = add_product(sum[3], a.w, b);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of[i] = combine(of[i], sum[i]);
+  }
+  __device__ __forceinline__ void store(float* to, int K) const {
+    if (k >= K) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) *reinterpret_cast<float4*>(to + (k + i) * GROUP + p) = of[i];
+  }
+};
+
+// A warp's rows of a tile on their way to shared memory: rows of U, and of Y and G, of which half a warp has one each.
+struct StagedRows {
+  float4 u[STAGED_ROWS];
+  Gradients::Neighbour near[STAGED_ROWS / 2];
+  int first;  // the warp's first row
+
+  __device__ __forceinline__ static int row() { return threadIdx.x / 32 % STAGING_WARPS * STAGED_ROWS; }
+  __device__ __forceinline__ static int near_row(int t) { return row() + 2 * t + threadIdx.x % 32 / 16; }
+
+  // Load the rows of the tile from row `of_tile` on: of U and Y, which kernels before the previous one wrote, and of G.
+  __device__ __forceinline__ void load_u(const float* from_u, const float* y, int of_tile, int N, int K) {
+    const int lane = threadIdx.x % 32;
+    first = of_tile;
+#pragma unroll
+    for (int r = 0; r < STAGED_ROWS; ++r)
+      u[r] = load_quad(from_u + (first + row() + r) * K + 4 * lane, first + row() + r < N && 4 * lane < K);
+#pragma unroll
+    for (int t = 0; t < STAGED_ROWS / 2; ++t)
+      near[t].y = load_quad(y + (first + near_row(t)) * GROUP + 4 * (lane % 16), first + near_row(t) < N);
+  }
+  __device__ __forceinline__ void load_g(const float* g, int N) {
+#pragma unroll
+    for (int t = 0; t < STAGED_ROWS / 2; ++t)
+      near[t].g = load_quad(g + (first + near_row(t)) * GROUP + 4 * (threadIdx.x % 16), first + near_row(t) < N);
+  }
+  // Store them in the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE); rows beyond the last are 0.
+  __device__ __forceinline__ void store(float* to_u, float* dy, const OfY& of, int N, int K) const {
+    const Gradients source(of);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < STAGED_ROWS; ++r)
+      if (4 * lane < K) reinterpret_cast<float4*>(to_u + (row() + r) * U_STRIDE)[lane] = u[r];
+#pragma unroll
+    for (int t = 0; t < STAGED_ROWS / 2; ++t)
+      reinterpret_cast<float4*>(dy + near_row(t) * DY_STRIDE)[lane % 16] =
+          first + near_row(t) < N ? source.term(near[t]) : make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+};
+
+// Rows k of dW' beyond GROUP; the data set determines those of the first layer.
 template <class Shape>
-__device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
-  const Shape shape(params);
-  const int N = params.members.of_step(params.size)[BatchSize::N], K = shape.K, u_stride = K + 4, quads = K / 4;
-  if (blockIdx.x > 0 && block * TILE >= N) return;  // makes room for the next kernel
-  const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
-                         params.members.of_step(params.g), GROUP);
+__device__ constexpr int rests_of() {
+  if constexpr (Shape::IS_FIRST) {
+    return MOST_RESTS;
+  } else {
+    return Shape::K - GROUP;
+  }
+}
+
+// Blocks that compute dW', with a Gradient for each group; `block` of `params.dw_blocks`.
+template <class Gradient, class Shape>
+__device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams& params, const Shape& shape,
+                                                      const OfY& of, int N, int block) {
+  constexpr bool IS_PREFETCHED = Gradient::TILES_AT_ONCE > 1;  // else there are no registers for it, but other groups
+  constexpr int FLOATS = TILE * (U_STRIDE + DY_STRIDE);        // of a tile of both
+  const int K = shape.K, step = params.dw_sums * TILE;
+  const int own_tile = threadIdx.x / 32 / STAGING_WARPS % Gradient::TILES_AT_ONCE;
+  const int split = block / params.dw_sums, splits = max(1, params.dw_blocks / params.dw_sums);
+  const int first_sum = Gradient::number() * params.dw_blocks + block % params.dw_sums;
   float* scratch = of.dgamma + GROUP;  // then tiles of U and dY
-  const int group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x / 32 % GROUP_WARPS, lane = threadIdx.x % 32;
-  const int floats = TILE * (u_stride + DY_STRIDE);  // of a buffer
+  const float* from_u = params.members.of_step(params.u);
+  StagedRows rows;
+  if (IS_PREFETCHED) rows.load_u(from_u, of.y, first_sum * TILE + own_tile * step, N, K);
   wait_for_previous();
-  if (block * TILE >= N) return;
+  if (block % params.dw_sums * TILE >= N) return;
+  if (IS_PREFETCHED) rows.load_g(of.g, N);
   set_backward(of, scratch, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
                params.members.of_step(params.sums), params.sums_in_use(N), N, GROUP);
   __syncthreads();  // columns are filled
 
-  const float* from_u = params.members.of_step(params.u);
+  float* buffers = scratch + Gradient::number() * BUFFERS * Gradient::TILES_AT_ONCE * FLOATS;
   int buffer = 0;
 #pragma unroll 1
-  for (int s = group * params.dw_blocks + block; s < params.dw_sums && s * TILE < N; s += GROUPS * params.dw_blocks) {
-    WeightGradients total, sum;
-    total.clear();
+  for (int s = first_sum; s < params.dw_sums && s * TILE < N; s += Gradient::GROUPS * params.dw_blocks) {
+    Gradient total(split, splits);
 #pragma unroll 1
-    for (int first = s * TILE; first < N; first += params.dw_sums * TILE) {
-      float* u = scratch + (BUFFERS * group + buffer) * floats;
-      float* dy = u + TILE * u_stride;
-      const int row = warp * (TILE / GROUP_WARPS);  // the warp's first row
-      {
-        const Gradients source(of);
-        float4 given[TILE / GROUP_WARPS];
-        Gradients::Neighbour near[TILE / GROUP_WARPS / 2];
-#pragma unroll
-        for (int r = 0; r < TILE / GROUP_WARPS; ++r)
-          given[r] = load_quad(from_u + (first + row + r) * K + 4 * lane, first + row + r < N && lane < quads);
-#pragma unroll
-        for (int t = 0; t < TILE / GROUP_WARPS / 2; ++t) {
-          const int i = first + row + 2 * t + lane / 16;
-          near[t] = source.load(i * GROUP + 4 * (lane % 16), i < N);
-        }
-#pragma unroll
-        for (int r = 0; r < TILE / GROUP_WARPS; ++r)
-          if (lane < quads) reinterpret_cast<float4*>(u + (row + r) * u_stride)[lane] = given[r];
-#pragma unroll
-        for (int t = 0; t < TILE / GROUP_WARPS / 2; ++t) {
-          const int r = row + 2 * t + lane / 16;
-          const float4 value = first + r < N ? source.term(near[t]) : make_float4(0.f, 0.f, 0.f, 0.f);
-          reinterpret_cast<float4*>(dy + r * DY_STRIDE)[lane % 16] = value;
-        }
-      }
-      group_barrier(group);  // the tile is filled; all threads have read the other buffer
-      sum.clear();
-      sum.add(u, u_stride, dy, K);
-      total.join(sum);
+    for (int first = s * TILE; first < N; first += Gradient::TILES_AT_ONCE * step) {
+      const auto fetch = [&](int of_tile) {
+        rows.load_u(from_u, of.y, of_tile, N, K);
+        rows.load_g(of.g, N);
+      };
+      if (!IS_PREFETCHED || rows.first != first + own_tile * step) fetch(first + own_tile * step);
+      float* tiles = buffers + buffer * Gradient::TILES_AT_ONCE * FLOATS;
+      float* own = tiles + own_tile * FLOATS;
+      rows.store(own, own + TILE * U_STRIDE, of, N, K);
+      Gradient::wait();  // the tiles are filled; all threads have read the other buffer
+      if (IS_PREFETCHED) fetch(rows.first + Gradient::TILES_AT_ONCE * step);
+#pragma unroll 1
+      for (int t = 0; t < Gradient::TILES_AT_ONCE && first + t * step < N; ++t)
+        total.add(tiles + t * FLOATS, tiles + t * FLOATS + TILE * U_STRIDE, K);
       buffer ^= 1;
     }
     total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
   }
+}
+
+// Blocks that compute dW', with a group for each of their sums, if there are so many.
+template <class Shape>
+__device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
+  const Shape shape(params);
+  const int N = params.members.of_step(params.size)[BatchSize::N];
+  if (blockIdx.x > 0 && block % params.dw_sums * TILE >= N) return;  // makes room for the next kernel
+  const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
+                         params.members.of_step(params.g), GROUP);
+  const int sums = ceil_div(params.dw_sums, params.dw_blocks);
+  if (sums == 1) return backward_dw_of_groups<GradientOfBlock>(params, shape, of, N, block);
+  if (sums == 2)
+    return backward_dw_of_groups<GradientOfGroup<WARPS / 2, rests_of<Shape>()>>(params, shape, of, N, block);
+  backward_dw_of_groups<GradientOfGroup<WARPS / 4, rests_of<Shape>()>>(params, shape, of, N, block);
 }
 
 template <class Shape>

@@ -1,6 +1,6 @@
 // Staging without an update: for an epoch's first step and for batches outside an epoch. All others: beside an update.
 //
-// Launch: 256 threads, members in z; blocks stride over the graphs.
+// Launch: 256 threads, members in z; blocks, in a cohort warps, stride over the graphs.
 #include "fused/shared/optimizer.cuh"
 #include "fused/shared/stage.cuh"
 
@@ -13,5 +13,6 @@ struct StageParams {
 
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 1)
     fused_stage(const __grid_constant__ StageParams params) {
-  stage_batch(*params.members.of_step(params.stage), blockIdx.x, gridDim.x, wait_for_previous);
+  stage_batch<Stagers<SHARES_LAUNCHES>>(*params.members.of_step(params.stage), blockIdx.x, gridDim.x,
+                                        wait_for_previous);
 }

@@ -35,26 +35,59 @@ struct Stage {
   float feature_limit;
 };
 
-// Copy `count` elements through `change`; all threads of the block share the work.
-template <class T, class Change>
-__device__ __forceinline__ void copy(T* target, const T* source, int count, Change change) {
+// The threads that stage a graph together. A model alone gives each graph a block, so that it is staged soon; a cohort has a graph
+// for every warp.
+template <bool ARE_WARPS_>
+struct Stagers {
+  static constexpr bool ARE_WARPS = ARE_WARPS_;
+
+  __device__ __forceinline__ static unsigned rank() { return ARE_WARPS ? threadIdx.x % 32 : threadIdx.x; }
+  __device__ __forceinline__ static unsigned size() { return ARE_WARPS ? 32 : blockDim.x; }
+  // This team's number among those of all blocks, for block `block`; and how many teams `blocks` blocks have.
+  __device__ __forceinline__ static int number(int block) {
+    return ARE_WARPS ? block * (blockDim.x / 32) + threadIdx.x / 32 : block;
+  }
+  __device__ __forceinline__ static int in_all(int blocks) { return ARE_WARPS ? blocks * (blockDim.x / 32) : blocks; }
+
+  // Copy `count` elements through `change`. A warp has AT_ONCE loads in flight a lane: the compiler does not move loads above
+  // stores, which may go to the same place for all that it knows.
+  template <int AT_ONCE = 2, class T, class Change>
+  __device__ __forceinline__ static void copy(T* target, const T* source, int count, Change change) {
+    if constexpr (ARE_WARPS) {
+#pragma unroll 1
+      for (int first = rank(); first < count; first += 32 * AT_ONCE) {
+        T held[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u)
+          if (first + 32 * u < count) held[u] = source[first + 32 * u];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u)
+          if (first + 32 * u < count) target[first + 32 * u] = change(held[u]);
+      }
+    } else {
 #pragma unroll 4
-  for (int i = threadIdx.x; i < count; i += blockDim.x) target[i] = change(source[i]);
-}
+      for (int i = rank(); i < count; i += size()) target[i] = change(source[i]);
+    }
+  }
+};
 
-constexpr int SECTOR = 32;  // bytes of an L2 sector
+constexpr int SECTOR = 32;        // bytes of an L2 sector
+constexpr int QUADS_AT_ONCE = 6;  // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
 
-// Prefetch `count` elements into L2; all threads of the block share the work.
-template <class T>
+using StagersOfBlock = Stagers<false>;
+
+// Prefetch `count` elements into L2; the stagers share the work.
+template <class Team = StagersOfBlock, class T>
 __device__ __forceinline__ void prefetch(const T* source, int count) {
   const char* from = reinterpret_cast<const char*>(source);
   const int bytes = count * static_cast<int>(sizeof(T));
 #pragma unroll 1
-  for (int at = threadIdx.x * SECTOR; at < bytes; at += blockDim.x * SECTOR)
+  for (int at = Team::rank() * SECTOR; at < bytes; at += Team::size() * SECTOR)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
 // One graph's rows of a CSR matrix in the batch, and their source in the data set.
+template <class Team>
 struct Rows {
   const int* set_indptr;
   const int* set_indices;
@@ -69,26 +102,32 @@ struct Rows {
         n_entries(indptr[source_row + n_rows] - source) {}
 
   __device__ void ask(int n_rows) const {
-    prefetch(set_indptr, n_rows);
-    prefetch(set_indices + source, n_entries);
-    prefetch(set_values + source, n_entries);
+    prefetch<Team>(set_indptr, n_rows);
+    prefetch<Team>(set_indices + source, n_entries);
+    prefetch<Team>(set_values + source, n_entries);
   }
 
   __device__ void stage(int* indptr, int* indices, float* values, int row, int n_rows, int first_entry,
                         int column_shift) const {
     const int shift = first_entry - source;
-    copy(indptr + row, set_indptr, n_rows, [=](int entry) { return entry + shift; });
-    copy(indices + first_entry, set_indices + source, n_entries, [=](int column) { return column + column_shift; });
-    copy(values + first_entry, set_values + source, n_entries, [](float value) { return value; });
+    Team::copy(indptr + row, set_indptr, n_rows, [=](int entry) { return entry + shift; });
+    Team::copy(indices + first_entry, set_indices + source, n_entries,
+               [=](int column) { return column + column_shift; });
+    Team::copy(values + first_entry, set_values + source, n_entries, [](float value) { return value; });
   }
 };
 
 // Write rows first … first + n - 1 of U from the data set, or zeros if `source` is null.
+template <class Team>
 __device__ __forceinline__ void stage_x(const Stage& at, int first, const float* source, int n) {
   const int K = at.K, chunks = K / 4, rows = static_cast<int>(at.panel_rows);
   const float4* from = reinterpret_cast<const float4*>(source);
+  if (Team::ARE_WARPS && rows == 0) {
+    float4* to = reinterpret_cast<float4*>(at.x + static_cast<long long>(first) * K);
+    return Team::template copy<QUADS_AT_ONCE>(to, from, n * chunks, [](float4 quad) { return quad; });
+  }
 #pragma unroll 2
-  for (int e = threadIdx.x; e < n * chunks; e += blockDim.x) {
+  for (int e = Team::rank(); e < n * chunks; e += Team::size()) {
     const int r = e / chunks, q = e - r * chunks;
     const long long to = rows ? in_panel(first + r, 4 * q, rows) : static_cast<long long>(first) * K + 4 * e;
     *reinterpret_cast<float4*>(at.x + to) = from ? from[e] : make_float4(0.f, 0.f, 0.f, 0.f);
@@ -96,18 +135,18 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
 }
 
 // Write row b of the scaled features from those of a graph of the data set.
+template <class Team>
 __device__ __forceinline__ void stage_features(const Stage& at, int b, const float* source) {
   const int D = at.D;
 #pragma unroll 1
-  for (int d = threadIdx.x; d < D; d += blockDim.x)
+  for (int d = Team::rank(); d < D; d += Team::size())
     at.features[b * D + d] = scaled_feature(source[d], at.feature_mean[d], at.feature_scale[d], at.feature_limit);
 }
 
-// Stage the next step; block `block` of `blocks` takes every blocks-th graph. A member without a step in this epoch gets an
-// empty batch, B = 0: it rests. Before `wait`, the block reads
-// the plan and prefetches its graph into L2. It writes after `wait` only, because other blocks may still read the current
-// batch. `wait` may be called more than once.
-template <class Wait>
+// Stage the next step; the teams of block `block` of `blocks` take graphs in turn with those of the other blocks. A member without
+// a step in this epoch gets an empty batch, B = 0: it rests. Before `wait`, a team reads the plan and prefetches its graph into
+// L2. It writes after `wait` only, because other blocks may still read the current batch. `wait` may be called more than once.
+template <class Team, class Wait>
 __device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
   const int step = Progress::read(at.progress).next;
   const int4 steps = *reinterpret_cast<const int4*>(at.progress + Progress::FIRST);  // first, end, epoch
@@ -115,25 +154,26 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
   const int pointers = begin + step, C = at.C, T = at.T;
 #pragma unroll 1
-  for (int b = block; b < B; b += blocks) {
+  for (int b = Team::number(block); b < B; b += Team::in_all(blocks)) {
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
     const int source = at.set_node_ptr[graph], edge = at.edges[pointers + b];
-    const Rows rows(at.set_indptr, at.set_indices, at.set_values, source, n);
+    const Rows<Team> rows(at.set_indptr, at.set_indices, at.set_values, source, n);
     rows.ask(n);
-    prefetch(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
-    prefetch(at.set_targets + static_cast<long long>(graph) * T, T);
+    prefetch<Team>(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
+    prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);
     const float* features = at.set_features + graph * at.D;
-    prefetch(features, static_cast<int>(at.D));
+    prefetch<Team>(features, static_cast<int>(at.D));
     wait();
-    if (threadIdx.x == 0) at.node_ptr[b] = row;
+    if (Team::rank() == 0) at.node_ptr[b] = row;
     rows.stage(at.indptr, at.indices, at.values, row, n, edge, row * C);
     if (at.t_indptr) {
-      const Rows t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
+      const Rows<Team> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
       t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
     }
-    stage_x(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
-    copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T, [](int bits) { return bits; });
-    stage_features(at, b, features);
+    stage_x<Team>(at, row, at.set_x + static_cast<long long>(source) * at.K, n);
+    Team::copy(at.targets + b * T, at.set_targets + static_cast<long long>(graph) * T, T,
+               [](int bits) { return bits; });
+    stage_features<Team>(at, b, features);
   }
   wait();
   if (block == 0 && threadIdx.x == 0) {
@@ -146,7 +186,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
   }
   if (exists && block == 0 && at.panel_rows) {
     const int N = at.nodes[pointers + B];
-    stage_x(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
+    stage_x<StagersOfBlock>(at, N, nullptr, ceil_div(N, PANEL) * PANEL - N);
   }
 }
 

@@ -92,12 +92,14 @@ def test_blocks_of_members_fill_one_wave(parts: int) -> None:
         assert members * found <= max(132, members)
 
 
+def flat_job(start: int, count: int, columns: int, packed: int, step: int, **parts: int) -> dict[str, int]:
+    """Return the fields of a job that chunks depend on; by default there are many partial sums, of tiles."""
+    fields = {"start": start, "count": count, "P": columns, "columns": packed, "packed_columns": packed, "step": step}
+    return fields | {"right_stride": count if step == 1 else step * count, "parts": 60, "unit": 16, **parts}
+
+
 def test_chunks_cover_every_element_once() -> None:
-    jobs: list[dict[str, int]] = [
-        {"start": 0, "count": 300, "P": 12, "columns": 12, "packed_columns": 12, "step": 1, "right_stride": 300},
-        {"start": 300, "count": 64, "P": 64, "columns": 64, "packed_columns": 64, "step": 2, "right_stride": 128},
-        {"start": 364, "count": 33, "P": 33, "columns": 36, "packed_columns": 36, "step": 1, "right_stride": 36},
-    ]
+    jobs = [flat_job(0, 300, 12, 12, 1), flat_job(300, 64, 64, 64, 2), flat_job(364, 33, 33, 36, 1)]
     for widest, expected in ((1, [1, 1, 1]), (4, [4, 1, 1])):
         table = geometry.chunks(jobs, widest)
         for number, job in enumerate(jobs):
@@ -105,6 +107,19 @@ def test_chunks_cover_every_element_once() -> None:
             assert set(own["width"].tolist()) == {expected[number]}
             step = 32 * expected[number]
             np.testing.assert_array_equal(own["first"], np.arange(0, job["count"], step))
+
+
+def test_threads_of_a_cohort_add_few_partial_sums_alone() -> None:
+    """Not those of graphs, of odd rows, or of more sums than lanes; and a model alone keeps its lanes."""
+    few, many, of_graphs = {"parts": 8}, {"parts": 9}, {"parts": 8, "unit": geometry.OF_GRAPHS}
+    jobs = [flat_job(0, 4800, 64, 64, 1, **few), flat_job(4800, 4800, 64, 64, 1, **many)]
+    jobs += [flat_job(9600, 768, 12, 12, 1, **of_graphs), flat_job(10368, 64, 64, 64, 2, **few)]
+    table = geometry.chunks(jobs, 4, shares_launches=True)
+    lanes = [set(table["lanes"][table["job"] == number].tolist()) for number in range(len(jobs))]
+    assert lanes == [{1}, {geometry.LANES}, {geometry.LANES}, {geometry.LANES}]
+    np.testing.assert_array_equal(table["first"][table["job"] == 0], np.arange(0, 4800, 1024))
+    for unshared in (geometry.chunks(jobs, 4), geometry.chunks(jobs, 1, shares_launches=True)):
+        assert set(unshared["lanes"].tolist()) == {geometry.LANES}
 
 
 @pytest.fixture

@@ -178,6 +178,23 @@ def test_members_train_to_the_bits_of_the_same_models_alone(work: Workload, memb
         assert_equal(results, alone(backend, plan))
 
 
+@pytest.mark.parametrize(("members", "edges_per_node"), [(4, 2), (16, 2), (16, 8), (33, 2), (64, 2)])
+def test_teams_and_groups_of_any_number_of_warps_train_to_the_bits_of_models_alone(
+    members: int, edges_per_node: int, tmp_path: Path
+) -> None:
+    """60 tiles and eight sums have teams of four, two and one warps, and groups of sixteen, eight and four."""
+    about = {"n_channels": 1, "n_features": 75, "max_nodes": 63, "edges_per_node": edges_per_node}
+    write_set(tmp_path / "data.h5", n_graphs=97, **about)
+    backend: Any = open_backend("fused")
+    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
+        given = plans(work, members)
+        cohort = make_cohort(backend, [plan.task for plan in given])
+        found = together(cohort, given)
+        cohort.close()
+        for plan, results in zip(given, found, strict=True):
+            assert_equal(results, alone(backend, plan))
+
+
 def test_a_cohort_without_wide_kernels_predicts_the_same_bits(work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide, "CAPABILITIES", ())
     backend: Any = open_backend("fused")

@@ -14,9 +14,11 @@ from gcnbatch.runners.fused_state import rates_of_steps
 
 def test_chunks_cover_their_jobs() -> None:
     even = {"start": 0, "P": 4, "columns": 4, "packed_columns": 4, "step": 1, "right_stride": 4}
+    even |= {"parts": 60, "unit": 16}
     chunks = geometry.chunks([{**even, "count": 8}, {**even, "count": 400}], widest=4)
     assert chunks["job"].tolist() == [0, *[1] * (len(chunks) - 1)]
     assert (chunks["width"] == 4).all()
+    assert (chunks["lanes"] == geometry.LANES).all()
     assert chunks["first"][1:].tolist() == list(range(0, 400, 4 * geometry.UPDATE_THREADS // geometry.LANES))
 
 

@@ -20,15 +20,19 @@ _OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.c
 COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, DY_STRIDE = (
     _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "DY_STRIDE")
 )
-BUFFERS_OF_BLOCK = _OF_WARPS.constant("GROUPS") * _OF_WARPS.constant("BUFFERS")
+TILES_IN_BUFFERS, ENTRIES_OF_WARPS, U_STRIDE = (
+    _OF_WARPS.constant(name) for name in ("TILES_IN_BUFFERS", "ENTRIES_OF_WARPS", "U_STRIDE")
+)
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
+OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
 FEW_BLOCKS = 8  # of a member that share its tiles at least: more waves of blocks, but all end at nearly the same time
 DW_SHARE = 0.4  # of a member's blocks that compute the gradient of the weights: a tile takes them about half the time
+MOST_SPLITS = 4  # blocks that share the columns of a sum of a weight gradient
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
-MANY_SUMS = 8  # from so many members on, a block adds partial sums of weight gradients as the update would
-MANY_TILES = 8  # from so many members on, a warp has a whole tile (cuda_src/fused/narrow/warps.cuh)
+MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
+MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
 
 
 class Dealt(NamedTuple):
@@ -66,8 +70,20 @@ class Dealt(NamedTuple):
         return min(self.parts, at_once - dw), dw
 
     def blocks_of_warps(self, members: int, multiprocessors: int) -> int:
-        """Return the blocks of a member whose warps have whole tiles: one wave."""
+        """Return the blocks of a member in which few warps have a tile: one wave."""
         return min(self.parts, max(1, multiprocessors // members))
+
+    def backward_blocks_of_warps(self, is_first: bool, members: int, multiprocessors: int) -> tuple[int, int]:
+        """Return the same for the gradient of the previous layer, and for that of the weights: a wave, or one each.
+
+        Up to MOST_SPLITS blocks share the columns of a sum of the weights' gradient.
+        """
+        at_once = self.blocks_of_warps(members, multiprocessors)
+        for splits in (MOST_SPLITS, 2, 1):
+            dw = splits * self.dw_sums
+            if at_once >= (dw if is_first else 2 * dw):
+                return (0 if is_first else at_once - dw), dw
+        return (0 if is_first else at_once), min(self.dw_sums, at_once)
 
 
 def dealt(rows: int, members: int, multiprocessors: int) -> Dealt:
@@ -101,7 +117,7 @@ def forward_of_warps(blocks: int, n_in: int, k: int) -> Launch:
 
     A batch of more tiles than partial sums runs the phase of `forward` in it.
     """
-    floats = k * GROUP + COLUMNS_OF_WARPS + WARPS * TILE * (k + 4)
+    floats = k * GROUP + COLUMNS_OF_WARPS + WARPS * TILE * U_STRIDE + ENTRIES_OF_WARPS
     of_blocks = forward(blocks, n_in, GROUP, k)
     return _with_at_least(of_blocks, floats)
 
@@ -111,10 +127,10 @@ def backward_of_warps(dx_blocks: int, dw_blocks: int, n_in: int, k: int) -> Laun
 
     A batch of more tiles than partial sums runs the phase of `backward` in it.
     """
-    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) if dx_blocks else 0
-    dw = 6 * GROUP + max(shared.REDUCTION_FLOATS, BUFFERS_OF_BLOCK * TILE * (k + 4 + DY_STRIDE))
+    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) + ENTRIES_OF_WARPS
+    dw = 6 * GROUP + max(shared.REDUCTION_FLOATS, TILES_IN_BUFFERS * TILE * (U_STRIDE + DY_STRIDE))
     of_blocks = backward(dx_blocks, dw_blocks, n_in, 1, GROUP, k)
-    return _with_at_least(of_blocks, max(dx, dw))
+    return _with_at_least(of_blocks, max(dx, dw) if dx_blocks else dw)
 
 
 def _with_at_least(launch: Launch, floats: int) -> Launch:
@@ -126,15 +142,18 @@ def specialised_readout(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
-def chunks(jobs: Sequence[Mapping[str, Any]], widest: int) -> NDArray[Any]:
+def chunks(jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False) -> NDArray[Any]:
     """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks,).
 
-    A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four.
+    A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four. In a
+    cohort (`shares_launches`) it also adds their partial sums alone, where there are at most LANES.
     """
-    groups, found = UPDATE_THREADS // LANES, list[dict[str, int]]()
+    found = list[dict[str, int]]()
     for number, job in enumerate(jobs):
         is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
         width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
-        firsts = range(0, job["count"], groups * width)
-        found += [{"job": number, "first": first, "width": width, "unused": 0} for first in firsts]
+        is_short = job["parts"] <= LANES and job["unit"] != OF_GRAPHS
+        lanes = 1 if shares_launches and width == 4 and is_short else LANES
+        firsts = range(0, job["count"], UPDATE_THREADS // lanes * width)
+        found += [{"job": number, "first": first, "width": width, "lanes": lanes} for first in firsts]
     return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.narrow import geometry
+from gcnbatch.backends.cuda.fused.narrow.geometry import OF_GRAPHS
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
 from gcnbatch.backends.cuda.fused.shared.arena import Memory
 from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
@@ -24,9 +25,8 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
-OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED = "_64x1"  # suffix of specialised kernels
-OF_WARPS = f"{SPECIALISED}_warps"  # of those in which a warp has a whole tile
+OF_WARPS = f"{SPECIALISED}_warps"  # of those in which few warps have a whole tile
 
 
 class NarrowWorkspace(Workspace):
@@ -104,7 +104,7 @@ class NarrowWorkspace(Workspace):
         return f"fused_narrow_{phase}"
 
     def _has_warps(self, launch: Launch, entry: str, k: int = 0) -> bool:
-        """Whether a launch runs whose warps have whole tiles, instead of a kernel with the same results."""
+        """Whether a launch runs in which few warps have a whole tile, instead of a kernel with the same results."""
         fits = launch.shared <= shared.shared_limit(self._device.compute_capability) and k <= geometry.MOST_OF_WARPS
         many = self._training and len(self.launched) >= geometry.MANY_TILES
         return many and fits and entry.endswith(SPECIALISED)
@@ -217,8 +217,7 @@ class NarrowWorkspace(Workspace):
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
-        blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
-        of_warps = 0 if is_first else blocks, min(blocks, self._dealt.dw_sums)
+        of_warps = self._dealt.backward_blocks_of_warps(is_first, members, self._device.multiprocessors)
         launch_of_warps = geometry.backward_of_warps(*of_warps, n_in, layer.k)
         if self._has_warps(launch_of_warps, entry, layer.k):
             dx_blocks, dw_blocks = of_warps
@@ -238,7 +237,7 @@ class NarrowWorkspace(Workspace):
             f, p = layer.n_in, layer.n_out
             jobs.append(job(layer.weight, (f, 1, p), gradient, p, graphs, OF_GRAPHS, left=given, left_stride=f))
             jobs.append(job(layer.bias, (1, 1, p), gradient, p, graphs, OF_GRAPHS))
-        chunks = geometry.chunks(jobs, widest=4 if self._has_wide_chunks else 1)
+        chunks = geometry.chunks(jobs, 4 if self._has_wide_chunks else 1, self._cohort.members > 1)
         return (
             self._upload_tables(declared("fused/narrow/update.cuh").layout("Job"), jobs),
             self._device.upload(chunks),

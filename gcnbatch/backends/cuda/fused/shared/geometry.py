@@ -88,7 +88,16 @@ def update(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (UPDATE_THREADS, 1, 1), 4 * FLOAT_BYTES * UPDATE_THREADS)
 
 
-def stage(graphs: int, multiprocessors: int, members: int = 1) -> Launch:
-    """Return the launch of `fused_stage`: one graph per block, at most 4 blocks per multiprocessor."""
-    wanted = max(1, min(graphs, 4 * multiprocessors))
+def stagers(graphs: int, is_alone: bool) -> int:
+    """Return how many blocks share the staging of a member's graphs: a graph has a block, in a cohort a warp.
+
+    >>> stagers(50, is_alone=True), stagers(50, is_alone=False)
+    (50, 7)
+    """
+    return graphs if is_alone else ceil_div(graphs, UPDATE_THREADS // 32)
+
+
+def stage(stagers: int, multiprocessors: int, members: int = 1) -> Launch:
+    """Return the launch of `fused_stage`: at most 4 blocks per multiprocessor."""
+    wanted = max(1, min(stagers, 4 * multiprocessors))
     return Launch((blocks(wanted, members, MOST_WAVES * 4 * multiprocessors), 1, 1), (UPDATE_THREADS, 1, 1))

@@ -278,13 +278,17 @@ class Workspace(ABC):
 
     def stage(self) -> Call:
         """Return the launch that stages the plans' next batches."""
-        launch = geometry.stage(self.capacity.graphs, self._device.multiprocessors, len(self.launched))
+        launch = geometry.stage(self._stagers, self._device.multiprocessors, len(self.launched))
         return self._call("fused_stage", launch, {"stage": self._stage})
+
+    @property
+    def _stagers(self) -> int:
+        return geometry.stagers(self.capacity.graphs, self._cohort.members == 1)
 
     @property
     def _stage_blocks(self) -> int:
         """Blocks of the update kernel that stage the next batch."""
-        return min(self.capacity.graphs, self._device.multiprocessors)
+        return min(self._stagers, self._device.multiprocessors)
 
     # -------------------------------------------------------------------------------------------- readout
 
