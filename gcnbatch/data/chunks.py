@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,8 +129,33 @@ class ChunkFile:
         return os.pread(self._descriptor, size, address)
 
 
+class RowsOnDisk(ABC):
+    """Rows that are read where they are used: ``array[start:stop]``. A subclass has `dtype` and `shape`."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(len(self))
+        values = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
+        self.read_into(values, start)
+        return values
+
+    @abstractmethod
+    def read_into(self, values: NDArray[Any], start: int) -> None:
+        """Read as many rows as `values` (C-contiguous) has, from row `start` on."""
+
+
 @dataclass(frozen=True, eq=False)
-class StoredArray:
+class StoredArray(RowsOnDisk):
     """An array in the file: ``array[start:stop]`` reads its rows.
 
     Parameters
@@ -160,22 +186,8 @@ class StoredArray:
         # Where each chunk lies in `cache.on_disk`, or how often it was unpacked in part.
         object.__setattr__(self, "_places", np.full(len(self.addresses), _NEVER))
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values in memory."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(len(self))
-        values = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
-        self.read_into(values, start)
-        return values
-
     def read_into(self, values: NDArray[Any], start: int) -> None:
-        """Read as many rows as `values` (C-contiguous) has, from row `start` on."""
+        """Read rows as `RowsOnDisk` says, chunk by chunk."""
         at, stop = start, start + len(values)
         while at < stop:
             row, within = divmod(at, self.chunk[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -11,12 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.chunks import StoredArray
+from gcnbatch.data.chunks import RowsOnDisk, StoredArray
 from gcnbatch.data.graphs import Int64
 from gcnbatch.errors import InputError
 
 
-class JoinedArray:
+class JoinedArray(RowsOnDisk):
     """The rows of several arrays, one after the other: ``array[start:stop]`` reads rows. Texts get one width.
 
     Parameters
@@ -31,22 +30,8 @@ class JoinedArray:
         self.dtype = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize)
         self.shape = (self._start[-1], *parts[0].shape[1:])
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values in memory."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(len(self))
-        values = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
-        self.read_into(values, start)
-        return values
-
     def read_into(self, values: NDArray[Any], start: int) -> None:
-        """Read as many rows as `values` (C-contiguous) has, from row `start` on."""
+        """Read rows as `RowsOnDisk` says, from one part after the other."""
         at, stop = start, start + len(values)
         while at < stop:
             part = bisect_right(self._start, at) - 1
