@@ -24,46 +24,20 @@ struct SumsOfLanes {
   }
 };
 
-// Two columns of a graph's rows, a row for each of COLUMN_LANES lanes at a time. The first HELD rows are loaded once and stay in
-// registers.
-struct RowsOfGraph {
-  static constexpr int HELD = 3 * COLUMN_LANES;
-  const float* pairs;  // (n, GROUP), from the first of the two columns on
-  int b, begin, n;     // graph, and its rows
-  float2 held[HELD];
-
-  // Find graph b of B, then load its rows from y (N, GROUP). The batch is older than y.
-  __device__ __forceinline__ void find(const int* node_ptr, int graph, int B) {
-    b = graph;
-    begin = b < B ? node_ptr[b] : 0, n = b < B ? node_ptr[b + 1] - begin : 0;
-  }
-  __device__ __forceinline__ void load(const float* y) {
-    pairs = y + begin * GROUP + threadIdx.x % 32 * 2;
-    load(held, 0);
-  }
-
-  template <int ROWS>
-  __device__ __forceinline__ void load(float2 (&to)[ROWS], int first) const {
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-      to[r] = first + r < n ? *reinterpret_cast<const float2*>(pairs + (first + r) * GROUP) : make_float2(0.f, 0.f);
-  }
-  // Call use(lane, row, y) for each row.
-  template <class Use>
-  __device__ __forceinline__ void each(Use use) const {
-#pragma unroll
-    for (int r = 0; r < HELD; ++r)
-      if (r < n) use(r % COLUMN_LANES, r, held[r]);
+// Call use(lane, row, y) for each row of a graph and two columns, rows of COLUMN_LANES lanes at a time.
+template <class Use>
+__device__ __forceinline__ void each_row(const float* pairs, int n, Use use) {
 #pragma unroll 1
-    for (int first = HELD; first < n; first += COLUMN_LANES) {
-      float2 y[COLUMN_LANES];
-      load(y, first);
+  for (int first = 0; first < n; first += COLUMN_LANES) {
+    float2 y[COLUMN_LANES];
 #pragma unroll
-      for (int l = 0; l < COLUMN_LANES; ++l)
-        if (first + l < n) use(l, first + l, y[l]);
-    }
+    for (int l = 0; l < COLUMN_LANES; ++l)
+      y[l] = first + l < n ? *reinterpret_cast<const float2*>(pairs + (first + l) * GROUP) : make_float2(0.f, 0.f);
+#pragma unroll
+    for (int l = 0; l < COLUMN_LANES; ++l)
+      if (first + l < n) use(l, first + l, y[l]);
   }
-};
+}
 
 __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& params) {
   __shared__ float4 scratch[REDUCTION_FLOATS / 4], columns_of_y[GROUP];
@@ -83,11 +57,7 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
             B = params.members.of_step(params.size)[BatchSize::B];
   const float label_weight = fmaxf(
       params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight, 1.f);
-  const int first_part = threadIdx.x / 32 * gridDim.x + block;
-  RowsOfGraph graph;
-  graph.find(params.members.of_step(params.node_ptr), first_part, B);
   wait_for_previous();
-  graph.load(params.members.of_step(params.y));
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
   const Columns columns = columns_at(reinterpret_cast<float*>(columns_of_y), GROUP);
@@ -96,20 +66,18 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
   Column column[2] = {};
   if (N > 0) column[0] = columns.column(p), column[1] = columns.column(p + 1);
 #pragma unroll 1
-  for (int part = first_part; part < parts; part += WARPS * gridDim.x) {
+  for (int part = threadIdx.x / 32 * gridDim.x + block; part < parts; part += WARPS * gridDim.x) {
     SumsOfLanes sums[2], sums_x_hat[2];
     double total = 0.0;
 #pragma unroll 1
     for (int b = part; b < B; b += parts) {
-      if (b != graph.b) {
-        graph.find(params.members.of_step(params.node_ptr), b, B);
-        graph.load(params.members.of_step(params.y));
-      }
-      const int n = graph.n;
+      const int begin = params.members.of_step(params.node_ptr)[b];
+      const int n = params.members.of_step(params.node_ptr)[b + 1] - begin;
       const float target = lane < K ? params.members.of_step(params.targets)[b * K + lane] : 0.f;
+      const float* y_of_graph = params.members.of_step(params.y) + begin * GROUP + p;
       // ---- readout
       SumsOfLanes pooled[2];
-      graph.each([&](int l, int, float2 y) {
+      each_row(y_of_graph, n, [&](int l, int, float2 y) {
         pooled[0].of[l] += positive(column[0].normal(y.x));
         pooled[1].of[l] += positive(column[1].normal(y.y));
       });
@@ -142,8 +110,8 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
       }
       float2 share = make_float2(shares[0].total(), shares[1].total());
       if (kind == MEAN) share.x /= n, share.y /= n;
-      float* g = params.members.of_step(params.g) + graph.begin * GROUP + p;
-      graph.each([&](int l, int i, float2 y) {
+      float* g = params.members.of_step(params.g) + begin * GROUP + p;
+      each_row(y_of_graph, n, [&](int l, int i, float2 y) {
         const float2 own =
             make_float2(column[0].normal(y.x) > 0.f ? share.x : 0.f, column[1].normal(y.y) > 0.f ? share.y : 0.f);
         *reinterpret_cast<float2*>(g + i * GROUP) = own;
