@@ -208,6 +208,12 @@ __device__ void backward(float* dx, float* dw, float* db, float* partials, unsig
 }
 
 using Tile128x128 = Fp32<4, 2, 8, 8, 8, 8>;
+// Blocks of 128x128 on a multiprocessor. The compiler for GPUs after Hopper takes more registers than two leave.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int BLOCKS_OF_128X128 = 1;
+#else
+constexpr int BLOCKS_OF_128X128 = 2;
+#endif
 using Tile128x64 = Fp32<4, 2, 8, 8, 4, 16>;
 using Tile64x64 = Fp32<2, 2, 8, 8, 4, 16>;
 using Tile32x32 = Fp32<2, 2, 8, 4, 2, 32>;
@@ -219,7 +225,7 @@ using TileTf3232x32 = Tf32<2, 2, 1, 2, 32>;
 
 // ---- forward: y (N, P) = x (N, F) w (F, P), plus bias (P,) on every row unless that is null ----
 
-extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, 2)
+extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
     matmul_128x128_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
                            const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
   forward<Tile128x128>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
@@ -263,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
 
 // ---- dgrad: dx (N, F) = dy (N, P) wᵀ (P, F) ----
 
-extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, 2)
+extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
     matmul_128x128_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
                          int ldw, int N, int F, int P) {
   dgrad<Tile128x128>(dx, dy, w, lddx, lddy, ldw, N, F, P);
@@ -307,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
 
 // ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), added to dw if `accumulate`; `counters` has one 0 per tile ----
 
-extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, 2)
+extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
     matmul_128x128_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
                          const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
                          int rows_per_part, int accumulate) {

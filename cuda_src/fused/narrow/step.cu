@@ -92,13 +92,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 // ---- update ----
 
-extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 3)
+// Blocks on a multiprocessor. With three, the update of cohorts has too few registers on these GPUs.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int UPDATE_BLOCKS = 2;
+#else
+constexpr int UPDATE_BLOCKS = 3;
+#endif
+
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
   update_phase<false>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     fused_narrow_update_of_many(const __grid_constant__ NarrowUpdateParams params) {
   extern __shared__ float4 shared4[];
   update_phase<true>(params, shared4);

@@ -27,6 +27,8 @@ FAST_MATH = ("--use_fast_math",)
 FLAGS = ("-std=c++17", "-lineinfo")
 # The sources hold no host code, so any host compiler that can preprocess is good enough.
 NVCC_FLAGS = ("-O3", *FLAGS, "-allow-unsupported-compiler")
+# NVRTC would take a generic lambda inside a device function for host code.
+NVRTC_FLAGS = (*FLAGS, "--device-as-default-execution-space")
 OLDEST_CAPABILITY = (7, 0)
 OLDEST_OF_CUDA_13 = (7, 5)
 OLDEST_NVRTC = (12, 3)  # NVRTC 12.0 to 12.2 crash on fused/narrow/step.cu, and this process with them
@@ -147,7 +149,7 @@ class Nvrtc:
     name: str = "NVRTC"
 
     def compile(self, source: KernelSource, arch: str, more: tuple[str, ...] = ()) -> Compiled:
-        flags = (f"--gpu-architecture={arch}", *FLAGS, *more)
+        flags = (f"--gpu-architecture={arch}", *NVRTC_FLAGS, *more)
         texts = _texts(source)
         text, headers = texts.pop(source.name), [(name.encode(), content.encode()) for name, content in texts.items()]
         names, contents = [name for name, _ in headers], [content for _, content in headers]

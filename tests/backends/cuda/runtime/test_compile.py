@@ -38,7 +38,7 @@ HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernel
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)]
 OF_NVRTC = ("sm_86", "sm_120")
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
-BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\d+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
+BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\w+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
 
 
 def text_for(source: KernelSource, arch: str) -> tuple[bool, ...]:
@@ -89,7 +89,7 @@ def complaints(source: KernelSource, log: str) -> Iterator[str]:
         yield f"{name} is not both in the source and in the machine code"
     number = source.declarations.constant
     bounds = {
-        name: (int(threads) if threads.isdigit() else number(threads)) * int(blocks or 1)
+        name: (int(threads) if threads.isdigit() else number(threads)) * fewest_blocks(source, blocks or "1")
         for threads, blocks, name in BOUNDS.findall(source.text)
     }
     for name, usage in taken.items():
@@ -98,6 +98,14 @@ def complaints(source: KernelSource, log: str) -> Iterator[str]:
         allocated = -(-usage.registers // 8) * 8  # registers are allocated in units of eight per thread
         if allocated * bounds.get(name, 1024) > REGISTERS:
             yield f"{name} takes {usage.registers} registers, too many for its block"
+
+
+def fewest_blocks(source: KernelSource, blocks: str) -> int:
+    """Return the blocks of a launch bound; of a constant that depends on the architecture, the least."""
+    if blocks.isdigit():
+        return int(blocks)
+    texts = "".join((source.text, *source.headers.values()))
+    return min(int(number) for number in re.findall(rf"\b{blocks} = (\d+);", texts))
 
 
 def by_architecture(log: str) -> dict[str, str]:
