@@ -1,6 +1,7 @@
 // Kernels of narrow layers of 64 columns and 1 channel in large cohorts, where few warps have a tile; see
 // fused/narrow/warps.cuh. Launches and parameters are those of fused/narrow/step.cu.
 #include "fused/narrow/warps_dw.cuh"
+#include "fused/narrow/warps_forward.cuh"
 #include "fused/narrow/warps_readout.cuh"
 
 using namespace fused;

@@ -12,7 +12,7 @@
 // Traffic and determinism: as `backward_dw`.
 #pragma once
 
-#include "fused/narrow/warps.cuh"
+#include "fused/narrow/warps_backward.cuh"
 
 namespace fused {
 
