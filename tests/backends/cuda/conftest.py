@@ -30,6 +30,15 @@ extern "C" __global__ void __launch_bounds__(32 * (2 + 2), 2) scale_forward(
 extern "C" __global__ void scale_count(unsigned long long* count, unsigned n, float by) { *count += n * by; }
 """
 PLAIN = 'extern "C" __global__ void plain(unsigned char* bytes, int n) { bytes[0] = n; }\n'
+STRUCT = """\
+#include "shared.cuh"
+namespace ours {
+struct Scale { float* y; const float* x; int n; bool twice; };
+}
+extern "C" __global__ void scale_struct(const __grid_constant__ ours::Scale scale) {
+  for (int i = 0; i < scale.n; ++i) scale.y[i] = scale.twice ? twice(scale.x[i]) : scale.x[i];
+}
+"""
 
 # Writes what it is asked for, and a line per compilation into calls.txt.
 NVCC = """\
@@ -141,3 +150,15 @@ def calls(nvcc: Path) -> list[str]:
     """Return the logged calls of the fake nvcc."""
     log = nvcc.parent / "calls.txt"
     return log.read_text().split(os.linesep)[:-1] if log.exists() else []
+
+
+def in_folders(folder: Path) -> Path:
+    """Move the sources into folders; includes are written from the root."""
+    for name in ("common", "ops/scale"):
+        (folder / name).mkdir(parents=True)
+    (folder / "shared.cuh").rename(folder / "common" / "shared.cuh")
+    text = (folder / "scale.cu").read_text().replace("shared.cuh", "ops/scale/own.cuh")
+    (folder / "ops" / "scale" / "own.cuh").write_text('#include "common/shared.cuh"\n')
+    (folder / "ops" / "scale" / "scale.cu").write_text(text)
+    (folder / "scale.cu").unlink()
+    return folder
