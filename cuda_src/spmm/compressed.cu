@@ -8,8 +8,8 @@
 //   not zero are kept. Differs from spmm/large.cu in the operand alone: pieces and reduction are the same.
 // Shapes: a compressed row has ROW_BYTES bytes. Its head has HEAD_GROUPS pairs of 32 bits, one per 32 columns: a mask of
 //   the elements that are not zero; the number of such elements before the group, and 256 times that of the row. Then
-//   follow these elements in order of their columns. The other bytes are never read. piece_first and piece_target as in
-//   spmm/large.cu; width <= COMPRESSED_COLUMNS.
+//   follow these elements in order of their columns. The other bytes are never read. pieces and results as in
+//   spmm/pieces.cuh; width <= COMPRESSED_COLUMNS.
 // Strategy: a warp sums a piece; a lane owns 4 columns. The warp copies the first CHUNK bytes of the rows of 8 entries at
 //   a time to a ring in shared memory, RING_GROUPS - 1 groups ahead. A lane finds its elements by the mask. Of rows that do
 //   not fit CHUNK bytes it loads the rest directly: correct for any number of zeros, and fast for few such rows.
@@ -19,6 +19,14 @@
 // Determinism: a lane adds the entries of a piece in order: repeats to the bit.
 #include "common/copies.cuh"
 #include "spmm/pieces.cuh"
+
+// ------------------------------------------------------------------------------------------------------ parameters
+
+struct CompressedProduct {
+  Results results;
+  Pieces pieces;
+  const unsigned char* rows;
+};
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
@@ -101,16 +109,15 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS) void spmm_compress(u
 // Traffic: reads 4 nnz bytes of indices and CHUNK nnz of rows, writes 4 n_rows width, and 4 slots width of partial sums.
 // Requirements: `rows` aligned to 64 bytes, `partials` to 16; partial_stride divisible by 4.
 extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed(
-    float* __restrict__ out, float* __restrict__ partials, const unsigned char* __restrict__ rows,
-    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
-    const float* __restrict__ row_scale, long long out_first, int out_stride, int partial_stride, int n_pieces,
-    int width, int out_aligned) {
+    const __grid_constant__ CompressedProduct product) {
   __shared__ __align__(16) float4 rings[WARPS][RING_GROUPS][GROUP][CHUNK_PARTS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * WARPS + warp;
-  if (piece >= n_pieces) return;
-  const int first = __ldg(piece_first + piece), n_entries = __ldg(piece_first + piece + 1) - first;
+  const Pieces& pieces = product.pieces;
+  if (piece >= pieces.count) return;
+  const int first = __ldg(pieces.first + piece), n_entries = __ldg(pieces.first + piece + 1) - first;
   const int n_groups = ceil_div(n_entries, GROUP);
-  indices += first;
+  const int* indices = pieces.indices + first;
+  const unsigned char* rows = product.rows;
   const Place place;
   // A lane holds one of the indices of 32 entries, and one of the 32 after them.
   int index = 0, next = lane < n_entries ? __ldcs(indices + lane) : 0;
@@ -156,7 +163,5 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) v
     from = from + 1 < RING_GROUPS ? from + 1 : 0;
     __syncwarp();  // all lanes have read the group before it is overwritten
   }
-  if (4 * lane < width)
-    store_piece(out + out_first, partials, __ldg(piece_target + piece), sum, row_scale, out_stride, partial_stride,
-                4 * lane, width, out_aligned);
+  if (4 * lane < product.results.width) product.results.store_piece(__ldg(pieces.target + piece), sum, 4 * lane);
 }

@@ -10,12 +10,31 @@
 // Source: own. Differs from spmm/csr.cu: the unit of work is not a row but a piece of at most `PIECE` entries, from
 //   gcnbatch's large-graph geometry; a second launch reduces the partial sums of a row's pieces; columns are processed
 //   in slices, so that a slice of `dense` stays in L2; indices and weights are prefetched, 16 bytes at a time.
-// Shapes: piece_first (pieces + 1,) the first entry of each piece, piece_target (pieces,) its row or, where the row has
-//   several pieces, -1 - slot in `partials` (slots, partial_stride); all int32. A row without entries is an empty
-//   piece. `dense` is slices x (n_cols, dense_stride), slice_step floats apart. float32.
+// Shapes: pieces and results as in spmm/pieces.cuh; a row without entries is an empty piece. `dense` is slices x (n_cols,
+//   dense_stride), slice_step floats apart. float32.
 // Determinism: one writer per output; the sizes fix the order in which entries of a piece, groups of a warp and pieces
 //   of a row are summed: repeats to the bit.
 #include "spmm/pieces.cuh"
+
+// ------------------------------------------------------------------------------------------------------ parameters
+
+// Of a product: 2^group_bits groups of 2^lane_bits lanes sum a piece. `data` has an element per entry; not read by
+// unweighted forms.
+struct LargeProduct {
+  Results results;
+  Pieces pieces;
+  const float *dense, *data;
+  long long slice_step;
+  int dense_stride, slice_width, lane_bits, group_bits;
+};
+
+// Of the reduction of the partial sums of `n_split` rows: split_row (n_split,), split_first (n_split + 1,) the first slot of
+// each. 32 / 2^lane_bits groups of lanes reduce a row.
+struct PiecesReduction {
+  Results results;
+  const int *split_row, *split_first;
+  int n_split, lane_bits;
+};
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
@@ -110,28 +129,23 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
 
 // A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of slice blockIdx.y.
 template <bool WEIGHTED, bool MARKED>
-__device__ __forceinline__ void pieces_product(float* __restrict__ out, float* __restrict__ partials,
-                                               const float* __restrict__ in, const int* __restrict__ piece_first,
-                                               const int* __restrict__ piece_target, const int* __restrict__ indices,
-                                               const float* __restrict__ data, const float* __restrict__ row_scale,
-                                               long long out_first, long long slice_step, int out_stride,
-                                               int partial_stride, int in_stride, int slice_width, int n_pieces,
-                                               int width, int out_aligned, int lane_bits, int group_bits) {
-  const int piece_bits = lane_bits + group_bits;
+__device__ __forceinline__ void pieces_product(const LargeProduct& product) {
+  const Pieces& pieces = product.pieces;
+  const int lane_bits = product.lane_bits, group_bits = product.group_bits, piece_bits = lane_bits + group_bits;
   const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x >> lane_bits) & ((1 << group_bits) - 1);
   const int piece = blockIdx.x * (LARGE_THREADS >> piece_bits) + (threadIdx.x >> piece_bits);
-  const int in_slice = 4 * lane, column = blockIdx.y * slice_width + in_slice;
-  const bool live = piece < n_pieces && in_slice < slice_width && column < width;
+  const int in_slice = 4 * lane;
+  const bool live = piece < pieces.count && in_slice < product.slice_width &&
+                    blockIdx.y * product.slice_width + in_slice < product.results.width;
   float4 sum = zero_vec<float4>();
   if (live) {
-    sum =
-        piece_sum<WEIGHTED, MARKED>(in + blockIdx.y * slice_step + in_slice, 4 * in_stride, indices, data,
-                                    __ldg(piece_first + piece), __ldg(piece_first + piece + 1), group, 1 << group_bits);
+    sum = piece_sum<WEIGHTED, MARKED>(
+        product.dense + blockIdx.y * product.slice_step + in_slice, 4 * product.dense_stride, pieces.indices,
+        product.data, __ldg(pieces.first + piece), __ldg(pieces.first + piece + 1), group, 1 << group_bits);
   }
   sum = sum_over_bits(sum, lane_bits, piece_bits);
-  if (!live || group != 0) return;
-  store_piece(out + out_first, partials, __ldg(piece_target + piece), sum, row_scale, out_stride, partial_stride,
-              column, width, out_aligned);
+  if (live && group == 0)
+    product.results.store_piece(__ldg(pieces.target + piece), sum, blockIdx.y * product.slice_width + in_slice);
 }
 
 // ----------------------------------------------------------------------------------------------------- entry points
@@ -162,38 +176,20 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_large_slices(fl
 //   fits; writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
 // Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
-    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
-    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
-    const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
-    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
-    int lane_bits, int group_bits) {
-  pieces_product<true, false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
-                              slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width,
-                              out_aligned, lane_bits, group_bits);
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<true, false>(product);
 }
 
 // The same where every stored value is 1.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted(
-    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
-    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
-    const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
-    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
-    int lane_bits, int group_bits) {
-  pieces_product<false, false>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
-                               slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width,
-                               out_aligned, lane_bits, group_bits);
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<false, false>(product);
 }
 
 // The same where indices are marked.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_marked(
-    float* __restrict__ out, float* __restrict__ partials, const float* __restrict__ dense,
-    const int* __restrict__ piece_first, const int* __restrict__ piece_target, const int* __restrict__ indices,
-    const float* __restrict__ data, const float* __restrict__ row_scale, long long out_first, long long slice_step,
-    int out_stride, int partial_stride, int dense_stride, int slice_width, int n_pieces, int width, int out_aligned,
-    int lane_bits, int group_bits) {
-  pieces_product<false, true>(out, partials, dense, piece_first, piece_target, indices, data, row_scale, out_first,
-                              slice_step, out_stride, partial_stride, dense_stride, slice_width, n_pieces, width,
-                              out_aligned, lane_bits, group_bits);
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<false, true>(product);
 }
 
 // Mark the indices k with much_read[indices[k]] != 0, in place. Launch: a thread per index.
@@ -204,27 +200,23 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_mark(int* __res
   if (k < n_entries && much_read[indices[k]]) indices[k] |= ~UNMARKED;
 }
 
-// out[split_row[i], :] = row_scale * sum over slots split_first[i] ... split_first[i + 1] - 1 of partials[slot, :].
+// Row split_row[i] of the results is the sum over slots split_first[i] ... split_first[i + 1] - 1 of their partial sums.
 // Launch: a warp per split row, grid.y over blocks of 2^lane_bits vectors of columns; 128 threads.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_fold(
-    float* __restrict__ out, const float* __restrict__ partials, const int* __restrict__ split_row,
-    const int* __restrict__ split_first, const float* __restrict__ row_scale, long long out_first, int out_stride,
-    int partial_stride, int n_split, int width, int out_aligned, int lane_bits) {
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces(
+    const __grid_constant__ PiecesReduction reduction) {
+  const Results& results = reduction.results;
+  const int lane_bits = reduction.lane_bits, groups = 32 >> lane_bits;
   const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x & 31) >> lane_bits;
-  const int groups = 32 >> lane_bits;
   const int split = blockIdx.x * (LARGE_THREADS / 32) + threadIdx.x / 32;
   const int column = 4 * ((blockIdx.y << lane_bits) + lane);
-  const bool live = split < n_split && column < width;
+  const bool live = split < reduction.n_split && column < results.width;
   float4 sum = zero_vec<float4>();
   if (live) {
-    const int end = __ldg(split_first + split + 1);
+    const int end = __ldg(reduction.split_first + split + 1);
 #pragma unroll 4
-    for (int slot = __ldg(split_first + split) + group; slot < end; slot += groups)
-      sum = add_vec(sum, load_vec<float4>(partials + row_offset(slot, partial_stride) + column));
+    for (int slot = __ldg(reduction.split_first + split) + group; slot < end; slot += groups)
+      sum = add_vec(sum, load_vec<float4>(results.partials + row_offset(slot, results.partial_stride) + column));
   }
   sum = sum_over_bits(sum, lane_bits, 5);
-  if (!live || group != 0) return;
-  const int row = __ldg(split_row + split);
-  store_row(out + out_first + row_offset(row, out_stride), sum, row_scale ? __ldg(row_scale + row) : 1.0f, column,
-            width, out_aligned);
+  if (live && group == 0) results.store_row(__ldg(reduction.split_row + split), sum, column);
 }

@@ -1,5 +1,5 @@
-// What the products of pieces of rows (spmm/large.cu, spmm/compressed.cu) share: marked indices, and what becomes of a
-// piece's sum. No kernels.
+// What the products of pieces of rows (spmm/large.cu, spmm/compressed.cu) share: marked indices, the pieces, and what becomes of
+// a piece's sum. No kernels.
 
 #pragma once
 
@@ -9,28 +9,43 @@
 // L2.
 constexpr int UNMARKED = 0x7fffffff;
 
-// Store elements column ... column + 3 of a row of `width`, scaled.
-__device__ __forceinline__ void store_row(float* row, float4 sum, float scale, int column, int width, int aligned) {
-  sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
-  if (aligned && column + 4 <= width) {
-    __stcs(reinterpret_cast<float4*>(row + column), sum);
-    return;
-  }
-  if (column < width) row[column] = sum.x;
-  if (column + 1 < width) row[column + 1] = sum.y;
-  if (column + 2 < width) row[column + 2] = sum.z;
-  if (column + 3 < width) row[column + 3] = sum.w;
-}
+// The rows of A as pieces: `first` (count + 1,) the first entry of each, `target` (count,) its row or, where the row has
+// several pieces, -1 - slot of its partial sums. `indices` are the columns of all entries, which may be marked.
+struct Pieces {
+  const int *first, *target, *indices;
+  int count;
+};
 
-// Store a piece's elements column ... column + 3: in its row, scaled, or where that has several pieces, in its slot of
-// `partials`, which spmm_large_fold reduces.
-__device__ __forceinline__ void store_piece(float* out, float* partials, int target, float4 sum, const float* row_scale,
-                                            int out_stride, int partial_stride, int column, int width,
-                                            int out_aligned) {
-  if (target >= 0) {
-    store_row(out + row_offset(target, out_stride), sum, row_scale ? __ldg(row_scale + target) : 1.0f, column, width,
-              out_aligned);
-  } else {
-    store_vec(partials + row_offset(-1 - target, partial_stride) + column, sum);
+// What a product writes: element (r, p) of `out` is out[out_first + r * out_stride + p] for p < width, scaled with
+// row_scale[r] unless that is null. `partials` (slots, partial_stride) has the partial sums of rows of several pieces, which
+// spmm_reduce_pieces reduces. `out_aligned`: rows can be written 16 bytes at a time.
+struct Results {
+  float *out, *partials;
+  const float* row_scale;
+  long long out_first;
+  int out_stride, partial_stride, width, out_aligned;
+
+  // Store elements column ... column + 3 of a row, scaled.
+  __device__ __forceinline__ void store_row(int row, float4 sum, int column) const {
+    float* to = out + out_first + row_offset(row, out_stride) + column;
+    const float scale = row_scale ? __ldg(row_scale + row) : 1.0f;
+    sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
+    if (out_aligned && column + 4 <= width) {
+      __stcs(reinterpret_cast<float4*>(to), sum);
+      return;
+    }
+    if (column < width) to[0] = sum.x;
+    if (column + 1 < width) to[1] = sum.y;
+    if (column + 2 < width) to[2] = sum.z;
+    if (column + 3 < width) to[3] = sum.w;
   }
-}
+
+  // Store elements column ... column + 3 of a piece: in its row or its slot.
+  __device__ __forceinline__ void store_piece(int target, float4 sum, int column) const {
+    if (target >= 0) {
+      store_row(target, sum, column);
+    } else {
+      store_vec(partials + row_offset(-1 - target, partial_stride) + column, sum);
+    }
+  }
+};

@@ -96,10 +96,10 @@ def large_product(
 
 
 @lru_cache(maxsize=1024)
-def fold_geometry(n_split: int, width: int) -> tuple[Launch, int]:
+def reduction_geometry(n_split: int, width: int) -> tuple[Launch, int]:
     """Return the launch that reduces the partial sums of `n_split` rows, and its lane_bits.
 
-    >>> fold_geometry(30_000, 16)
+    >>> reduction_geometry(30_000, 16)
     (Launch(grid=(7500, 1, 1), block=(128, 1, 1), shared=0), 2)
     """
     lane_bits = min(log2(next_power_of_two(ceil_div(width, 4))), WARP_BITS)
@@ -177,8 +177,7 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
 
 def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None, marked: bool) -> None:
     matrix, width = product.matrix, product.width
-    n_pieces = pieces.target.size
-    sizes = (n_pieces, product.n_entries, pieces.longest, matrix.n_cols, width)
+    sizes = (pieces.target.size, product.n_entries, pieces.longest, matrix.n_cols, width)
     shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
     dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
     slice_step = shape.slice_width
@@ -199,23 +198,20 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         dense, dense_first, stride = sliced, 0, shape.slice_width
         slice_step = matrix.n_cols * shape.slice_width
     results = _results(device, product, pieces, scales, shape.n_slices * shape.slice_width)
-    device.launch(
-        "spmm_large_marked" if marked else f"spmm_large_{'un' if scales else ''}weighted",
-        shape.product,
-        dense=dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense,
-        piece_first=pieces.first,
-        piece_target=pieces.target,
-        indices=matrix.indices,
-        data=matrix.data,
-        slice_step=slice_step,
-        dense_stride=stride,
-        slice_width=shape.slice_width,
-        n_pieces=n_pieces,
-        lane_bits=shape.lane_bits,
-        group_bits=shape.group_bits,
-        **results,
-    )
-    _fold(device, pieces, width, results)
+    arguments = {
+        "results": results,
+        "pieces": _pieces(product, pieces),
+        "dense": dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense,
+        "data": matrix.data,
+        "slice_step": slice_step,
+        "dense_stride": stride,
+        "slice_width": shape.slice_width,
+        "lane_bits": shape.lane_bits,
+        "group_bits": shape.group_bits,
+    }
+    kernel = "spmm_large_marked" if marked else f"spmm_large_{'un' if scales else ''}weighted"
+    device.launch(kernel, shape.product, **arguments)
+    _reduce(device, pieces, results)
 
 
 def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales) -> None:
@@ -233,24 +229,26 @@ def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scale
         width=width,
     )
     results = _results(device, product, pieces, scales, MOST_COLUMNS)
-    n_pieces = pieces.target.size
-    device.launch(
-        "spmm_compressed",
-        Launch((ceil_div(n_pieces, warps), 1, 1), (COMPRESSED_THREADS, 1, 1)),
-        rows=rows,
-        piece_first=pieces.first,
-        piece_target=pieces.target,
-        indices=matrix.indices,
-        n_pieces=n_pieces,
-        **results,
-    )
-    _fold(device, pieces, width, results)
+    launch = Launch((ceil_div(pieces.target.size, warps), 1, 1), (COMPRESSED_THREADS, 1, 1))
+    arguments = {"results": results, "pieces": _pieces(product, pieces), "rows": rows}
+    device.launch("spmm_compressed", launch, **arguments)
+    _reduce(device, pieces, results)
+
+
+def _pieces(product: Product, pieces: Pieces) -> dict[str, Any]:
+    """Return the fields of `Pieces` in spmm/pieces.cuh."""
+    return {
+        "first": pieces.first,
+        "target": pieces.target,
+        "indices": product.matrix.indices,
+        "count": pieces.target.size,
+    }
 
 
 def _results(
     device: Device, product: Product, pieces: Pieces, scales: Scales | None, partial_stride: int
 ) -> dict[str, Any]:
-    """Return the arguments of results, with memory for the partial sums of rows of several pieces."""
+    """Return the fields of `Results` in spmm/pieces.cuh, with memory for the partial sums of rows of several pieces."""
     n_split = pieces.split_row.size
     slots = pieces.target.size - (product.n_rows - n_split) if n_split else 0
     return {
@@ -265,17 +263,16 @@ def _results(
     }
 
 
-def _fold(device: Device, pieces: Pieces, width: int, results: dict[str, Any]) -> None:
+def _reduce(device: Device, pieces: Pieces, results: dict[str, Any]) -> None:
     """Reduce the partial sums of rows of several pieces."""
     if not (n_split := pieces.split_row.size):
         return
-    launch, lane_bits = fold_geometry(n_split, width)
-    device.launch(
-        "spmm_large_fold",
-        launch,
-        split_row=pieces.split_row,
-        split_first=pieces.split_first,
-        n_split=n_split,
-        lane_bits=lane_bits,
-        **results,
-    )
+    launch, lane_bits = reduction_geometry(n_split, results["width"])
+    reduction = {
+        "results": results,
+        "split_row": pieces.split_row,
+        "split_first": pieces.split_first,
+        "n_split": n_split,
+        "lane_bits": lane_bits,
+    }
+    device.launch("spmm_reduce_pieces", launch, **reduction)

@@ -67,7 +67,7 @@ def test_wide_products_with_many_zeros_read_compressed_rows(width, zeros, scaled
     multiply(device, held.map(device.upload), device.empty((N_COLUMNS, width)), width, zeros)
     pair = [entry for entry in device.entries if entry.startswith("spmm_compress")]
     assert pair == ["spmm_compress", "spmm_compressed"] * compressed
-    assert device.entries.count("spmm_large_fold") == -(-width // 128)
+    assert device.entries.count("spmm_reduce_pieces") == -(-width // 128)
 
 
 def sparse_rows(rng: np.random.Generator, width: int, share: float) -> np.ndarray:
@@ -143,7 +143,7 @@ def test_rows_that_most_entries_read_are_marked_where_no_slice_of_all_fits_l2() 
     device.launched.clear()
     for width, zeros in ((128, MANY), (47, 0.0)):
         multiply(device, marked, device.empty((N_COLUMNS, width)), width, zeros)
-    assert [entry for entry in device.entries if entry != "spmm_large_fold"] == [
+    assert [entry for entry in device.entries if entry != "spmm_reduce_pieces"] == [
         *("spmm_compress", "spmm_compressed"),
         *("spmm_large_slices", "spmm_large_marked"),
     ]

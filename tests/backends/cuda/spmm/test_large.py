@@ -10,7 +10,7 @@ from gcnbatch.backends.cuda.runtime.launch import MAX_GRID_X
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS
-from gcnbatch.backends.cuda.spmm.large import fold_geometry, large_product, slice_columns
+from gcnbatch.backends.cuda.spmm.large import large_product, reduction_geometry, slice_columns
 from gcnbatch.backends.cuda.spmm.pieces import PIECE, Large, Scales, cut, cut_rows
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
@@ -87,9 +87,9 @@ def test_slices_cover_the_columns_and_a_warp_covers_a_slice(width, n_columns):
     assert shape.product.grid[0] << 7 >> (shape.lane_bits + shape.group_bits) >= 10**6
     assert shape.slices.grid[0] * 256 * 4 >= n_columns * shape.slice_width
     assert max(shape.product.grid[0], shape.slices.grid[0]) <= MAX_GRID_X
-    fold, lane_bits = fold_geometry(1_000, width)
-    assert fold.grid[0] * 4 >= 1_000
-    assert fold.grid[1] * 4 << lane_bits >= width
+    reduction, lane_bits = reduction_geometry(1_000, width)
+    assert reduction.grid[0] * 4 >= 1_000
+    assert reduction.grid[1] * 4 << lane_bits >= width
 
 
 def test_a_slice_fills_at_most_half_of_l2_if_possible():
