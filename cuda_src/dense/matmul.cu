@@ -34,7 +34,16 @@
 //   in order.
 // Requires: sizes below 2^31 each; an empty depth yields zeros. Below sm_80, copies are loads and tf32 does nothing.
 
+#include "common/kept.cuh"
 #include "dense/matmul_tile.cuh"
+
+// Arguments of the gradient by X. Leading dimensions are those of the arrays; `kept` counts elements of dx.
+struct Dgrad {
+  float* dx;
+  const float *dy, *w;
+  Kept kept;
+  int lddx, lddy, ldw, N, F, P;
+};
 
 namespace {
 
@@ -91,10 +100,11 @@ __device__ void multiply(Tile& tile, const Operand& a, const Operand& b, int m0,
   }
 }
 
-// Write the tile at (m0, n0) to C (M, N), plus `bias` (N,) on every row unless null; `accumulate` adds to C instead.
+// Write the tile at (m0, n0) to C (M, N), plus `bias` (N,) on every row unless null; `accumulate` adds to C instead. The
+// gradient of ReLU and dropout is applied unless kept.bits is null.
 template <class Tile>
 __device__ void store(const Tile& tile, float* c, int ldc, int m0, int n0, int M, int N, bool accumulate,
-                      const float* bias = nullptr) {
+                      const float* bias = nullptr, const Kept& kept = {}) {
   const bool aligned = is_aligned(c, ldc);
 #pragma unroll
   for (int s = 0; s < Tile::SUMS; s += Tile::VECTOR) {
@@ -108,6 +118,7 @@ __device__ void store(const Tile& tile, float* c, int ldc, int m0, int n0, int M
       if (bias && n + j < N) value[j] += bias[n + j];
       if (accumulate && n + j < N) value[j] += to[j];
     }
+    if (kept.bits) keep(value, kept, to - c, N - n);
     if (aligned && n + Tile::VECTOR <= N) {
       if constexpr (Tile::VECTOR == 4) {
         *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
@@ -161,16 +172,16 @@ __device__ void forward(float* y, const float* x, const float* w, const float* b
 }
 
 template <class Tile>
-__device__ void dgrad(float* dx, const float* dy, const float* w, int lddx, int lddy, int ldw, int N, int F, int P,
-                      int m0, int n0) {
+__device__ void dgrad(const Dgrad& product, int m0, int n0) {
+  const auto& [dx, dy, w, kept, lddx, lddy, ldw, N, F, P] = product;
   Tile tile;
   multiply<true, true, false>(tile, {dy, lddy, N, P}, {w, ldw, F, P}, m0, n0, 0, P);
-  store(tile, dx, lddx, m0, n0, N, F, false);
+  store(tile, dx, lddx, m0, n0, N, F, false, nullptr, kept);
 }
 
 template <class Tile>
-__device__ void dgrad(float* dx, const float* dy, const float* w, int lddx, int lddy, int ldw, int N, int F, int P) {
-  dgrad<Tile>(dx, dy, w, lddx, lddy, ldw, N, F, P, blockIdx.x * Tile::BM, blockIdx.y * Tile::BN);
+__device__ void dgrad(const Dgrad& product) {
+  dgrad<Tile>(product, blockIdx.x * Tile::BM, blockIdx.y * Tile::BN);
 }
 
 template <class Tile>
@@ -194,7 +205,7 @@ __device__ void backward(float* dx, float* dw, float* db, float* partials, unsig
   if (block >= dw_blocks) {
     block -= dw_blocks;
     const int rows = ceil_div(N, Tile::BM);
-    dgrad<Tile>(dx, dy, w, F, P, P, N, F, P, block % rows * Tile::BM, block / rows * Tile::BN);
+    dgrad<Tile>({dx, dy, w, {}, F, P, P, N, F, P}, block % rows * Tile::BM, block / rows * Tile::BN);
     return;
   }
   const int rows = ceil_div(F + 1, Tile::BM), tiles = rows * ceil_div(P, Tile::BN);
@@ -267,48 +278,41 @@ extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
   forward<TileTf3232x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
 }
 
-// ---- dgrad: dx (N, F) = dy (N, P) wᵀ (P, F) ----
+// ---- dgrad: dx (N, F) = dy (N, P) wᵀ (P, F), of which `kept` may leave what passes ReLU and dropout before x ----
 
 extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
-    matmul_128x128_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                         int ldw, int N, int F, int P) {
-  dgrad<Tile128x128>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_128x128_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<Tile128x128>(product);
 }
 
 extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
-    matmul_128x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                        int ldw, int N, int F, int P) {
-  dgrad<Tile128x64>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_128x64_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<Tile128x64>(product);
 }
 
 extern "C" __global__ void __launch_bounds__(Tile64x64::THREADS, 4)
-    matmul_64x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                       int ldw, int N, int F, int P) {
-  dgrad<Tile64x64>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_64x64_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<Tile64x64>(product);
 }
 
 extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
-    matmul_32x32_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                       int ldw, int N, int F, int P) {
-  dgrad<Tile32x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_32x32_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<Tile32x32>(product);
 }
 
 extern "C" __global__ void __launch_bounds__(Tile16x32::THREADS, 4)
-    matmul_16x32_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                       int ldw, int N, int F, int P) {
-  dgrad<Tile16x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_16x32_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<Tile16x32>(product);
 }
 
 extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
-    matmul_tf32_128x64_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                             int ldw, int N, int F, int P) {
-  dgrad<TileTf32128x64>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_tf32_128x64_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<TileTf32128x64>(product);
 }
 
 extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
-    matmul_tf32_32x32_dgrad(float* dx, const float* __restrict__ dy, const float* __restrict__ w, int lddx, int lddy,
-                            int ldw, int N, int F, int P) {
-  dgrad<TileTf3232x32>(dx, dy, w, lddx, lddy, ldw, N, F, P);
+    matmul_tf32_32x32_dgrad(const __grid_constant__ Dgrad product) {
+  dgrad<TileTf3232x32>(product);
 }
 
 // ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), added to dw if `accumulate`; `counters` has one 0 per tile ----

@@ -20,7 +20,7 @@ BACKEND_COLOURS = (GREY, ORANGE, BLUE, GREEN)
 FAMILY_COLOURS = (
     *("#BBBBBB", "#0072B2", "#56B4E9", "#E69F00", "#117733", "#D55E00", "#009E73"),
     *("#F0E442", "#CC79A7", "#882255", "#44AA99", "#332288", "#AA4499", "#DDCC77", "#88CCEE", "#999933", "#666666"),
-    "#661100",
+    *("#661100", "#6699CC"),
 )
 LOGARITHMIC_FROM = 30  # ratio of the longest to the shortest bar above which an axis is logarithmic
 

@@ -17,7 +17,7 @@ from gcnbatch.backend_comparison.workload import Effort, Workload
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, Feed
 from gcnbatch.backends.cpu import HostBatch, HostFeed
-from gcnbatch.backends.ops import Array
+from gcnbatch.backends.ops import Array, DropoutKey
 from gcnbatch.bench import traffic
 from gcnbatch.bench.traffic import Traffic
 from gcnbatch.data.batches import BatchSource
@@ -53,11 +53,13 @@ ROWS = {
             ("maximum", "Maximum"),
             ("concatenate", "Concatenate"),
             ("dropout", "Dropout"),
+            ("relu_dropout", "ReLU + Dropout"),
             ("readout", "Readout"),
             ("join", "Join"),
         )
         for suffix, direction in (("", "forward"), ("_backward", "backward"))
     },
+    "matmul_dx": Row("MatMul", "backward"),
     "add": Row("Residual", ""),
     **dict.fromkeys(("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error"), Row("Loss", "")),
     **dict.fromkeys(("clip_norm", "adam_step", "sgd_step"), Row("Optimiser", "")),
@@ -132,7 +134,7 @@ class RecordingBackend:
         The batch of the current step in host memory. Traffic is computed from these arrays, so it does not depend on
         the backend's own form; None: no traffic.
     apart : bool
-        Run `linear` as separate calls of MatMul and Add, as in the papers.
+        Run fused operations as separate calls of MatMul, Add, ReLU and Dropout, as in the papers.
     """
 
     backend: Backend
@@ -189,6 +191,19 @@ class _RecordedOps:
 
 
 class _OpsApart(_RecordedOps):
+    def matmul_dx(self, dy: Array, w: Array, graphs: Any = None, kept: Any = None) -> Array:
+        dx = self._recorder.note("matmul_dx", self._recorder.backend.ops.matmul_dx, dy, w, graphs)
+        return dx if kept is None else self.relu_dropout_backward(dx, kept)
+
+    def relu_dropout(self, x: Array, rate: float, key: DropoutKey, out: Array | None = None) -> tuple[Array, Any]:
+        positive = self.relu(x, out)
+        y, mask = self.dropout(positive, rate, key)
+        return y, (positive, mask, rate)
+
+    def relu_dropout_backward(self, dy: Array, kept: Any, out: Array | None = None) -> Array:
+        positive, mask, rate = kept
+        return self.relu_backward(self.dropout_backward(dy, mask, rate), positive)
+
     def linear(self, x: Array, w: Array, b: Array, graphs: Any = None) -> Array:
         y = self.matmul(x, w, graphs)
         return self.bias_add(y, b, graphs, out=y)

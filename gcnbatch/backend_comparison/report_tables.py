@@ -206,7 +206,7 @@ def _operations(content: Content) -> ReportTable:
     read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
     note = (
         f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run. "
-        "MatMul and Add are timed separately here; a training step fuses them if its backend can."
+        "MatMul, Add, ReLU and Dropout are timed separately here; a training step fuses them if its backend can."
     )
     return ReportTable("Operations", header, rows, note)
 

@@ -58,8 +58,11 @@ class Ops(Protocol):
     ) -> tuple[Array | None, Array]:
         """Gradients of `matmul`: dX = dY Wᵀ (N, F), None unless `need_dx`; dW = Xᵀ dY (F, P), written to `out`."""
 
-    def matmul_dx(self, dy: Array, w: Array, graphs: Adjacency | None = None) -> Array:
-        """Gradient of `matmul` by X alone: dX = dY Wᵀ (N, F)."""
+    def matmul_dx(self, dy: Array, w: Array, graphs: Adjacency | None = None, kept: Any = None) -> Array:
+        """Gradient of `matmul` by X alone: dX = dY Wᵀ (N, F).
+
+        With `kept`, X is what `relu_dropout` returned, and the result is the gradient by the input of that.
+        """
 
     def sparse_matmul(self, x: Csr, w: Array) -> Array:
         """Sparse features X (N, F) times W (F, P): (N, P)."""
@@ -169,6 +172,12 @@ class Ops(Protocol):
 
     def dropout_backward(self, dy: Array, mask: Array, rate: float) -> Array:
         """Gradient of `dropout`: dY / (1 - rate) where the mask keeps it, else 0."""
+
+    def relu_dropout(self, x: Array, rate: float, key: DropoutKey, out: Array | None = None) -> tuple[Array, Any]:
+        """`relu`, then `dropout`: (y, kept); `kept` says which gradients pass both. `out` may be x."""
+
+    def relu_dropout_backward(self, dy: Array, kept: Any, out: Array | None = None) -> Array:
+        """Gradient of `relu_dropout`: dY / (1 - rate) where `kept`, else 0; `out` may be dY."""
 
     def readout(self, h: Array, node_ptr: Array, kind: Readout) -> tuple[Array, Any]:
         """Return (sum, mean or maximum of each graph's rows of H (N, P), saved); the first is (B, P).

@@ -213,6 +213,18 @@ def dropout_backward(dy: Array) -> Traffic:
     return dropout(dy)
 
 
+def relu_dropout(x: Array) -> Traffic:
+    """8 n bytes, and a bit per element of the mask; 2 n flops."""
+    n = prod(x.shape)
+    return Traffic(8 * n + n // 8, 2 * n)
+
+
+def relu_dropout_backward(dy: Array) -> Traffic:
+    """8 n bytes, and a bit per element of the mask; n flops."""
+    n = prod(dy.shape)
+    return Traffic(8 * n + n // 8, n)
+
+
 def readout(h: Array, node_ptr: Array) -> Traffic:
     """4 (N P + B P + B + 1) bytes, N P flops."""
     (n, p), pointers = h.shape, node_ptr.shape[0]
@@ -313,6 +325,8 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         concatenate_backward,
         dropout,
         dropout_backward,
+        relu_dropout,
+        relu_dropout_backward,
         readout,
         readout_backward,
         join,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from gcnbatch.model.layers import (
     Relu,
     VirtualNode,
     Weights,
+    fuse,
 )
 from gcnbatch.model.parameters import ParameterLayout
 
@@ -60,6 +62,12 @@ class Gcn:
     layers: tuple[Layer | Junction, ...]
     frozen: int = 0
 
+    @cached_property
+    def _computed(self) -> tuple[Layer | Junction, ...]:
+        """The layers as they are computed: behind the constant ones, fused."""
+        constant = self.constant_layers
+        return self.layers[:constant] + fuse(self.layers[constant:])
+
     @property
     def constant_layers(self) -> int:
         """Number of leading layers that are frozen or have neither parameters nor dropout: their output is constant."""
@@ -81,17 +89,18 @@ class Gcn:
     def forward(self, ctx: Context, x: Array | Flow) -> tuple[Array, list[Any]]:
         """Return the logits and each layer's saved values for features, or for what `prepare` returned."""
         first = self.constant_layers if isinstance(x, Flow) else 0
-        behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self.layers)))
+        behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self._computed)))
         return behind.h, [None] * first + saved
 
     def _run(self, ctx: Context, at: Flow, numbers: range) -> tuple[Flow, list[Any]]:
         """Return the state behind these layers and their saved values; frozen ones save none."""
         predicting = replace(ctx, training=False) if self.frozen else ctx
-        needed = {name for layer in self.layers if isinstance(layer, Junction) for name in layer.others}
+        layers = self._computed
+        needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
         h, kept = at.h, dict(at.kept)
         saved: list[Any] = []
         for i in numbers:
-            layer, own = self.layers[i], predicting if i < self.frozen else ctx
+            layer, own = layers[i], predicting if i < self.frozen else ctx
             others = [kept[name] for name in layer.others] if isinstance(layer, Junction) else []
             h, values = layer.forward(own, h, *others)
             saved.append(None if i < self.frozen else values)
@@ -105,12 +114,13 @@ class Gcn:
         The layers run in reverse order. The gradient by the features is never computed: the first layer with parameters
         needs none by its input.
         """
-        first = next(i for i, layer in enumerate(self.layers) if i >= self.frozen and layer.specs())
+        layers = self._computed
+        first = next(i for i, layer in enumerate(layers) if i >= self.frozen and layer.specs())
         gradients: Gradients = {}
         through: dict[str, Array] = {}  # gradients by outputs of layers, from the junctions that read them
         dh: Array | None = dlogits
-        for i in range(len(self.layers) - 1, first - 1, -1):
-            layer = self.layers[i]
+        for i in range(len(layers) - 1, first - 1, -1):
+            layer = layers[i]
             if layer.name in through:
                 dh = ctx.ops.add(dh, through.pop(layer.name))
             if isinstance(layer, Junction):

@@ -8,7 +8,7 @@ Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -82,10 +82,12 @@ class GraphConv:
         graphs = ctx.batch.adjacency
         return ctx.ops.spmm(graphs, _product(ctx, h, self.name, self.bias, graphs)), h
 
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+    def backward(
+        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
+    ) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
         dz = ctx.ops.spmm_backward(graphs, dout, _zeros(ctx, self.behind))
-        return _product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs)
+        return _product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs, kept)
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,10 @@ class Dense:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         return _product(ctx, h, self.name), h
 
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return _product_backward(ctx, dout, saved, self.name, True, need_dh)
+    def backward(
+        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
+    ) -> tuple[Array | None, Gradients]:
+        return _product_backward(ctx, dout, saved, self.name, True, need_dh, kept=kept)
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,13 @@ class Propagate:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         return ctx.ops.spmm(ctx.batch.adjacency, h, _zeros(ctx, self.rate)), None
 
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return (ctx.ops.spmm_backward(ctx.batch.adjacency, dout) if need_dh else None), {}
+    def backward(
+        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
+    ) -> tuple[Array | None, Gradients]:
+        if not need_dh:
+            return None, {}
+        dh = ctx.ops.spmm_backward(ctx.batch.adjacency, dout)
+        return (dh if kept is None else ctx.ops.relu_dropout_backward(dh, kept, out=dh)), {}
 
 
 @dataclass(frozen=True)
@@ -149,10 +158,10 @@ class Weights:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         return ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"]), h
 
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        name = f"{self.name}.weight"
-        dh, dw = ctx.ops.matmul_backward(dout, saved, ctx.parameters[name], need_dh, ctx.gradients.get(name))
-        return dh, {name: dw}
+    def backward(
+        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
+    ) -> tuple[Array | None, Gradients]:
+        return _product_backward(ctx, dout, saved, self.name, False, need_dh, kept=kept)
 
 
 @dataclass(frozen=True)
@@ -175,14 +184,16 @@ class ActivationConv:
         p = ctx.ops.spmm(ctx.batch.adjacency, h, _zeros(ctx, self.rate))
         return ctx.ops.matmul(p, ctx.parameters[f"{self.name}.weight"]), p
 
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+    def backward(
+        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
+    ) -> tuple[Array | None, Gradients]:
         name = f"{self.name}.weight"
         w = ctx.parameters[name]
         _, dw = ctx.ops.matmul_backward(dout, saved, w, False, ctx.gradients.get(name))
         if not need_dh:
             return None, {name: dw}
         dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, _zeros(ctx, self.rate))
-        return ctx.ops.matmul_dx(dp, w), {name: dw}
+        return ctx.ops.matmul_dx(dp, w, kept=kept), {name: dw}
 
 
 @dataclass(frozen=True)
@@ -278,11 +289,55 @@ class Dropout:
         row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
         return ctx.ops.dropout(h, self.rate, self._key(ctx, row * h.shape[1]))
 
+    def behind_relu(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        """Return this layer's output for ReLU of `h`, which it overwrites, and what the gradient by `h` needs."""
+        if not ctx.training:
+            return ctx.ops.relu(h, out=h), None
+        row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
+        return ctx.ops.relu_dropout(h, self.rate, self._key(ctx, row * h.shape[1]), out=h)
+
     def _key(self, ctx: Context, first: int) -> DropoutKey:
         return DropoutKey(ctx.seed, self.name, *ctx.clock, first)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.dropout_backward(dout, saved, self.rate) if need_dh else None), {}
+
+
+class Product(Layer, Protocol):
+    """A layer that can apply the gradient of the ReLU and dropout before it."""
+
+    def backward(
+        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
+    ) -> tuple[Array | None, Gradients]:
+        """As `Layer.backward`; with `kept` of `Ops.relu_dropout`, the first is the gradient by the input of that."""
+
+
+PRODUCTS = (GraphConv, Dense, Propagate, Weights, ActivationConv)
+
+
+@dataclass(frozen=True)
+class Activated:
+    """A product behind ReLU and dropout, which are computed together; named as the product."""
+
+    dropout: Dropout
+    product: Product
+
+    @property
+    def name(self) -> str:
+        """The product's name."""
+        return self.product.name
+
+    def specs(self) -> list[ParameterSpec]:
+        return self.product.specs()
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        h, kept = self.dropout.behind_relu(ctx, h)
+        out, saved = self.product.forward(ctx, h)
+        return out, (kept, saved)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        kept, of_product = saved
+        return self.product.backward(ctx, dout, of_product, need_dh, kept)
 
 
 @dataclass(frozen=True)
@@ -448,6 +503,27 @@ class Maximum:
 Junction = Add | Concatenate | Maximum  # layers that read outputs of earlier layers, too
 
 
+def fuse(layers: Sequence[Layer | Junction]) -> tuple[Layer | Junction, ...]:
+    """Return the layers with each ReLU, dropout and product in a row as one `Activated`.
+
+    The output of such a ReLU or dropout must not be read by a junction.
+    """
+    read = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
+    found: list[Layer | Junction] = []
+    for layer in layers:
+        relu, dropout = found[-2:] if len(found) > 1 else (None, None)
+        if (
+            isinstance(layer, PRODUCTS)
+            and isinstance(dropout, Dropout)
+            and isinstance(relu, Relu)
+            and read.isdisjoint({relu.name, dropout.name})
+        ):
+            found[-2:] = [Activated(dropout, layer)]
+        else:
+            found.append(layer)
+    return tuple(found)
+
+
 def _zeros(ctx: Context, rate: float | None) -> float:
     """Return the expected share of zeros behind a ReLU with dropout of this rate; without a ReLU (None), 0."""
     return 0.0 if rate is None else 1 - ACTIVE * (1 - rate * ctx.training)
@@ -465,9 +541,12 @@ def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any =
 
 
 def _product_backward(
-    ctx: Context, dy: Array, h: Array, name: str, bias: bool, need_dh: bool, graphs: Any = None
+    ctx: Context, dy: Array, h: Array, name: str, bias: bool, need_dh: bool, graphs: Any = None, kept: Any = None
 ) -> tuple[Array | None, Gradients]:
     ops, into, weight = ctx.ops, ctx.gradients.get, f"{name}.weight"
+    if kept is not None and need_dh:
+        _, gradients = _product_backward(ctx, dy, h, name, bias, False, graphs)
+        return ops.matmul_dx(dy, ctx.parameters[weight], graphs, kept), gradients
     if isinstance(h, Csr):
         db = {f"{name}.bias": ops.bias_add_backward(dy, into(f"{name}.bias"), graphs)} if bias else {}
         return None, {weight: ops.sparse_matmul_backward(dy, h, into(weight)), **db}

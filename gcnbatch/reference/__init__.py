@@ -21,6 +21,7 @@ from gcnbatch.reference.matmul import matmul, matmul_backward, matmul_dx, sparse
 from gcnbatch.reference.optimizer import adam_step, clip_norm, sgd_step
 from gcnbatch.reference.readout import readout, readout_backward
 from gcnbatch.reference.relu import relu, relu_backward
+from gcnbatch.reference.relu_dropout import relu_dropout, relu_dropout_backward
 from gcnbatch.reference.spmm import sddmm, spmm, spmm_backward
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class ReferenceOps:
     concatenate_backward = staticmethod(concatenate_backward)
     dropout = staticmethod(dropout)
     dropout_backward = staticmethod(dropout_backward)
+    relu_dropout = staticmethod(relu_dropout)
+    relu_dropout_backward = staticmethod(relu_dropout_backward)
     readout = staticmethod(readout)
     readout_backward = staticmethod(readout_backward)
     join = staticmethod(join)

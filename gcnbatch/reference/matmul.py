@@ -6,6 +6,7 @@ import numpy as np
 
 from gcnbatch.data.sparse import Csr
 from gcnbatch.reference.arrays import Float, into
+from gcnbatch.reference.relu_dropout import Kept, relu_dropout_backward
 
 
 def matmul(x: Float, w: Float, graphs: object = None) -> Float:
@@ -21,9 +22,10 @@ def matmul_backward(
     return dx, into(out, x.T @ dy)
 
 
-def matmul_dx(dy: Float, w: Float, graphs: object = None) -> Float:
-    """Gradient of `matmul` by X alone: dX = dY Wᵀ, (N, F)."""
-    return dy @ w.T
+def matmul_dx(dy: Float, w: Float, graphs: object = None, kept: Kept | None = None) -> Float:
+    """Gradient of `matmul` by X alone: dX = dY Wᵀ, (N, F); with `kept`, by the input of the `relu_dropout` before."""
+    dx = dy @ w.T
+    return dx if kept is None else relu_dropout_backward(dx, kept)
 
 
 def sparse_matmul(x: Csr, w: Float) -> Float:

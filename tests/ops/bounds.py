@@ -191,8 +191,9 @@ class RoundedOps:
     def matmul_backward(self, dy, x, w, need_dx=True, out=None, graphs=None):
         return (dy @ w.T if need_dx else None), into(out, x.T @ dy)
 
-    def matmul_dx(self, dy: Rounded, w: Rounded, graphs: object = None) -> Rounded:
-        return dy @ w.T
+    def matmul_dx(self, dy: Rounded, w: Rounded, graphs: object = None, kept=None) -> Rounded:
+        dx = dy @ w.T
+        return dx if kept is None else self.relu_dropout_backward(dx, kept)
 
     def sparse_matmul(self, x: Csr, w: Rounded) -> Rounded:
         return sparse_product(x, w)
@@ -300,6 +301,14 @@ class RoundedOps:
 
     def dropout_backward(self, dy: Rounded, mask: NDArray[np.bool_], rate: float) -> Rounded:
         return (dy * (1 / (1 - rate))).where(mask)
+
+    def relu_dropout(self, x: Rounded, rate: float, key: DropoutKey, out: Rounded | None = None):
+        positive = self.relu(x)
+        y, mask = self.dropout(positive, rate, key)
+        return into(out, y), (mask & (positive.value > 0), rate)
+
+    def relu_dropout_backward(self, dy: Rounded, kept, out: Rounded | None = None) -> Rounded:
+        return into(out, self.dropout_backward(dy, *kept))
 
     def readout(self, h: Rounded, node_ptr: NDArray[np.int64], kind: str):
         r = Rounded(np.zeros((len(node_ptr) - 1, h.shape[1])))

@@ -17,6 +17,7 @@ from tests.ops import (
     test_optimizer,
     test_readout,
     test_relu,
+    test_relu_dropout,
     test_sddmm,
     test_spmm,
 )
@@ -33,6 +34,7 @@ DENSE_MODULES = {
     "ReLU": test_relu,
     "concatenate": test_concatenate,
     "dropout": test_dropout,
+    "ReLU and dropout": test_relu_dropout,
     "readout": test_readout,
     "join": test_join,
     "loss": test_loss,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gcnbatch.backends.ops import DropoutKey
 from tests.ops.adapters import NAIVE_MATMUL, Adapter, open_adapter
-from tests.ops.cases import Case, normal, of_layer
+from tests.ops.cases import Case, multiples_of_half, normal, of_layer
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
 from tests.ops.parity import Problem, assert_parity
 
@@ -31,6 +32,16 @@ def dx_alone(case: Case, convolution: bool) -> Problem:
     return Problem(run, {"w": normal(rng, case.F, P), "dy": normal(rng, case.N, P), **graphs})
 
 
+def dx_before_relu_and_dropout(case: Case, convolution: bool, first: int = 0) -> Problem:
+    def run(ops, x, w, dy, graphs=None):
+        _, kept = ops.relu_dropout(x, 0.5, DropoutKey(3, "conv2.dropout", 5, 7, first))
+        return {"dx": ops.matmul_dx(dy, w, graphs, kept)}
+
+    rng, (P, graphs) = case.rng(), of_layer(case, convolution)
+    x, w, dy = (normal(rng, *shape) for shape in ((case.N, case.F), (case.F, P), (case.N, P)))
+    return Problem(run, {"x": multiples_of_half(x), "w": w, "dy": dy, **graphs})
+
+
 def sparse(case: Case) -> Problem:
     def run(ops, x, w, dy):
         return {"y": ops.sparse_matmul(x, w), "dw": ops.sparse_matmul_backward(dy, x)}
@@ -45,6 +56,9 @@ PROBLEMS = {
     "graph convolution": lambda case: dense(case, convolution=True),
     "dense layer, by X alone": lambda case: dx_alone(case, convolution=False),
     "graph convolution, by X alone": lambda case: dx_alone(case, convolution=True),
+    "dense layer, before ReLU and dropout": lambda case: dx_before_relu_and_dropout(case, convolution=False),
+    "graph convolution, before ReLU and dropout": lambda case: dx_before_relu_and_dropout(case, convolution=True),
+    "the same of later rows": lambda case: dx_before_relu_and_dropout(case, convolution=True, first=2**33 + 13),
     "sparse features": sparse,
 }
 
@@ -80,6 +94,14 @@ MUTANTS = {
     "a column short in dx": (
         "dense layer, by X alone",
         mutant(matmul_dx=lambda right, dy, w, *_: right(dy[:, 1:], w[:, 1:])),
+    ),
+    "dx of all elements": (
+        "dense layer, before ReLU and dropout",
+        mutant(matmul_dx=lambda right, dy, w, graphs, kept: right(dy, w)),
+    ),
+    "dx that is not scaled": (
+        "graph convolution, before ReLU and dropout",
+        mutant(matmul_dx=lambda right, dy, w, graphs, kept: right(dy, w) * kept.mask),
     ),
     "an entry short": ("sparse features", mutant(sparse_matmul=lambda right, x, w: right(one_entry_short(x), w))),
     "float16 entries": (

@@ -50,6 +50,13 @@ def sigmoid_costs(logits: Float, y: Float, pos_weight: Float) -> SigmoidCosts:
     return SigmoidCosts(costs, weighted, negative, decay)
 
 
+class Kept(NamedTuple):
+    """Which elements' gradients pass ReLU and dropout, and the scale of these."""
+
+    mask: NDArray[np.bool_]
+    scale: np.float32
+
+
 class CpuOps:
     """`gcnbatch.backends.ops.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
 
@@ -72,9 +79,10 @@ class CpuOps:
         _threads.fit(x.size * w.shape[1])
         return (dy @ w.T if need_dx else None), np.matmul(x.T, dy, out=out)
 
-    def matmul_dx(self, dy: Float, w: Float, graphs: Adjacency | None = None) -> Float:
+    def matmul_dx(self, dy: Float, w: Float, graphs: Adjacency | None = None, kept: Kept | None = None) -> Float:
         _threads.fit(dy.size * len(w))
-        return dy @ w.T
+        dx = dy @ w.T
+        return dx if kept is None else self.relu_dropout_backward(dx, kept, out=dx)
 
     def sparse_matmul(self, x: Csr, w: Float) -> Float:
         return _product(x, w)
@@ -225,12 +233,23 @@ class CpuOps:
         return tuple(part.copy() for part in np.split(dy, np.cumsum(widths)[:-1], axis=1))
 
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
-        drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size, key.first).reshape(x.shape)
-        mask = drawn >= np.uint32(int(rate * 2**32))
+        mask = _dropout_mask(x, rate, key)
         return self.dropout_backward(x, mask, rate), mask
 
     def dropout_backward(self, dy: Float, mask: NDArray[np.bool_], rate: float) -> Float:
         return np.multiply(dy, mask, dtype=np.float32) * np.float32(1 / (1 - rate))
+
+    def relu_dropout(self, x: Float, rate: float, key: DropoutKey, out: Float | None = None) -> tuple[Float, Kept]:
+        y, mask = self.relu(x, out), _dropout_mask(x, rate, key)
+        kept = Kept(mask & (y > 0), np.float32(1 / (1 - rate)))
+        y *= mask
+        y *= kept.scale
+        return y, kept
+
+    def relu_dropout_backward(self, dy: Float, kept: Kept, out: Float | None = None) -> Float:
+        dx = np.multiply(dy, kept.mask, out=out, dtype=np.float32)
+        dx *= kept.scale
+        return dx
 
     def readout(self, h: Float, node_ptr: NDArray[np.int64], kind: Readout) -> tuple[Float, Any]:
         if kind == "max":
@@ -371,6 +390,11 @@ def _moments(x: Float) -> tuple[Float, Float, Float]:
     mean = _column_sums(x) / n
     centred = x - mean
     return mean, np.einsum("np,np->p", centred, centred) / n, centred
+
+
+def _dropout_mask(x: Float, rate: float, key: DropoutKey) -> NDArray[np.bool_]:
+    drawn = philox.bits(key.seed, key.purpose, key.epoch, key.step, x.size, key.first).reshape(x.shape)
+    return drawn >= np.uint32(int(rate * 2**32))
 
 
 def _column_sums(x: Float) -> Float:

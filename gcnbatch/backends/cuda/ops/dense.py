@@ -12,6 +12,7 @@ from gcnbatch.backends.cuda.ops.matmul import MatmulOps
 from gcnbatch.backends.cuda.ops.optimizer import OptimizerOps
 from gcnbatch.backends.cuda.ops.readout import ReadoutOps
 from gcnbatch.backends.cuda.ops.relu import ReluOps
+from gcnbatch.backends.cuda.ops.relu_dropout import ReluDropoutOps
 
 
 class DenseOps(
@@ -21,6 +22,7 @@ class DenseOps(
     ReluOps,
     ConcatenateOps,
     DropoutOps,
+    ReluDropoutOps,
     ReadoutOps,
     JoinOps,
     LossOps,

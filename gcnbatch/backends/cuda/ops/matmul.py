@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gcnbatch.backends.cuda.ops.bias import BiasOps
 from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, FLOAT_BYTES
+from gcnbatch.backends.cuda.ops.relu_dropout import ALL_KEPT, Kept
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
@@ -206,10 +207,10 @@ class MatmulOps(BiasOps):
         dw = self.or_empty(out, w.shape)
         return self._gradients(dy, x, w, need_dx, dw, None), dw
 
-    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
+    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None, kept: Kept | None = None) -> DeviceArray:
         (F, P), N = w.shape, dy.shape[0]
         dx = self.device.empty((N, F))
-        self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P))
+        self.multiply_dgrad(dx, dy, w, (N, F, P), (F, P, P), kept)
         return dx
 
     def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
@@ -295,11 +296,29 @@ class MatmulOps(BiasOps):
         w: DeviceArray,
         sizes: tuple[int, int, int],
         strides: tuple[int, int, int],
+        kept: Kept | None = None,
+        first: int = 0,
     ) -> None:
-        """dX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw)."""
+        """dX = dY Wᵀ for `sizes` (N, F, P) and `strides` (lddx, lddy, ldw).
+
+        With `kept`, dX is the gradient before ReLU and dropout; it begins with their element `first`.
+        """
         (N, F, P), (lddx, lddy, ldw) = sizes, strides
         tile, launch = product_geometry(N, F, P, self.device.multiprocessors, self.precision)
-        self.device.launch(DGRAD[tile], launch, dx=dx, dy=dy, w=w, lddx=lddx, lddy=lddy, ldw=ldw, N=N, F=F, P=P)
+        self.device.launch(
+            DGRAD[tile],
+            launch,
+            dx=dx,
+            dy=dy,
+            w=w,
+            kept=ALL_KEPT if kept is None else kept.from_element(first),
+            lddx=lddx,
+            lddy=lddy,
+            ldw=ldw,
+            N=N,
+            F=F,
+            P=P,
+        )
 
     def multiply_wgrad(
         self,

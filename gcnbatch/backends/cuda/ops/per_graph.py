@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gcnbatch.backends.cuda.ops.dense import DenseOps
+from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
@@ -48,14 +49,14 @@ class PerGraphDenseOps(DenseOps):
                 self.multiply_wgrad(*arrays, (n, F, width), (columns, F, columns), accumulate=number > 0)
         return dx, dw
 
-    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
+    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None, kept: Kept | None = None) -> DeviceArray:
         if graphs is None:
-            return super().matmul_dx(dy, w)
+            return super().matmul_dx(dy, w, kept=kept)
         F, columns = w.shape
         dx = self.device.empty((dy.shape[0], F))
         for first, n in _filled(graphs):
             arrays = (_from(dx, first * F), _from(dy, first * columns), w)
-            self.multiply_dgrad(*arrays, (n, F, columns), (F, columns, columns))
+            self.multiply_dgrad(*arrays, (n, F, columns), (F, columns, columns), kept, first * F)
         return dx
 
     def linear(self, x: DeviceArray, w: DeviceArray, b: DeviceArray, graphs: Any = None) -> DeviceArray:
