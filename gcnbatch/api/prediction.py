@@ -10,7 +10,7 @@ from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
 from gcnbatch.api.training import Say
 from gcnbatch.inference import ensemble
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference.options import CsvOptions
 from gcnbatch.predictions import STDOUT
 
 if TYPE_CHECKING:
