@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
     from gcnbatch.inference.ensemble import InferenceSummary
     from gcnbatch.inference.selection import Selection
-    from gcnbatch.inference.trust import Level
+    from gcnbatch.inference.trust_files import Level
 
 
 def infer(

@@ -115,7 +115,7 @@ def explain(
     Parameters
     ----------
     runs, data, backend, device, cuda, csv, on_bad_row, quiet, say
-        As for `gcnbatch.inference.infer`.
+        As for `gcnbatch.inference.ensemble.infer`.
     out : Path or None
         A new or empty folder; None: ``runs/explain-<time>``.
     tasks, steps, batch_nodes

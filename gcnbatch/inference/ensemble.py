@@ -24,7 +24,7 @@ from gcnbatch.inference.parts import Input
 from gcnbatch.inference.predictor import Predictor, Request
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
-from gcnbatch.inference.trust import Level
+from gcnbatch.inference.trust_files import Level
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice

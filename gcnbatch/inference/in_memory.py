@@ -30,7 +30,7 @@ def predict(
     processes : int
         Processes that read SMILES; 0: one per processor.
     **options
-        As for `gcnbatch.inference.infer`.
+        As for `gcnbatch.inference.ensemble.infer`.
 
     Raises
     ------

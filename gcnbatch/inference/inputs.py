@@ -20,8 +20,8 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules
-from gcnbatch.inference.graph_features import input_header, version_notes
-from gcnbatch.inference.members import Member
+from gcnbatch.inference.graph_features import version_notes
+from gcnbatch.inference.members import Member, input_header
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
 from gcnbatch.training.trained import check_fit, same_outputs
@@ -30,6 +30,7 @@ from gcnbatch.worker import Workers
 PART_ROWS = 4096  # rows whose table is made at once, and molecules of a part, unless a batch is larger
 WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
 PART_BYTES = 1 << 25
+PROCESS_ROWS = 1 << 14  # a process that makes tables starts as long as it makes so many rows
 Data = Path | GraphSet | list[str]  # a file, graphs or SMILES
 
 
@@ -159,7 +160,6 @@ def _blocks(texts: Texts) -> tuple[Block, ...]:
 
 
 def _workers(rows: int, processes: int, share: Share) -> AbstractContextManager[Workers | None]:
-    """Start the processes that make the tables of so many rows; None for one process, or for a single block."""
-    count = processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
-    count = min(count, -(-rows // PART_ROWS))
+    """Start the processes that make the tables of so many rows; None where one is enough."""
+    count = min(processes or max(len(os.sched_getaffinity(0)) // share.beside, 1), rows // PROCESS_ROWS)
     return Workers(count, quiet=True) if count > 1 else nullcontext()

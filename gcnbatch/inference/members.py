@@ -13,6 +13,7 @@ from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.molecule_graphs import missing_targets
+from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.parts import Reading
 from gcnbatch.model.gcn import Loss, uniform_weights
@@ -54,6 +55,14 @@ class Member(Trained):
             scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
             return scaling.undo(logits), runner.backend
         return metrics.activate(self.header.target, logits), runner.backend
+
+
+def input_header(members: Sequence[Member]) -> Header:
+    """Return the header of the data that the members read, without graph features if none of them uses these."""
+    for member in members:
+        if member.joins_graph_features:
+            return member.header
+    return members[0].header.model_copy(update={"graph_feature_names": (), "graph_feature_counts": 0})
 
 
 def sources_of(members: Sequence[Member], data: GraphSet) -> list[BatchSource]:

@@ -5,104 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, islice, starmap
 from pathlib import Path
 
-import numpy as np
-
 from gcnbatch.data import featurizer_worker, guard, molecule_graphs
-from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk, load_rdkit
-from gcnbatch.data.graphs import concatenate
+from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.dialect import DECIMAL_COMMA
 from gcnbatch.data.importers.molecule_tables import find_columns
-from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
+from gcnbatch.inference.conversion import Columns, Converter, Record, convert_guarded, convert_timed
 from gcnbatch.inference.folders import open_tables
 from gcnbatch.inference.graph_features import FeatureColumns
 from gcnbatch.inference.labels import LabelColumns
 from gcnbatch.inference.options import CsvOptions
-from gcnbatch.inference.parts import Block, Input, Part, Reading, Share, Texts
+from gcnbatch.inference.parts import Input, Part, Reading, Share
 from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
 
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected
 ALL_COLUMNS = "all"
-Record = list[str]
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Positions of the columns that are read; -1: row numbers as ids."""
-
-    smiles: int
-    id: int
-    kept: dict[str, int]
-    labels: LabelColumns | None
-    features: FeatureColumns
-
-
-@dataclass(frozen=True)
-class _Converter:
-    """Converts chunks of records into parts: with batches for these readings, or with graphs if there is none."""
-
-    header: Header
-    columns: _Columns
-    readings: tuple[Reading, ...]
-
-    def smiles(self, records: Sequence[Record]) -> list[str]:
-        """Return the stripped SMILES."""
-        return [record[self.columns.smiles].strip() for record in records]
-
-    def part(self, chunks: Sequence[MoleculeArrays], records: Sequence[Record], first: int) -> Part:
-        """Join the graphs of consecutive records; `first` is the position of the first one in the input."""
-        columns, errors = self.columns, dict[int, str]()
-        ids = [str(number) for number in range(first + 1, first + 1 + len(records))]
-        if columns.id >= 0:
-            ids = [record[columns.id] for record in records]
-        names = np.array(ids, dtype=np.str_)
-        values, wrong = columns.features.read(records)
-        graphs = []
-        for chunk in chunks:
-            places = chunk.rows - first
-            own = None if values is None else values[places]
-            targets = missing_targets(self.header, len(places))
-            graphs.append(graph_part(chunk, self.header, targets, names[places], columns=own))
-            errors |= {bad.index - first: bad.reason for bad in chunk.bad}
-        data, rows = concatenate(graphs), np.concatenate([chunk.rows - first for chunk in chunks])
-        if wrong:
-            left = np.flatnonzero(~np.isin(rows, list(wrong)))
-            data, rows = data.take(left), rows[left]
-            errors = wrong | errors
-        smiles = self.smiles(records)
-        texts = Texts(
-            ids,
-            errors,
-            None if columns.labels is None else columns.labels.read(records),
-            {name: [record[at] for record in records] for name, at in columns.kept.items()},
-            [smiles[row] for row in rows.tolist()],
-        )
-        sources = {reading: BatchSource(data, *reading) for reading in self.readings}
-        return Part((Block.of(texts, rows),), None if sources else data, sources)
-
-
-def convert_timed(seconds: float, records: list[Record], first: int, converter: Shared) -> Part:
-    """Convert a chunk in a worker process, which ends if a molecule takes too long."""
-    own: _Converter = converter.load()
-    arrays = featurize_chunk(guard.timed(own.smiles(records), seconds), first, own.columns.features.options, False)
-    return own.part([arrays], records, first)
-
-
-def convert_guarded(records: list[Record], first: int, converter: Shared) -> list[Part]:
-    """Convert a chunk, its graphs in forks; a molecule that crashes RDKit is a bad row."""
-    own: _Converter = converter.load()
-    return [own.part(guarded(own.smiles(records), first, own.columns.features.options, False), records, first)]
-
-
-# ------------------------------------------------------------------------------------------------ inputs
 
 
 @contextmanager
@@ -111,13 +34,12 @@ def open_smiles(
 ) -> Iterator[Input]:
     """Open SMILES in memory; rows are numbered."""
     features = FeatureColumns.of("data", (), header)
-    converter = _Converter(header, _Columns(0, -1, {}, None, features), readings)
+    converter = Converter(header, Columns(0, -1, {}, None, features), readings)
+    size = _size(part_rows)
     with _workers(len(smiles), processes) as workers:
-        chunks = _chunks(([text] for text in smiles), 0, Share(), _size(part_rows))
-        parts = _parts(chunks, converter, workers, _size(part_rows))
-        yield Input(
-            len(smiles), parts, notes=features.notes, featurised=len(smiles) > molecule_graphs.CHUNK, workers=workers
-        )
+        parts = _parts(_chunks(([text] for text in smiles), 0, Share(), size), converter, workers, size)
+        several = len(smiles) > molecule_graphs.CHUNK
+        yield Input(len(smiles), parts, False, features.notes, several, workers if len(smiles) > size else None)
 
 
 @contextmanager
@@ -134,13 +56,14 @@ def open_file(
     columns, total, notes = _checked(path, header, options)
     trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
     processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
-    converter, size = _Converter(header, columns, readings), _size(part_rows)
+    converter, size = Converter(header, columns, readings), _size(part_rows)
     with _workers(total - skip, processes) as workers, open_tables(path, options.format) as source:
         chunks = _chunks(islice(source.rows, skip, None), skip, share, size)
-        yield Input(total, _parts(chunks, converter, workers, size), trained_on, notes, True, workers)
+        parts = _parts(chunks, converter, workers, size)
+        yield Input(total, parts, trained_on, notes, True, workers if total - skip > size else None)
 
 
-def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[_Columns, int, tuple[str, ...]]:
+def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, int, tuple[str, ...]]:
     """Return the columns of a table, the number of its rows, and notes for the user."""
     recorded = header.featurizer or {}
     with open_tables(path, options.format) as source:
@@ -157,7 +80,7 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[_Columns,
             labels = labels.with_decimal(path, options.format.decimal, sample)
             notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
         features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
-        columns = _Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
+        columns = Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
         total = len(sample) + sum(1 for _ in rows)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
@@ -203,7 +126,7 @@ def _chunks(rows: Iterator[Record], skip: int, share: Share, size: int) -> Itera
 
 
 def _parts(
-    chunks: Iterator[tuple[list[Record], int]], converter: _Converter, workers: Workers | None, size: int
+    chunks: Iterator[tuple[list[Record], int]], converter: Converter, workers: Workers | None, size: int
 ) -> Iterator[Part]:
     """Yield parts of `size` rows; processes convert chunks ahead of them."""
     shared, of_part = Shared(converter), size // molecule_graphs.CHUNK

@@ -13,13 +13,14 @@ from gcnbatch.inference.members import Member, load_members
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Part, Reading
 from gcnbatch.inference.tabulation import Predicted
-from gcnbatch.inference.trust import Level, Trust, load_trust
+from gcnbatch.inference.trust import Trust
+from gcnbatch.inference.trust_files import Level, load_trust
 from gcnbatch.runners.choice import BackendChoice
 
 
 @dataclass(frozen=True)
 class Request:
-    """What decides the table of a prediction; see `gcnbatch.inference.infer`.
+    """What decides the table of a prediction; see `gcnbatch.inference.ensemble.infer`.
 
     Parameters
     ----------

@@ -15,7 +15,8 @@ import pytest
 
 from gcnbatch import fileio
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.inference import infer, inputs, journal
+from gcnbatch.inference import inputs, journal
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.selection import Selection
 from tests.inference.runs import numbers, read_rows
@@ -27,7 +28,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from gcnbatch.data import molecule_graphs
-from gcnbatch.inference import infer, inputs, journal
+from gcnbatch.inference import inputs, journal
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.options import CsvOptions
 run, table, out, parts = sys.argv[1:]
 inputs.PART_ROWS = molecule_graphs.CHUNK = 8

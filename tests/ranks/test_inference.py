@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.inference import infer, inputs
+from gcnbatch.inference import inputs
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.options import CsvOptions
 from tests.builders import build_graphset
 from tests.inference.runs import SMILES, import_table, molecule_table, stored, train_on
