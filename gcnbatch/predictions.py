@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,11 +147,29 @@ def output_names(header: Header) -> tuple[str, ...]:
     return header.task_names
 
 
-class Sink(Protocol):
-    """Destination of predictions, written part by part."""
+class Sink(ABC):
+    """Destination of predictions, written part by part.
+
+    Attributes
+    ----------
+    encode : callable
+        Returns the rows of a table as `write` takes them. It can be pickled, so that other processes call it.
+    """
+
+    encode: Callable[[Predictions], Any]
+
+    @abstractmethod
+    def write(self, made: Sequence[Any]) -> None:
+        """Append what `encode` returned for some tables; all have the same columns."""
 
     def append(self, table: Predictions) -> None:
-        """Append these rows; every part has the same columns."""
+        """Append these rows."""
+        self.write([self.encode(table)])
+
+
+def as_it_is(table: Predictions) -> Predictions:
+    """Return the table: `encode` of a sink that takes tables."""
+    return table
 
 
 def check_target(out: str) -> None:
@@ -193,7 +213,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
                 yield _Hdf5(file)
         elif ending == tables.PARQUET:
             with tables.open_parquet(temporary, out) as rows:
-                yield _Columns(rows)
+                yield _Parquet(rows)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as text:
                 yield text_sink(ending, text, spreadsheet)
@@ -201,7 +221,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
 
 def text_sink(ending: str, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> Sink:
     """Return the sink of a text format; `begun`: the stream has rows already."""
-    return _Columns(tables.CsvRows(stream, spreadsheet, begun)) if ending == ".csv" else _JsonLines(stream)
+    return _Csv(tables.CsvRows(stream, begun), spreadsheet) if ending == ".csv" else _JsonLines(stream)
 
 
 def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
@@ -237,34 +257,53 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
     return outputs
 
 
-class _Columns:
-    """Sink of a format that takes columns."""
-
-    def __init__(self, rows: tables.Rows) -> None:
+class _Csv(Sink):
+    def __init__(self, rows: tables.CsvRows, spreadsheet: bool) -> None:
+        self.encode = partial(_csv_text, spreadsheet=spreadsheet)
         self._rows = rows
 
-    def append(self, table: Predictions) -> None:
-        self._rows.append(table.columns())
+    def write(self, made: Sequence[tables.CsvText]) -> None:
+        for text in made:
+            self._rows.write(text)
 
 
-class _JsonLines:
+def _csv_text(table: Predictions, spreadsheet: bool) -> tables.CsvText:
+    return tables.csv_text(table.columns(), spreadsheet)
+
+
+class _Parquet(Sink):
+    def __init__(self, rows: tables.Rows) -> None:
+        self.encode = Predictions.columns
+        self._rows = rows
+
+    def write(self, made: Sequence[dict[str, NDArray[Any]]]) -> None:
+        self._rows.append({name: np.concatenate([columns[name] for columns in made]) for name in made[0]})
+
+
+class _JsonLines(Sink):
     def __init__(self, stream: IO[str]) -> None:
+        self.encode = _json_text
         self._stream = stream
 
-    def append(self, table: Predictions) -> None:
-        columns = table.columns()
-        for cells in zip(*(_json_values(values) for values in columns.values()), strict=True):
-            row = dict(zip(columns, cells, strict=True))
-            self._stream.write(json_line(row) + "\n")
+    def write(self, made: Sequence[str]) -> None:
+        self._stream.writelines(made)
 
 
-class _Hdf5:
+def _json_text(table: Predictions) -> str:
+    columns = table.columns()
+    rows = zip(*(_json_values(values) for values in columns.values()), strict=True)
+    return "".join(json_line(dict(zip(columns, cells, strict=True))) + "\n" for cells in rows)
+
+
+class _Hdf5(Sink):
     def __init__(self, file: Any) -> None:
+        self.encode = as_it_is
         self._file = file
 
-    def append(self, table: Predictions) -> None:
+    def write(self, made: Sequence[Predictions]) -> None:
         with hdf5.late_signals():
-            self._append(table)
+            for table in made:
+                self._append(table)
 
     def _append(self, table: Predictions) -> None:
         if "names" not in self._file:

@@ -10,8 +10,10 @@ A column is an array, or a list of texts, numbers and None. NaN, None and (in Pa
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -34,6 +36,14 @@ class Rows(Protocol):
 
     def append(self, columns: Columns) -> None:
         """Append these rows."""
+
+
+@dataclass(frozen=True)
+class CsvText:
+    """Rows of a CSV, and the header line above them, as text."""
+
+    header: str
+    rows: str
 
 
 def write(path: Path, columns: Columns, parquet: bool = False) -> None:
@@ -85,33 +95,44 @@ class CsvRows:
     Parameters
     ----------
     stream : text stream
-    spreadsheet : bool
-        Texts that a spreadsheet would run as formulas begin with an apostrophe.
     begun : bool
         The stream has rows already.
     """
 
-    def __init__(self, stream: IO[str], spreadsheet: bool = False, begun: bool = False) -> None:
-        self._writer = csv.writer(stream, lineterminator="\n")
-        self._spreadsheet = spreadsheet
-        self._begun = begun
+    def __init__(self, stream: IO[str], begun: bool = False) -> None:
+        self._stream, self._begun = stream, begun
 
     def append(self, columns: Columns) -> None:
         """Append these rows, after a header line where the stream has none yet."""
+        self.write(csv_text(columns))
+
+    def write(self, text: CsvText) -> None:
+        """Append rows as `append` does."""
         if not self._begun:
-            self._writer.writerow(self._safe(columns))
+            self._stream.write(text.header)
             self._begun = True
-        self._writer.writerows(zip(*(self._cells(values) for values in columns.values()), strict=True))
+        self._stream.write(text.rows)
 
-    def _cells(self, values: NDArray[Any] | Sequence[Any]) -> list[str]:
-        if isinstance(values, Sequence):
-            return self._safe("" if value is None else str(value) for value in values)
-        return number_texts(values) if values.dtype.kind == "f" else self._safe(values.tolist())
 
-    def _safe(self, texts: Iterable[str]) -> list[str]:
-        cells = list(texts)
-        known = {text: csv_cell(text, self._spreadsheet) for text in set(cells)}
-        return [known[text] for text in cells]
+def csv_text(columns: Columns, spreadsheet: bool = False) -> CsvText:
+    """Return rows as CSV. With `spreadsheet`, texts that a spreadsheet would run begin with an apostrophe."""
+    header, rows = io.StringIO(), io.StringIO()
+    csv.writer(header, lineterminator="\n").writerow(_safe(columns, spreadsheet))
+    cells = (_cells(values, spreadsheet) for values in columns.values())
+    csv.writer(rows, lineterminator="\n").writerows(zip(*cells, strict=True))
+    return CsvText(header.getvalue(), rows.getvalue())
+
+
+def _cells(values: NDArray[Any] | Sequence[Any], spreadsheet: bool) -> list[str]:
+    if isinstance(values, Sequence):
+        return _safe(("" if value is None else str(value) for value in values), spreadsheet)
+    return number_texts(values) if values.dtype.kind == "f" else _safe(values.tolist(), spreadsheet)
+
+
+def _safe(texts: Iterable[str], spreadsheet: bool) -> list[str]:
+    cells = list(texts)
+    known = {text: csv_cell(text, spreadsheet) for text in set(cells)}
+    return [known[text] for text in cells]
 
 
 def number_texts(values: NDArray[Any]) -> list[str]:
@@ -142,6 +163,8 @@ class _ParquetRows:
     def _array(self, values: NDArray[Any] | Sequence[Any]) -> Any:
         if not isinstance(values, Sequence) and values.dtype.kind == "f":
             return self._arrow.array(values, from_pandas=True)
+        if not isinstance(values, Sequence) and values.dtype.kind == "U":
+            return self._arrow.array(values, self._arrow.string(), values == "")
         items = values if isinstance(values, Sequence) else values.tolist()
         kinds = {type(item) for item in items} - {type(None)}
         if kinds and (kinds <= {int, float} or kinds == {bool}):

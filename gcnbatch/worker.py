@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -34,6 +35,27 @@ _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove it
 
 class WorkerDied(Exception):
     """The worker process ended without returning a result."""
+
+
+class Shared:
+    """An argument of many calls: pickled once here, and unpickled once in each process that calls `load`.
+
+    Parameters
+    ----------
+    value : object
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def load(self) -> Any:
+        """Return the value; callers must not change it."""
+        return _loaded(self._pickled)
+
+
+@lru_cache(maxsize=8)
+def _loaded(pickled: bytes) -> Any:
+    return pickle.loads(pickled)
 
 
 class Workers(Executor):
@@ -71,6 +93,7 @@ class Workers(Executor):
         one_blas_thread: bool = True,
         keep_open: Sequence[int] = (),
     ) -> None:
+        self.count = count
         self._pipe = list(os.pipe())  # the second end is open as long as this process lives
         self._made = _Settings(self._pipe[0], quiet, one_blas_thread, tuple(keep_open))
         self._initialize: Any = (initializer, initargs, {}) if initializer else None

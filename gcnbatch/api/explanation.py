@@ -10,7 +10,7 @@ from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
 from gcnbatch.explanation import session
 from gcnbatch.explanation.session import Output
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference.options import CsvOptions
 
 if TYPE_CHECKING:
     from gcnbatch.explanation.session import ExplanationSummary

@@ -10,14 +10,14 @@ from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
 from gcnbatch.api.training import Say
 from gcnbatch.inference import ensemble
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference.options import CsvOptions
 from gcnbatch.predictions import STDOUT
 
 if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
     from gcnbatch.inference.ensemble import InferenceSummary
     from gcnbatch.inference.selection import Selection
-    from gcnbatch.inference.trust import Level
+    from gcnbatch.inference.trust_files import Level
 
 
 def infer(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gcnbatch.config import Config
     from gcnbatch.explanation.attributions import Attributions
     from gcnbatch.fileio import StrPath
-    from gcnbatch.inference.trust import Level
+    from gcnbatch.inference.trust_files import Level
     from gcnbatch.predictions import Predictions
 
 

@@ -97,7 +97,7 @@ def explain(
     from gcnbatch.data.importers.dialect import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.explanation.session import Output
-    from gcnbatch.inference.inputs import CsvOptions
+    from gcnbatch.inference.options import CsvOptions
     from gcnbatch.progress import write_line
 
     *runs, data = paths

@@ -7,6 +7,8 @@ from the file in slices and prepared on its own. Both ways give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.graph_features import GraphFeatures
-from gcnbatch.data.graphs import GraphSet, Int64, ragged_rows
+from gcnbatch.data.graphs import GraphSet, Int64, joined_pointer, ragged_rows, stacked
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
 from gcnbatch.data.sparse import Adjacency, Csr, check_reach
 from gcnbatch.data.store import Dataset
@@ -86,6 +88,17 @@ class BatchSource:
     def _prepare(self, data: GraphSet) -> PreparedSet:
         return PreparedSet(data, self.normalize, self._joined)
 
+    @classmethod
+    def joined(cls, sources: Sequence[BatchSource]) -> BatchSource:
+        """Return the batches of graph-level sets in memory that are read alike, one set after the other."""
+        if len(sources) == 1:
+            return sources[0]
+        whole = copy(sources[0])
+        whole.n_graphs = sum(source.n_graphs for source in sources)
+        whole.node_ptr = joined_pointer([source.node_ptr for source in sources])
+        whole.prepared = PreparedSet.joined([source.prepared for source in sources if source.prepared is not None])
+        return whole
+
     def graphs_of(self, rows: Int64) -> Int64:
         """Return the graphs of these target rows: the rows themselves, or the graphs of the nodes, ascending."""
         if self.header.level == "graph":
@@ -129,6 +142,15 @@ class PreparedRows:
         if len(node_ptr) > 2:
             shift = np.repeat(node_ptr[:-1] * stride, np.diff(self.entry_ptr))
             self.indices = (matrix.indices - shift).astype(np.int32)
+
+    @classmethod
+    def joined(cls, parts: Sequence[PreparedRows]) -> PreparedRows:
+        """Return the matrix of several sets, one after the other."""
+        whole = copy(parts[0])
+        whole.entry_ptr = joined_pointer([part.entry_ptr for part in parts])
+        for name in ("row_length", "indices", "data"):
+            setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
+        return whole
 
     @property
     def indptr(self) -> Int64:
@@ -188,6 +210,20 @@ class PreparedSet:
         self.symmetric = channels == 1 and _equal(matrix, transpose)
         self.transpose = self.forward if self.symmetric else PreparedRows(transpose, graphs.node_ptr, channels, 1)
 
+    @classmethod
+    def joined(cls, parts: Sequence[PreparedSet]) -> PreparedSet:
+        """Return several sets of graphs as one, one after the other."""
+        whole = copy(parts[0])
+        whole.stored_x = stacked([part.stored_x for part in parts])
+        whole.symmetric = all(part.symmetric for part in parts)
+        whole.forward = PreparedRows.joined([part.forward for part in parts])
+        whole.transpose = whole.forward if whole.symmetric else PreparedRows.joined([part.transpose for part in parts])
+        whole.graph_features = _joined([part.graph_features for part in parts])
+        scales = [part.scales or (None, None) for part in parts]
+        rows, columns = (_joined([pair[place] for pair in scales]) for place in (0, 1))
+        whole.scales = None if rows is None or columns is None else (rows, columns)
+        return whole
+
     @cached_property
     def whole(self) -> GraphBatch:
         """The only batch of a node-level set of one graph; it shares the set's arrays, so do not write to it."""
@@ -214,6 +250,12 @@ def node_features(x: Any) -> Any:
     """Return stored features as those of a batch: float32, or Csr."""
     sparse: bool = sp.issparse(x)
     return Csr(x.indptr, x.indices, x.data, x.shape[1]) if sparse else x.astype(np.float32, copy=False)
+
+
+def _joined(arrays: Sequence[NDArray[np.float32] | None]) -> NDArray[np.float32] | None:
+    """Return the rows of all arrays; None if one is missing."""
+    known = [array for array in arrays if array is not None]
+    return np.concatenate(known) if len(known) == len(arrays) else None
 
 
 def _coordinates(graphs: GraphSet) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -226,8 +226,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         return None if any(array is None for array in arrays) else np.concatenate(arrays)
 
     def pointer(name: str) -> Int64:
-        lengths = np.concatenate([np.diff(getattr(part, name)) for part in parts])
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        return joined_pointer([getattr(part, name) for part in parts])
 
     features: list[Any] = [part.x for part in parts]
     return replace(
@@ -246,6 +245,16 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         graph_features=joined("graph_features"),
         smiles=joined("smiles"),
     )
+
+
+def joined_pointer(pointers: Sequence[Int64]) -> Int64:
+    """Return the pointer of all segments, those of one pointer after those of the other.
+
+    ``joined_pointer([[0, 3], [0, 1, 5]])`` is ``[0, 3, 4, 8]``.
+    """
+    starts = np.cumsum([0, *(int(pointer[-1]) for pointer in pointers)])
+    shifted = [pointer[1:] + start for pointer, start in zip(pointers, starts.tolist(), strict=False)]
+    return np.concatenate([np.zeros(1, np.int64), *shifted])
 
 
 def stacked(features: list[Any]) -> Any:

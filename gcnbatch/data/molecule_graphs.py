@@ -40,8 +40,6 @@ def featurize(
     processes: int = 0,
     progress: bool = False,
     scaffolds: bool = False,
-    total: int | None = None,
-    ahead: int = 0,
     workers: Workers | None = None,
 ) -> Iterator[MoleculeArrays]:
     """Yield the graphs of `smiles` in the order of the input, about a chunk at a time.
@@ -52,7 +50,7 @@ def featurize(
     Parameters
     ----------
     smiles : iterable of str
-        One per molecule; surrounding blanks are ignored. It is read a few chunks and `ahead` rows before the output.
+        One per molecule; surrounding blanks are ignored. It is read a few chunks before the output.
     options : FeaturizerOptions
         Contents of a graph.
     processes : int
@@ -61,10 +59,6 @@ def featurize(
         Show progress on stderr.
     scaffolds : bool
         Also compute Murcko scaffolds.
-    total : int or None
-        Number of molecules, where `smiles` has no length.
-    ahead : int
-        Molecules that the worker processes convert while the caller works on others.
     workers : Workers or None
         Processes of `early_workers`; None: they are started here.
 
@@ -74,17 +68,16 @@ def featurize(
         When RDKit is missing or processes cannot be started.
     """
     load_rdkit()
-    if isinstance(smiles, Sized):
-        total = len(smiles)
+    total = len(smiles) if isinstance(smiles, Sized) else None
     count = _count(processes)
     if total is not None:
         count = min(count, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
     with counter(total, " molecules", quiet=not progress) as bar:
         if workers is not None:
-            results = _in_processes(chunks, workers, 3 * count + ahead // CHUNK)
+            results = _in_processes(chunks, workers, 3 * count)
         elif count > 1:
-            results = _in_new_processes(chunks, count, 3 * count + ahead // CHUNK)
+            results = _in_new_processes(chunks, count, 3 * count)
         else:
             results = chain.from_iterable(starmap(guarded, chunks))
         for result in results:

@@ -24,8 +24,9 @@ from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
 from gcnbatch.explanation.path import GraphPath, midpoints
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.in_memory import as_input
-from gcnbatch.inference.inputs import CsvOptions, open_input
+from gcnbatch.inference.inputs import open_input
 from gcnbatch.inference.members import Member, load_members
+from gcnbatch.inference.options import CsvOptions
 from gcnbatch.model.gcn import FEATURES
 from gcnbatch.predictions import output_names
 from gcnbatch.reference.join import join
@@ -296,5 +297,4 @@ def attribute(
     members = load_members(runs, say)
     explainer = Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps)
     with open_input(as_input(data), members, CsvOptions(processes=processes), 0) as source:
-        parts = [part.data if isinstance(part.data, GraphSet) else part.data.load() for part in source.parts]
-        return explainer.explain(concatenate(parts))
+        return explainer.explain(concatenate([part.graphs() for part in source.parts]))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
-from gcnbatch.inference.inputs import Part
 from gcnbatch.inference.members import Member, sources_of
+from gcnbatch.inference.parts import Part
 from gcnbatch.runners.choice import BackendChoice
 
 PART_BYTES = 1 << 25  # of a set that is too large for memory
@@ -54,7 +54,8 @@ class Rows:
 
 def rows_of(part: Part, before: int, members: list[Member], choice: BackendChoice, places: list[int]) -> Iterator[Rows]:
     """Yield the readable rows of a part in blocks; `before` rows come before it, `places` are the explained outputs."""
-    texts = part.smiles()
+    texts, readable = part.smiles(), part.places
+    assert part.data is not None
     blocks = [(0, part.data)] if isinstance(part.data, GraphSet) else part.data.blocks(PART_BYTES)
     for first, graphs in blocks:
         own = slice(first, first + graphs.n_graphs)
@@ -62,4 +63,4 @@ def rows_of(part: Part, before: int, members: list[Member], choice: BackendChoic
         found = [member.outputs(choice, source, 0, lambda done: None)[0] for member, source in pairs]
         smiles = [""] * graphs.n_graphs if texts is None else texts[own]
         predictions = np.stack(found)[:, :, places].mean(axis=0, dtype=np.float64).astype(np.float32)
-        yield Rows(graphs, predictions, smiles, before + 1 + part.rows[own])
+        yield Rows(graphs, predictions, smiles, before + 1 + readable[own])

@@ -27,8 +27,10 @@ from gcnbatch.explanation.drawing import Panel, mark_values
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
 from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
 from gcnbatch.explanation.rows import Rows, rows_of
-from gcnbatch.inference.inputs import CsvOptions, Part, open_input, refuse_bad_row
+from gcnbatch.inference.inputs import open_input
 from gcnbatch.inference.members import load_members
+from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.parts import Texts
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 
@@ -113,7 +115,7 @@ def explain(
     Parameters
     ----------
     runs, data, backend, device, cuda, csv, on_bad_row, quiet, say
-        As for `gcnbatch.inference.infer`.
+        As for `gcnbatch.inference.ensemble.infer`.
     out : Path or None
         A new or empty folder; None: ``runs/explain-<time>``.
     tasks, steps, batch_nodes
@@ -145,14 +147,14 @@ def explain(
             before = 0
             for part in source.parts:
                 if on_bad_row == "fail":
-                    refuse_bad_row(part, before)
-                writer.note_unreadable(part)
+                    part.texts().refuse_bad_row(before)
+                writer.note_unreadable(part.texts())
                 for rows in rows_of(part, before, members, choice, explainer.places):
                     if top:
                         best = (rows if best is None else best.join(rows)).highest(top)
                     else:
                         writer.write(rows, bar.update)
-                before += len(part.ids)
+                before += part.rows
             if best is not None:
                 writer.write(best, bar.update)
             writer.write_page(_title(runs, data), len(members))
@@ -188,11 +190,12 @@ class _Writer:
             shutil.rmtree(self._folder / DRAWINGS, ignore_errors=True)
         self._opened.__exit__(kind, error, trace)
 
-    def note_unreadable(self, part: Part) -> None:
-        """Note the rows of a part that could not be read."""
-        if part.errors is not None and (bad := part.errors != "").any():
-            self._tables.append_unreadable(part.ids[bad], part.errors[bad])
-            self._unreadable += int(bad.sum())
+    def note_unreadable(self, texts: Texts) -> None:
+        """Note the rows that could not be read."""
+        if bad := sorted((texts.errors or {}).items()):
+            ids, reasons = [texts.ids[row] for row, _ in bad], [reason for _, reason in bad]
+            self._tables.append_unreadable(np.array(ids), np.array(reasons))
+            self._unreadable += len(bad)
 
     def write(self, rows: Rows, progress: Callable[[int], object]) -> None:
         """Explain rows and write their drawings and tables."""

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
@@ -101,25 +101,27 @@ class Domain:
                 smiles = dataset.smiles()
                 known |= dict.fromkeys([smiles[row] for row in rows.tolist()] if smiles is not None else [])
                 own = embedder(member)
-                self._spaces.append(_Space.of(own, self._embed(own, dataset.read(rows))))
+                self._spaces.append(_Space.of(own, self._embed(own, BatchSource(dataset.read(rows), *own.reading))))
         options = FeaturizerOptions.from_header(members[0].header.featurizer) if known else None
         self._molecules = KnownMolecules(list(known), options) if options else None
 
-    def columns(self, data: GraphSet | Dataset, smiles: Sequence[str] | None) -> dict[str, Float32]:
+    def columns(self, source_of: Callable[..., BatchSource], smiles: Sequence[str] | None) -> dict[str, Float32]:
         """Return ``nearest_similarity`` (the nearest of all members) and ``embedding_distance`` (their mean), (M,).
 
-        The similarity is left out where the training set or the molecules have no SMILES.
+        ``source_of(*reading)`` returns the batches of the rows for a reading. The similarity is left out where the
+        training set or the molecules have no SMILES.
         """
         found: dict[str, Float32] = {}
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
-        distances = [space.distance(self._embed(space.member, data)) for space in self._spaces]
+        pairs = ((space, source_of(*space.member.reading)) for space in self._spaces)
+        distances = [space.distance(self._embed(space.member, source)) for space, source in pairs]
         found["embedding_distance"] = np.stack(distances).mean(axis=0).astype(np.float32)
         return found
 
-    def _embed(self, member: Member, data: GraphSet | Dataset) -> Float32:
+    def _embed(self, member: Member, source: BatchSource) -> Float32:
         progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
-        return member.outputs(self._choice, member.source(data), self._batch_size, progress)[0]
+        return member.outputs(self._choice, source, self._batch_size, progress)[0]
 
 
 def training_data(member: Member) -> Dataset:

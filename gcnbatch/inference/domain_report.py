@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio, tables
 from gcnbatch.config import resolve
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
@@ -55,7 +57,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
                 raise InputError(str(member.place), "no test rows", "some", "Set split.test above 0.")
             smiles = dataset.smiles()
             texts = None if smiles is None else [smiles[row] for row in rows.tolist()]
-            measures = domain.columns(dataset.read(rows), texts)
+            measures = domain.columns(partial(BatchSource, dataset.read(rows)), texts)
             outputs = read_outputs(member.place / PREDICTIONS, header, len(rows))
             measured.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
             ids += dataset.ids[rows].tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,16 @@ from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.inference import shares
-from gcnbatch.inference.inputs import CsvOptions, Data, Input, open_input, refuse_bad_row
+from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.inference.members import Member
+from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.parts import Input
 from gcnbatch.inference.predictor import Predictor, Request
-from gcnbatch.inference.selection import Selection, Selector
-from gcnbatch.inference.trust import Level
-from gcnbatch.predictions import STDOUT, Sink, check_target, open_sink
+from gcnbatch.inference.selection import Selection
+from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
+from gcnbatch.inference.trust_files import Level
+from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import metrics
@@ -124,18 +127,19 @@ def infer(
     request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
     predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
     members = predictor.members
-    selector = Selector(chosen, members[0].header)
+    chosen.column(members[0].header)
     started = time.monotonic()
     with (
         _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
-        open_input(data, members, options, batch_size or 0, output.rows, shares.own()) as source,
+        open_input(data, members, options, batch_size or 0, output.rows, shares.own(), predictor.readings) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
         for note in (*source.notes, *predictor.trust.notes):
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
-        done = _predict(source, predictor, request, output, selector, on_bad_row == "fail", quiet)
+        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
+        done = _predict(source, predictor, request, output, maker, quiet)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if done.unreadable:
@@ -168,53 +172,65 @@ def _open_output(
             yield Journal(sink)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Done:
     """What was predicted: numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
 
     backend: str
-    rows: int = 0
-    unreadable: int = 0
-    figures: dict[str, Any] | None = None
+    rows: int
+    unreadable: int
+    figures: dict[str, Any] | None
 
 
 def _predict(
-    source: Input,
-    predictor: Predictor,
-    request: Request,
-    output: Journal,
-    selector: Selector,
-    fail: bool,
-    quiet: bool,
+    source: Input, predictor: Predictor, request: Request, output: Journal, maker: RowMaker, quiet: bool
 ) -> _Done:
-    header, count = predictor.members[0].header, len(predictor.members)
-    done = _Done(predictor.choice.fastest.name)
-    labels: list[NDArray[Any]] = []
-    predicted: list[NDArray[np.float32]] = []
+    header, count = maker.header, len(predictor.members)
     before = output.rows  # metrics of a part of the rows would mislead
+    written = _Written(output, maker.selection)
+    out = RowsOut(maker, source.workers, written.append)
+    backend, rows, readable = predictor.choice.fastest.name, before, 0
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
         for found in shares.predict(source, predictor, request, before, bar.update):
-            table, rows = found.table, len(found.table.ids)
-            if fail:
-                refuse_bad_row(table, output.rows)
-            output.append(selector.take(table), rows)
-            done.backend = found.backend
-            done.rows += rows
-            done.unreadable += rows - found.readable
-            bar.update((rows - found.readable) * count)
-            if not before and found.y is not None and (known := _known(found.y, table.outputs)).any():
-                labels.append(found.y[known])
-                predicted.append(table.outputs[known])
-    if (rest := selector.rest()) is not None:
-        output.append(rest, 0)
-    if labels:
-        y, outputs = np.concatenate(labels), np.concatenate(predicted)
-        done.figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
-    return done
+            out.append(found, rows)
+            backend = found.backend
+            rows += found.rows
+            readable += found.readable
+            bar.update((found.rows - found.readable) * count)
+        out.finish()
+    written.finish()
+    figures = None
+    if written.labels and not before:
+        y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
+        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    return _Done(backend, rows - before, rows - before - readable, figures)
 
 
-def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which rows (R,) have a label and a prediction."""
-    known: NDArray[np.bool_] = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
-    return np.asarray(known.any(axis=1) & np.isfinite(outputs).all(axis=1))
+@dataclass
+class _Written:
+    """Writes rows, or keeps the best ones until the end; collects the labels."""
+
+    output: Journal
+    selection: Selection
+    best: Predictions | None = None
+    labels: list[NDArray[Any]] = field(default_factory=list)
+    outputs: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def append(self, made: list[Made], part: Predicted) -> None:
+        """Take what was made of a part."""
+        for block in made:
+            if block.labelled is not None:
+                self.labels.append(block.labelled[0])
+                self.outputs.append(block.labelled[1])
+        if not self.selection.top:
+            self.output.append([block.rows for block in made], part.rows)
+            return
+        tables = [table for table in (self.best, *(block.best for block in made)) if table is not None]
+        self.best = self.selection.best(*tables)
+        self.output.rows += part.rows
+
+    def finish(self) -> None:
+        """Write the best rows."""
+        if self.best is not None:
+            self.output.append([self.output.sink.encode(self.best)], 0)

@@ -16,16 +16,7 @@ from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.inference.members import Member
 from gcnbatch.text import QUOTED, printable, quoted
-
-
-def input_header(members: Sequence[Member]) -> Header:
-    """Return the header of the data that the members read, without graph features if none of them uses these."""
-    for member in members:
-        if member.joins_graph_features:
-            return member.header
-    return members[0].header.model_copy(update={"graph_feature_names": (), "graph_feature_counts": 0})
 
 
 def version_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:

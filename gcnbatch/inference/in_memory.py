@@ -11,8 +11,9 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.inputs import CsvOptions, Data
-from gcnbatch.predictions import Predictions
+from gcnbatch.inference.inputs import Data
+from gcnbatch.inference.options import CsvOptions
+from gcnbatch.predictions import Predictions, Sink, as_it_is
 
 
 def predict(
@@ -29,7 +30,7 @@ def predict(
     processes : int
         Processes that read SMILES; 0: one per processor.
     **options
-        As for `gcnbatch.inference.infer`.
+        As for `gcnbatch.inference.ensemble.infer`.
 
     Raises
     ------
@@ -41,14 +42,15 @@ def predict(
     return found.table()
 
 
-class _Collected:
+class _Collected(Sink):
     """Keeps the parts of a table."""
 
     def __init__(self) -> None:
+        self.encode = as_it_is
         self._parts: list[Predictions] = []
 
-    def append(self, table: Predictions) -> None:
-        self._parts.append(table)
+    def write(self, made: Sequence[Predictions]) -> None:
+        self._parts.extend(made)
 
     def table(self) -> Predictions:
         first, *others = self._parts

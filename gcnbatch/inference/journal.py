@@ -19,7 +19,7 @@ from typing import IO, Any
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.inference.members import Member
-from gcnbatch.predictions import TEXT_ENDINGS, Predictions, Sink, text_sink
+from gcnbatch.predictions import TEXT_ENDINGS, Sink, text_sink
 from gcnbatch.training.member_files import BEST
 
 _JOURNAL_BYTES = 1 << 20
@@ -40,9 +40,9 @@ class Journal:
     sink: Sink
     rows: int = 0
 
-    def append(self, table: Predictions, rows: int) -> None:
-        """Write a table that stands for the next `rows` rows of the input."""
-        self.sink.append(table)
+    def append(self, made: Sequence[Any], rows: int) -> None:
+        """Write what the sink's `encode` returned for tables that stand for the next `rows` rows of the input."""
+        self.sink.write(made)
         self.rows += rows
 
 
@@ -54,8 +54,8 @@ class _Resumable(Journal):
         super().__init__(text_sink(out.suffix.lower(), stream, spreadsheet, begun), rows)
         self._record, self._stream, self._task = _record_of(out), stream, task
 
-    def append(self, table: Predictions, rows: int) -> None:
-        super().append(table, rows)
+    def append(self, made: Sequence[Any], rows: int) -> None:
+        super().append(made, rows)
         self._stream.flush()
         os.fsync(self._stream.fileno())
         fileio.write_json(

@@ -13,8 +13,9 @@ from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.molecule_graphs import missing_targets
-from gcnbatch.data.store import Dataset
+from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.inference.parts import Reading
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice
@@ -29,9 +30,10 @@ from gcnbatch.training.trained import Trained, check_fit, model_folders, read_tr
 class Member(Trained):
     """A trained model that predicts."""
 
-    def source(self, data: GraphSet | Dataset) -> BatchSource:
-        """Return the batches of `data` that it reads."""
-        return BatchSource(data, self.adjacency, self.joins_graph_features)
+    @property
+    def reading(self) -> Reading:
+        """How it reads graphs."""
+        return Reading(self.adjacency, self.joins_graph_features)
 
     def outputs(
         self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
@@ -55,14 +57,18 @@ class Member(Trained):
         return metrics.activate(self.header.target, logits), runner.backend
 
 
-def sources_of(members: Sequence[Member], data: GraphSet | Dataset) -> list[BatchSource]:
-    """Return the batches of `data` that each member reads; members that read the same share them."""
-    made: dict[tuple[str, bool], BatchSource] = {}
+def input_header(members: Sequence[Member]) -> Header:
+    """Return the header of the data that the members read, without graph features if none of them uses these."""
     for member in members:
-        kind = member.adjacency, member.joins_graph_features
-        if kind not in made:
-            made[kind] = member.source(data)
-    return [made[member.adjacency, member.joins_graph_features] for member in members]
+        if member.joins_graph_features:
+            return member.header
+    return members[0].header.model_copy(update={"graph_feature_names": (), "graph_feature_counts": 0})
+
+
+def sources_of(members: Sequence[Member], data: GraphSet) -> list[BatchSource]:
+    """Return the batches of `data` that each member reads; members that read the same share them."""
+    sources = {member.reading: BatchSource(data, *member.reading) for member in members}
+    return [sources[member.reading] for member in members]
 
 
 def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:

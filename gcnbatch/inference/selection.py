@@ -53,30 +53,16 @@ class Selection:
             raise InputError("--by", f"missing, with {len(names)} outputs", f"one of {shown}")
         return names.index(self.by) if self.by else 0
 
-
-class Selector:
-    """Applies a selection to tables of consecutive rows."""
-
-    def __init__(self, selection: Selection, header: Header) -> None:
-        self._selection, self._column = selection, selection.column(header)
-        self._best: Predictions | None = None
-
-    def take(self, table: Predictions) -> Predictions:
-        """Return the rows to write now: none while the best ones are not known."""
-        if self._selection.all:
+    def chosen(self, table: Predictions) -> Predictions:
+        """Return the rows over the threshold, or that can be among the best ones."""
+        if self.all:
             return table
-        values = table.outputs[:, self._column]
-        least = -np.inf if self._selection.threshold is None else self._selection.threshold
-        chosen = table.take(np.flatnonzero(values >= least))
-        if not self._selection.top:
-            return chosen
-        self._best = self._first(chosen if self._best is None else self._best.join(chosen))
-        return chosen.take(np.zeros(0, np.int64))
+        values = table.outputs[:, self.column(table.header)]
+        least = -np.inf if self.threshold is None else self.threshold
+        return table.take(np.flatnonzero(values >= least))
 
-    def rest(self) -> Predictions | None:
-        """Return the best rows, after the last table."""
-        return self._best
-
-    def _first(self, table: Predictions) -> Predictions:
-        order: Int64 = np.argsort(-table.outputs[:, self._column], kind="stable")
-        return table.take(order[: self._selection.top])
+    def best(self, *tables: Predictions) -> Predictions:
+        """Return the `top` rows of tables with the highest values; of equal ones, those that come first."""
+        table = tables[0].join(*tables[1:]) if len(tables) > 1 else tables[0]
+        order: Int64 = np.argsort(-table.outputs[:, self.column(table.header)], kind="stable")
+        return table.take(order[: self.top])

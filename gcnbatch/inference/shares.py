@@ -10,9 +10,11 @@ from typing import Any
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.errors import InputError
-from gcnbatch.inference.inputs import Input, Share, open_input
+from gcnbatch.inference.inputs import open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.predictor import PartTable, Predictor, Request
+from gcnbatch.inference.parts import ALL, Input, Share
+from gcnbatch.inference.predictor import Predictor, Request
+from gcnbatch.inference.tabulation import Predicted
 from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
@@ -21,13 +23,13 @@ from gcnbatch.runners.choice import BackendChoice
 def own() -> Share:
     """Return the parts of this rank: all without ranks."""
     ranks = world.current()
-    return Share() if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
+    return ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
 
 
 def predict(
     source: Input, predictor: Predictor, request: Request, skip: int, progress: Callable[[int], object]
-) -> Iterator[PartTable]:
-    """Yield the tables of all parts in order; the other ranks predict theirs meanwhile.
+) -> Iterator[Predicted]:
+    """Yield what the models give for all parts in order; the other ranks predict theirs meanwhile.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def predict(
                 raise found
             progress(found.readable * len(predictor.members))
         yield found
-        rows += len(found.table.ids)
+        rows += found.rows
         number += 1
 
 
@@ -63,12 +65,12 @@ def _files(request: Request, predictor: Predictor) -> dict[str, Any]:
 
 
 def _follow(request: Request, files: dict[str, Any], skip: int) -> None:
-    """Predict the parts of this rank and send their tables, or the error, to rank 0."""
+    """Predict the parts of this rank and send what the models give, or the error, to rank 0."""
     ranks = world.current()
     assert ranks is not None
-    with ThreadPoolExecutor(1) as sender:  # rank 0 takes a table while the next one is computed
+    with ThreadPoolExecutor(1) as sender:  # rank 0 takes a part while the next one is computed
         before: Future[None] | None = None
-        for found in _tables(ranks, request, files, skip):
+        for found in _predicted(ranks, request, files, skip):
             if before:
                 before.result()
             before = sender.submit(ranks.send, found)
@@ -76,7 +78,7 @@ def _follow(request: Request, files: dict[str, Any], skip: int) -> None:
             before.result()
 
 
-def _tables(ranks: World, request: Request, files: dict[str, Any], skip: int) -> Iterator[PartTable | Exception]:
+def _predicted(ranks: World, request: Request, files: dict[str, Any], skip: int) -> Iterator[Predicted | Exception]:
     try:
         with world.named():
             device = ranks.device(request.device)
@@ -84,7 +86,9 @@ def _tables(ranks: World, request: Request, files: dict[str, Any], skip: int) ->
             if _files(request, predictor) != files:
                 expected = "the same names, sizes and times of change"
                 raise InputError(str(request.data), "not that of rank 0", expected, "Copy data and runs with cp -p.")
-            opened = open_input(request.data, predictor.members, request.csv, request.batch_size, skip, own())
+            opened = open_input(
+                request.data, predictor.members, request.csv, request.batch_size, skip, own(), predictor.readings
+            )
         with opened as source, shared_processors() if source.featurised else nullcontext():
             for part in source.parts:
                 yield predictor.predict(part, lambda count: None)

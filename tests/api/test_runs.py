@@ -92,7 +92,6 @@ def test_a_library_is_predicted_in_parts_and_a_bad_molecule_keeps_its_row(
     from gcnbatch.inference import inputs
 
     monkeypatch.setattr(inputs, "PART_ROWS", 2)
-    monkeypatch.setattr(inputs, "CHUNK", 2)
     monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 2)
     whole = molecules.predict([*SMILES[:3], "C(", *SMILES[3:]], processes=1)
     assert whole.errors is not None

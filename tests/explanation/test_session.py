@@ -15,7 +15,8 @@ from gcnbatch.cli.app import app
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.explanation import Explainer
 from gcnbatch.explanation.session import ExplanationSummary, Output, explain
-from gcnbatch.inference import infer, inputs
+from gcnbatch.inference import inputs
+from gcnbatch.inference.ensemble import infer
 from tests.builders import build_graphset
 from tests.inference.runs import read_rows
 

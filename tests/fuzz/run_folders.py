@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.inference import infer
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.run_report.files import write
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import checkpoint, run

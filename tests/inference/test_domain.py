@@ -14,8 +14,9 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference import domain_report, infer
+from gcnbatch.inference import domain_report
 from gcnbatch.inference.domain import embedder
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.members import load_members
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training.checkpoint import load

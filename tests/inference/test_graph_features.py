@@ -14,9 +14,11 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference import graph_features, infer
-from gcnbatch.inference.inputs import CsvOptions, open_input
+from gcnbatch.inference import graph_features
+from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.inputs import open_input
 from gcnbatch.inference.members import load_members
+from gcnbatch.inference.options import CsvOptions
 from gcnbatch.run_report.record import read
 from gcnbatch.run_report.trained import trained
 from gcnbatch.training.fitted import read_split

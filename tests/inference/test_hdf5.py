@@ -11,7 +11,7 @@ import pytest
 
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.store import Dataset
-from gcnbatch.inference import InferenceSummary, infer
+from gcnbatch.inference.ensemble import InferenceSummary, infer
 from tests.builders import build_graphset
 from tests.inference.runs import numbers, read_rows, stored, train_on
 from tests.training.runs import read_metrics

@@ -13,9 +13,10 @@ from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.inference import infer, inputs
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference import inputs
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.labels import LabelColumns
+from gcnbatch.inference.options import CsvOptions
 from tests.inference.runs import numbers, read_rows, train_on
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

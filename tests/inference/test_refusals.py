@@ -10,8 +10,8 @@ import pytest
 
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.inference import infer
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.options import CsvOptions
 from gcnbatch.training import checkpoint
 from tests.builders import build_graphset
 from tests.inference.runs import molecule_table, stored, train_on

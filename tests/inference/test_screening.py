@@ -15,8 +15,9 @@ import pytest
 
 from gcnbatch import fileio
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.inference import infer, inputs, journal
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference import inputs, journal
+from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.selection import Selection
 from tests.inference.runs import numbers, read_rows
 from tests.training.runs import environment
@@ -27,9 +28,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from gcnbatch.data import molecule_graphs
-from gcnbatch.inference import infer, inputs, journal
+from gcnbatch.inference import inputs, journal
+from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.options import CsvOptions
 run, table, out, parts = sys.argv[1:]
-inputs.PART_ROWS = inputs.CHUNK = molecule_graphs.CHUNK = 8
+inputs.PART_ROWS = molecule_graphs.CHUNK = 8
 append, left = journal._Resumable.append, [int(parts)]
 def killing(self, table, rows):
     append(self, table, rows)
@@ -39,14 +42,13 @@ def killing(self, table, rows):
         self._stream.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 journal._Resumable.append = killing
-infer([Path(run)], Path(table), out, quiet=True, csv=inputs.CsvOptions(processes=1))
+infer([Path(run)], Path(table), out, quiet=True, csv=CsvOptions(processes=1))
 """
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "PART_ROWS", 8)
-    monkeypatch.setattr(inputs, "CHUNK", 8)
     monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 8)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.inference import infer
+from gcnbatch.inference.ensemble import infer
 from tests.inference.runs import numbers, read_rows, train_on
 from tests.training.runs import write_set
 

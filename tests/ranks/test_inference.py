@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.inference import infer, inputs
-from gcnbatch.inference.inputs import CsvOptions
+from gcnbatch.inference import inputs
+from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.options import CsvOptions
 from tests.builders import build_graphset
 from tests.inference.runs import SMILES, import_table, molecule_table, stored, train_on
 from tests.ranks.launcher import mpirun

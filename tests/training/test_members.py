@@ -17,7 +17,7 @@ import pytest
 from gcnbatch import folders
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.inference import infer
+from gcnbatch.inference.ensemble import infer
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import metrics as figures
 from gcnbatch.training import run

@@ -1,0 +1,140 @@
+"""Molecules as an input: rows are read here, and worker processes make graphs and batches of them, chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice, starmap
+from pathlib import Path
+
+from gcnbatch.data import featurizer_worker, guard, molecule_graphs
+from gcnbatch.data.featurizer import load_rdkit
+from gcnbatch.data.importers.dialect import DECIMAL_COMMA
+from gcnbatch.data.importers.molecule_tables import find_columns
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError, nearest
+from gcnbatch.fileio import sha256
+from gcnbatch.inference.conversion import Columns, Converter, Record, convert_guarded, convert_timed
+from gcnbatch.inference.folders import open_tables
+from gcnbatch.inference.graph_features import FeatureColumns
+from gcnbatch.inference.labels import LabelColumns
+from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.parts import Input, Part, Reading, Share
+from gcnbatch.text import quoted
+from gcnbatch.worker import Shared, Workers
+
+SAMPLE_ROWS = 1000  # in which a decimal comma is detected
+ALL_COLUMNS = "all"
+
+
+@contextmanager
+def open_smiles(
+    smiles: list[str], header: Header, readings: tuple[Reading, ...], processes: int, part_rows: int
+) -> Iterator[Input]:
+    """Open SMILES in memory; rows are numbered."""
+    features = FeatureColumns.of("data", (), header)
+    converter = Converter(header, Columns(0, -1, {}, None, features), readings)
+    size = _size(part_rows)
+    with _workers(len(smiles), processes) as workers:
+        parts = _parts(_chunks(([text] for text in smiles), 0, Share(), size), converter, workers, size)
+        several = len(smiles) > molecule_graphs.CHUNK
+        yield Input(len(smiles), parts, False, features.notes, several, workers if len(smiles) > size else None)
+
+
+@contextmanager
+def open_file(
+    path: Path,
+    header: Header,
+    readings: tuple[Reading, ...],
+    options: CsvOptions,
+    part_rows: int,
+    skip: int,
+    share: Share,
+) -> Iterator[Input]:
+    """Open a file or a folder of molecules; a first pass counts the rows and checks the table."""
+    columns, total, notes = _checked(path, header, options)
+    trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
+    processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
+    converter, size = Converter(header, columns, readings), _size(part_rows)
+    with _workers(total - skip, processes) as workers, open_tables(path, options.format) as source:
+        chunks = _chunks(islice(source.rows, skip, None), skip, share, size)
+        parts = _parts(chunks, converter, workers, size)
+        yield Input(total, parts, trained_on, notes, True, workers if total - skip > size else None)
+
+
+def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, int, tuple[str, ...]]:
+    """Return the columns of a table, the number of its rows, and notes for the user."""
+    recorded = header.featurizer or {}
+    with open_tables(path, options.format) as source:
+        wished = {
+            key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
+            for key in ("smiles_column", "id_column")
+        }
+        found = find_columns(path, source.names, **wished)
+        smiles_at, id_at = (source.names.index(name) if name else -1 for name in found)
+        rows, labels = iter(source.rows), LabelColumns.of(source.names, header)
+        sample = list(islice(rows, SAMPLE_ROWS))
+        notes = source.notes
+        if labels is not None:
+            labels = labels.with_decimal(path, options.format.decimal, sample)
+            notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
+        features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
+        columns = Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
+        total = len(sample) + sum(1 for _ in rows)
+    if total == 0:
+        raise InputError(str(path), "no row below the header line", "at least one molecule")
+    return columns, total, notes + features.notes
+
+
+def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, int]:
+    """Return the columns that go to the output, with their positions."""
+    if options.keep_columns == (ALL_COLUMNS,) and ALL_COLUMNS not in names:
+        return {name: at for at, name in enumerate(names) if name != id_name}
+    for name in options.keep_columns:
+        if name not in names:
+            raise InputError(
+                "--keep-columns", f"no column {quoted(name)}", "columns of the input", nearest(name, names)
+            )
+    return {name: names.index(name) for name in options.keep_columns}
+
+
+def _size(part_rows: int) -> int:
+    """Return the rows of a part: whole chunks."""
+    return -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
+
+
+@contextmanager
+def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
+    """Start the processes that convert so many rows; None for one process, or for a single chunk."""
+    load_rdkit()
+    count = min(processes or len(os.sched_getaffinity(0)), -(-rows // molecule_graphs.CHUNK))
+    if count <= 1:
+        yield None
+        return
+    with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
+        yield workers
+
+
+def _chunks(rows: Iterator[Record], skip: int, share: Share, size: int) -> Iterator[tuple[list[Record], int]]:
+    """Yield the chunks of the share's parts of `size` rows, each with the position of its first row in the input."""
+    first = skip
+    while records := list(islice(rows, molecule_graphs.CHUNK)):
+        if share.has((first - skip) // size):
+            yield records, first
+        first += len(records)
+
+
+def _parts(
+    chunks: Iterator[tuple[list[Record], int]], converter: Converter, workers: Workers | None, size: int
+) -> Iterator[Part]:
+    """Yield parts of `size` rows; processes convert chunks ahead of them."""
+    shared, of_part = Shared(converter), size // molecule_graphs.CHUNK
+    calls = ((records, first, shared) for records, first in chunks)
+    converted: Iterator[Part]
+    if workers is None:
+        converted = chain.from_iterable(starmap(convert_guarded, calls))
+    else:
+        converted = guard.in_workers(workers, convert_timed, convert_guarded, calls, 3 * workers.count + of_part)
+    while parts := list(islice(converted, of_part)):
+        yield Part.joined(parts)

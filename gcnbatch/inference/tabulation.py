@@ -1,0 +1,214 @@
+"""Rows of the output: made of predictions in worker processes, and written by this one in the order of the input."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.schema import Header
+from gcnbatch.inference.parts import Block
+from gcnbatch.inference.selection import Selection
+from gcnbatch.inference.trust import Trust
+from gcnbatch.predictions import Predictions
+from gcnbatch.worker import Shared, WorkerDied, Workers
+
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the models give for a part.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+        Its rows.
+    single : list of (M, K) float32
+        Outputs of each member for the rows that could be read.
+    beside : dict of (M,)
+        Further columns.
+    backend : str
+        The backend that computed.
+    """
+
+    blocks: tuple[Block, ...]
+    single: list[NDArray[np.float32]]
+    beside: Columns
+    backend: str
+
+    @property
+    def rows(self) -> int:
+        """R, the number of rows."""
+        return sum(block.rows for block in self.blocks)
+
+    @property
+    def readable(self) -> int:
+        """M, the number of rows that could be read."""
+        return len(self.single[0])
+
+    def by_block(self) -> Iterator[Predicted]:
+        """Yield what the models give for each block."""
+        first = 0
+        for block in self.blocks:
+            own = slice(first, first := first + len(block.places))
+            beside = {name: values[own] for name, values in self.beside.items()}
+            yield Predicted((block,), [outputs[own] for outputs in self.single], beside, self.backend)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Rows that are made for the output.
+
+    Parameters
+    ----------
+    rows : object
+        The selected rows, as the sink's `encode` returns them; None if the best ones are not known yet.
+    best : Predictions or None
+        Those that may be among the best ones.
+    labelled : tuple of (L, K) arrays
+        Targets and outputs of the rows that have both.
+    """
+
+    rows: Any
+    best: Predictions | None = None
+    labelled: tuple[NDArray[Any], NDArray[np.float32]] | None = None
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Makes rows for the output.
+
+    Parameters
+    ----------
+    header : Header
+    trust : Trust
+        Gives further columns.
+    selection : Selection
+        The rows to write.
+    encode : callable
+        Of the sink.
+    fail : bool
+        Whether a row that could not be read is an error.
+    """
+
+    header: Header
+    trust: Trust
+    selection: Selection
+    encode: Callable[[Predictions], Any]
+    fail: bool
+
+    def __call__(self, predicted: Predicted, before: int) -> Made:
+        """Return the rows of a block; `before` rows of the input come before it.
+
+        Raises
+        ------
+        InputError
+            With `fail`, for a row that could not be read.
+        """
+        (block,) = predicted.blocks
+        texts = block.texts()
+        if self.fail:
+            texts.refuse_bad_row(before)
+        outputs, std = _combined(block, predicted.single)
+        columns = self.trust.columns(predicted.single) | predicted.beside
+        more = {name: _spread(block, values) for name, values in columns.items()}
+        kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
+        ids = np.array(texts.ids, dtype=np.str_)
+        table = Predictions(self.header, ids, outputs, std, texts.reasons(), kept, more)
+        labelled = None
+        if texts.y is not None and (known := _known(texts.y, outputs)).any():
+            labelled = texts.y[known], outputs[known]
+        chosen = self.selection.chosen(table)
+        if self.selection.top:
+            return Made(None, self.selection.best(chosen), labelled)
+        return Made(self.encode(chosen), None, labelled)
+
+
+def _make(maker: Shared, predicted: Predicted, before: int) -> Made:
+    """Make rows in a worker process."""
+    made: Made = maker.load()(predicted, before)
+    return made
+
+
+@dataclass
+class RowsOut:
+    """Makes rows in processes while the models predict the next parts; `write` receives them in order.
+
+    Parameters
+    ----------
+    maker : RowMaker
+    workers : Workers or None
+        None: rows are made here.
+    write : callable
+        Called with what was made of each part, and with the part.
+    """
+
+    maker: RowMaker
+    workers: Workers | None
+    write: Callable[[list[Made], Predicted], object]
+    _shared: Shared = field(init=False)
+    _waiting: deque[tuple[Predicted, list[tuple[Predicted, int, Future[Made] | None]]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shared, self._waiting = Shared(self.maker), deque()
+
+    def append(self, predicted: Predicted, before: int) -> None:
+        """Make the rows of a part, which comes after `before` rows, and write those that are due."""
+        begun = []
+        for own in predicted.by_block():
+            made = self.workers.submit(_make, self._shared, own, before) if self.workers else None
+            begun.append((own, before, made))
+            before += own.rows
+        self._waiting.append((predicted, begun))
+        most = 2 + self.workers.count // 2 if self.workers else 0
+        while len(self._waiting) > most:
+            self._write_first()
+
+    def finish(self) -> None:
+        """Write all rows that are left."""
+        while self._waiting:
+            self._write_first()
+
+    def _write_first(self) -> None:
+        predicted, begun = self._waiting.popleft()
+        self.write([self._made(*block) for block in begun], predicted)
+
+    def _made(self, own: Predicted, before: int, under_way: Future[Made] | None) -> Made:
+        if under_way is not None:
+            try:
+                return under_way.result()
+            except (WorkerDied, MemoryError):
+                pass
+        return self.maker(own, before)
+
+
+def _combined(
+    block: Block, single: Sequence[NDArray[np.float32]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows."""
+    mean = np.full((block.rows, single[0].shape[1]), np.nan, dtype=np.float32)
+    mean[block.places] = np.mean(single, axis=0, dtype=np.float64)
+    if len(single) == 1:
+        return mean, None
+    std = np.full_like(mean, np.nan)
+    std[block.places] = np.std(single, axis=0, ddof=1, dtype=np.float64)
+    return mean, std
+
+
+def _spread(block: Block, values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column (R,) from the values of the readable rows; "" or NaN in the others."""
+    column = np.full(block.rows, np.nan if values.dtype.kind == "f" else "", dtype=values.dtype)
+    column[block.places] = values
+    return column
+
+
+def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which rows (R,) have a label and a prediction."""
+    known: NDArray[np.bool_] = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
+    return np.asarray(known.any(axis=1) & np.isfinite(outputs).all(axis=1))
