@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def packages() -> dict[str, str | None]:
     return {name: _version(name) for name in PACKAGES}
 
 
+@cache  # of the code that this process has loaded
 def commit() -> str | None:
     """Return the commit of the checkout that the package runs from, ``+`` added if files differ; None outside one."""
     root = Path(__file__).resolve().parent.parent
@@ -132,6 +134,7 @@ def gpus() -> tuple[list[dict[str, str]], str]:
     return devices, "" if devices else "the NVIDIA driver lists no device"
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

@@ -7,7 +7,8 @@ import signal
 import sys
 
 # Before NumPy is imported: concurrent test processes must not each start a thread per core.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

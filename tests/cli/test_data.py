@@ -175,7 +175,7 @@ def test_a_preset_takes_at_least_the_required_disk_space(call, tmp_path, preset)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_synth_stopped_by_a_signal_leaves_no_file(tmp_path, number) -> None:
     silent = "from gcnbatch import progress; from gcnbatch.cli.app import main; progress.LINE_SECONDS = 1e9; main()"
-    command = [sys.executable, "-c", silent, "data", "synth", "tox21", "-o", str(tmp_path / "set.h5")]
+    command = [sys.executable, "-c", silent, "data", "synth", "quickstart", "-o", str(tmp_path / "set.h5")]
     with subprocess.Popen([*command, "--graphs", "2000000"], stderr=subprocess.PIPE, text=True) as running:
         while sum(path.stat().st_size for path in tmp_path.iterdir()) < 100_000:  # it is writing
             assert running.poll() is None

@@ -72,18 +72,19 @@ def _block(raw: bytes, start: int) -> Block | None:
 
 def _hashes(data: bytes, lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the hashes of the beginnings of `data` of these ascending lengths, at least 1."""
+    pieces = np.frombuffer(data.ljust(-(-len(data) // 12) * 12, b"\0"), np.uint8).reshape(-1, 12)
+    last = (lengths - 1) // 12  # the piece in which each beginning ends
     states = np.tile((0xDEADBEEF + lengths).astype(np.uint32), (3, 1))
-    hashes = np.zeros(len(lengths), np.uint32)
-    for at in range(0, int(lengths[-1]), 12):
-        done, last = (int(np.searchsorted(lengths, at + more, side="right")) for more in (0, 12))
-        for i in range(done, last):  # the beginnings that end in this piece
-            hashes[i] = _final(_add(states[:, i : i + 1], data[at : int(lengths[i])]))[2, 0]
-        states[:, last:] = _mix(_add(states[:, last:], data[at : at + 12]))
-    return hashes
+    for at in range(int(last[-1])):
+        first = int(np.searchsorted(last, at, side="right"))  # of the beginnings that go on
+        states[:, first:] = _mix(states[:, first:] + _words(pieces[at : at + 1]))
+    ends = np.where(np.arange(12) < (lengths - 12 * last)[:, None], pieces[last], np.uint8(0))
+    return _final(states + _words(ends))[2]
 
 
-def _add(states: NDArray[np.uint32], piece: bytes) -> NDArray[np.uint32]:
-    return states + np.frombuffer(piece.ljust(12, b"\0"), "<u4").astype(np.uint32)[:, None]
+def _words(pieces: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Return pieces (n, 12) as words (3, n)."""
+    return np.ascontiguousarray(pieces).view("<u4").astype(np.uint32).T
 
 
 def _turn(values: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:

@@ -90,7 +90,11 @@ class Rounded:
         return Rounded(value, error + 2 * UNIT * (np.abs(value) + error) + SMALLEST)
 
     def __matmul__(self, other: Rounded) -> Rounded:
-        propagated = np.abs(self.value) @ other.error + self.error @ other.reach
+        propagated = sum(
+            left @ right
+            for left, right in ((np.abs(self.value), other.error), (self.error, other.reach))
+            if left.any() and right.any()  # inputs are exact, and their products take most of the time
+        )
         rounding = product_bound(len(other), self.reach @ other.reach)
         return Rounded(self.value @ other.value, propagated + rounding)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ class Problem:
     run: Callable[..., Results]
     inputs: Mapping[str, Value]
 
+    @cached_property
+    def exact(self) -> dict[str, NDArray[Any]]:
+        """The results of the reference in float64."""
+        return evaluate(REFERENCE, self, np.float64)
+
+    @cached_property
+    def bounds(self) -> dict[str, Rounded]:
+        """The results with bounds of their errors in float32."""
+        return rounded_results(self)
+
 
 def assert_parity(backend: Adapter, problem: Problem) -> None:
     """Compare a backend with the reference: shapes, float type, and every element's error at most 2 times its bound.
@@ -50,7 +61,7 @@ def error_ratios(backend: Adapter, problem: Problem) -> dict[str, float]:
 
 def compare(got: dict[str, NDArray[Any]], problem: Problem) -> dict[str, float]:
     """Return the largest error over bound of the given elements, by name of result."""
-    exact, bounds = evaluate(REFERENCE, problem, np.float64), rounded_results(problem)
+    exact, bounds = problem.exact, problem.bounds
     assert got.keys() == exact.keys() == bounds.keys()
     ratios = {}
     for name, want in exact.items():

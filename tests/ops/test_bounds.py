@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
 from gcnbatch.reference.rounding import UNIT, gamma
-from tests.ops.adapters import REFERENCE, Adapter, open_adapter
+from tests.ops.adapters import Adapter, open_adapter
 from tests.ops.bounds import Rounded
 from tests.ops.cases import CASES, Sparse
 from tests.ops.catalogue import PROBLEMS
@@ -126,15 +126,12 @@ def with_fault(value: Any, fault: Callable[[NDArray[Any]], NDArray[Any]]) -> Any
 def test_a_fault_in_any_input_is_rejected(problem: str) -> None:
     """Faults that do not change the exact results (a dropped element, a float16 number) do not count."""
     rejected = 0
-    for case, fault in product(TELLING, FAULTS):
-        right = PROBLEMS[problem](case)
-        exact = evaluate(REFERENCE, right, np.float64)
+    for right, fault in product([PROBLEMS[problem](case) for case in TELLING], FAULTS):
         for name, value in right.inputs.items():
             if name == "graphs" or not faulty(value):
                 continue
             wrong = Problem(right.run, {**right.inputs, name: with_fault(value, FAULTS[fault])})
-            results = evaluate(REFERENCE, wrong, np.float64)
-            if any(not np.array_equal(results[key], exact[key]) for key in exact):
+            if any(not np.array_equal(wrong.exact[key], right.exact[key]) for key in right.exact):
                 ratios = compare(evaluate(open_adapter("cpu"), wrong, np.float32), right)
                 assert max(ratios.values()) > 1, f"{fault} in {name}: {ratios}"
                 rejected += 1

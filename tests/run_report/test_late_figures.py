@@ -36,12 +36,12 @@ def train(data: Path, folder: Path, *assignments: str) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a data set, and a run of three members of which two have figures."""
+    """Return a folder with a data set, and a run of two members of which one has figures."""
     place = tmp_path_factory.mktemp("figures")
     write_graphset(place / "set.h5", build_graphset(200, max_nodes=4, missing=0.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "DRAWN_MEMBERS", 2)
-        train(place / "set.h5", place / "run", "train.ensemble=3")
+        patch.setattr(plan, "DRAWN_MEMBERS", 1)
+        train(place / "set.h5", place / "run", "train.ensemble=2")
     return place
 
 
@@ -51,29 +51,29 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_training_draws_the_figures_of_the_first_members(trained: Path) -> None:
-    assert pictures(trained / "run").keys() == of_members(1, 2) | {"learning_curves.png", "roc_pr.png"}
+    assert pictures(trained / "run").keys() == of_members(1, 1) | {"learning_curves.png", "roc_pr.png"}
 
 
 def test_report_draws_the_figures_that_training_would_have_drawn(trained: Path, folder: Path, tmp_path: Path) -> None:
-    train(trained / "set.h5", tmp_path / "other", "train.ensemble=3")
-    for number in (1, 2, 3):
+    train(trained / "set.h5", tmp_path / "other", "train.ensemble=2")
+    for number in (1, 2):
         assert_same_run(folder / f"model{number}", tmp_path / "other" / f"model{number}")
     assert gcnbatch.Run(folder).report() == folder / "report.html"
-    note = f"Plots of all 3 models: gcnbatch report {folder} --figures"
+    note = f"Plots of all 2 models: gcnbatch report {folder} --figures"
     assert note in (folder / "report.html").read_text()
     assert gcnbatch.Run(folder).report(figures=True) == folder / "report.html"
     assert note not in (folder / "report.html").read_text()
-    assert pictures(folder).keys() == of_members(1, 3) | {"learning_curves.png", "roc_pr.png"}
+    assert pictures(folder).keys() == of_members(1, 2) | {"learning_curves.png", "roc_pr.png"}
     assert pictures(folder) == pictures(tmp_path / "other")
-    assert "Learning curves of model3" in (folder / "report.html").read_text()
+    assert "Learning curves of model2" in (folder / "report.html").read_text()
 
 
 def test_a_run_that_is_extended_keeps_no_old_figure(folder: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "DRAWN_MEMBERS", 2)
+    monkeypatch.setattr(plan, "DRAWN_MEMBERS", 1)
     assert call("report", folder, "--figures")[0] == 0
     before = pictures(folder)
     gcnbatch.resume(folder, epochs=3)
-    assert pictures(folder).keys() == before.keys() - of_members(3, 3)
+    assert pictures(folder).keys() == before.keys() - of_members(2, 2)
     assert pictures(folder)["learning_curves.png"] != before["learning_curves.png"]
 
 

@@ -80,9 +80,10 @@ def write(pools: list[Workers]) -> Iterator[Write]:
 
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the preloading of modules in tests whose workers compute nothing."""
-    for name in ("FITS", "PLOTS", "PAGE"):
+    """Skip the preloading of modules and the first figure in tests whose workers compute nothing."""
+    for name in ("FITS", "PAGE"):
         monkeypatch.setattr(module, name, ())
+    monkeypatch.setattr(module, "prepare_plots", module.preload)
 
 
 @pytest.fixture

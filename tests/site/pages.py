@@ -85,12 +85,13 @@ def _ranks(words: list[str]) -> tuple[int, list[str]]:
 
 
 def _short(words: list[str]) -> list[str]:
-    """Return the arguments with few epochs, folds, members and trials."""
+    """Return the arguments with few epochs, folds, members and trials, and one process."""
     short = [FEW.get(before, word) for before, word in zip(["", *words], words, strict=False)]
     if words[0] == "train" and "--resume" not in words:
         return [*short, "--quiet", *(() if "--epochs" in words else ("--epochs", FEW["--epochs"]))]
     if words[0] == "tune":
-        more = () if "--trials" in words else ("--trials", FEW["--trials"])
+        asked = {"--trials": FEW["--trials"], "--jobs": "1"}
+        more = [word for option in asked if option not in words for word in (option, asked[option])]
         return [*short, "--quiet", *more, "--set", f"train.epochs={FEW['--epochs']}"]
     return short
 

@@ -1,5 +1,7 @@
 """Every kernel compiles for every architecture without warnings and spills, and within its launch bounds.
 
+For Hopper, static assertions follow the text: the compiler agrees with the constants and structs that the host reads.
+
 nvcc makes the PTX of each text that the preprocessor can make of a source once, and assembles it for every
 architecture of that text. NVRTC, which has the same code generator and assembler but other built-in headers, compiles
 for Hopper with all kernels, and for a GPU before it and one after it the texts that differ.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from gcnbatch.backends.cuda.runtime.compiler import (
 from gcnbatch.backends.cuda.runtime.sources import ALONE, KernelSource
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.conftest import package_sources
+from tests.backends.cuda.runtime.agreement import assertions
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
 HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernels
@@ -134,7 +138,8 @@ def test_every_kernel_compiles_for_hopper_without_warnings_and_spills(
 ) -> None:
     compiler = find(name)
     assert knows(compiler, HOPPER)
-    assert list(complaints(source, compiler.compile(source, HOPPER, flags).log)) == []
+    asserting = replace(source, text=f"{source.text}\n{assertions(source.declarations)}\n")
+    assert list(complaints(source, compiler.compile(asserting, HOPPER, flags).log)) == []
 
 
 @pytest.mark.slow

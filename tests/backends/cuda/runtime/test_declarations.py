@@ -12,10 +12,10 @@ import pytest
 from gcnbatch.backends.cuda.runtime.compiler import find_nvcc
 from gcnbatch.backends.cuda.runtime.declarations import Declarations
 from gcnbatch.backends.cuda.runtime.expressions import evaluate
-from gcnbatch.backends.cuda.runtime.layouts import Layout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources, declared
 from gcnbatch.resources import cuda_sources
+from tests.backends.cuda.runtime.agreement import assertions, readable
 
 HEADER = """
 #pragma once
@@ -253,71 +253,17 @@ def test_structs_that_cannot_be_read_are_refused(text: str, message: str) -> Non
         of(text).layout("S")
 
 
-# ------------------------------------------------------------------------------------------- the real sources
+# ------------------------------------------------------------------------------------------------ the compiler
 
 
-def readable(found: Declarations) -> tuple[dict[str, Any], dict[str, Layout]]:
-    """Return the constants and the structs of a file and its headers that can be read."""
-    constants, structs = {}, {}
-    parameters = {name for template in found.found.templates.values() for name in template[0].parameters}
-    for name in found.found.constants:
-        if name.rpartition("::")[2] in parameters:
-            continue  # which C++ does not name outside of the template
-        try:
-            constants[name] = found.constant(name)
-        except ValueError:
-            continue
-    for name in found.found.structs:
-        try:
-            structs[name] = found.layout(name)
-        except ValueError:
-            continue
-    return constants, structs
-
-
-def literal(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool | float) else f"{value}{'ull' if value >= 1 << 31 else ''}"
-
-
-def assertions(found: Declarations) -> str:
-    """Return static assertions on the constants and layouts that the host has read, for the compiler to check."""
-    constants, structs = readable(found)
-    lines = [f"using namespace {name};" for name in sorted(found.found.namespaces)]
-    lines += [
-        f'static_assert({name} == decltype({name})({literal(value)}), "{name}");' for name, value in constants.items()
-    ]
-    for name, layout in structs.items():
-        lines.append(f'static_assert(sizeof({name}) == {layout.size}, "{name}");')
-        for field, at in zip(layout.fields, layout.offsets, strict=True):
-            place = f"__builtin_offsetof({name}, {field.rstrip('_') if field == 'in_' else field})"
-            lines.append(f'static_assert({place} == {at}, "{name}::{field}");')
-    return "\n".join(lines)
-
-
-# Without roots the compiler drops all code, which takes most of its time.
-NO_KERNELS = """\
-#define __global__ inline __device__
-#define __launch_bounds__(...)
-#define __cluster_dims__(...)
-#define __grid_constant__
-"""
-
-
-@pytest.mark.parametrize("name", [*Sources(cuda_sources()), "the test's own"])
-def test_the_compiler_agrees_with_all_constants_and_layouts(name: str, tmp_path: Path) -> None:
+def test_the_compiler_agrees_with_all_constants_and_layouts(tmp_path: Path) -> None:
+    """Those of the real sources are checked in test_compile.py, as part of their compilation."""
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("nvcc is not installed")
-    if name == "the test's own":
-        (tmp_path / "header.cuh").write_text(HEADER)
-        (tmp_path / "table.cu").write_text(TEXT)
-        found, flags, place, name = of(), (), tmp_path, "table.cu"
-    else:
-        source, place = Sources(cuda_sources())[name], cuda_sources()
-        found, flags = source.declarations, source.variants[0]
-    text = f'{NO_KERNELS}#include "{name}"\n{assertions(found)}\n'
-    (tmp_path / "assertions.cu").write_text(text)
-    command = [nvcc, "-std=c++17", "-arch=sm_90a", f"-I{place}", *flags, "-ptx", "-o", "out.ptx", "assertions.cu"]
+    (tmp_path / "header.cuh").write_text(HEADER)
+    (tmp_path / "table.cu").write_text(TEXT + assertions(of()))
+    command = [nvcc, "-std=c++17", "-arch=sm_90a", "-ptx", "-o", "out.ptx", "table.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
