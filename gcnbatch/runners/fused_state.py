@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,7 +88,13 @@ def rates_of_steps(
     train: TrainConfig, updates: int, steps: int, first: int, learning_rate: float
 ) -> NDArray[np.float32]:
     """Return learning rate and Adam's bias corrections per step, (steps, 3); step `first` follows `updates` updates."""
-    rates = np.full((steps, 3), learning_rate)
-    number = np.maximum(updates + 1 + np.arange(steps) - first, 1).astype(np.float64)
-    rates[:, 1], rates[:, 2] = 1.0 / (1.0 - train.beta1**number), 1.0 / (1.0 - train.beta2**number)
-    return rates.astype(np.float32)
+    rates = np.empty((steps, 3), np.float32)
+    rates[:, 0], rates[:, 1:] = learning_rate, _corrections(train.beta1, train.beta2, updates + 1 - first, steps)
+    return rates
+
+
+@lru_cache(maxsize=8)  # most members of a cohort have the same
+def _corrections(beta1: float, beta2: float, number: int, steps: int) -> NDArray[np.float32]:
+    """Return Adam's bias corrections of updates number … number + steps - 1, (steps, 2); those below 1 count as 1."""
+    numbers = np.maximum(number + np.arange(steps), 1).astype(np.float64)
+    return np.stack([1.0 / (1.0 - beta**numbers) for beta in (beta1, beta2)], axis=1).astype(np.float32)

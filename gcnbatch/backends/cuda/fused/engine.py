@@ -110,6 +110,13 @@ class PlannedEpoch:
         return packed
 
 
+class Upload(NamedTuple):
+    """A planned epoch, packed for a workspace: (members, …); only the front if the rest is sent."""
+
+    at: Workspace
+    packed: NDArray[np.int32]
+
+
 @dataclass
 class Training:
     """A form's workspace for training, the launches of one step, and the captured graphs by number of steps."""
@@ -172,7 +179,7 @@ class FusedEngine:
         self._queued = 0  # steps that wait for their CUDA graph to be launched
         self._graph_steps: list[int] = []  # of the epoch's graphs not yet launched
         self._planned: PlannedEpoch | None = None
-        self._upload: tuple[Workspace, NDArray[np.int32]] | None = None  # of the planned epoch
+        self._upload: Upload | None = None  # of the planned epoch
 
     # -------------------------------------------------------------------------------------------- training
 
@@ -187,7 +194,10 @@ class FusedEngine:
         self._planned, self._upload = PlannedEpoch(batches, plans, form, needed, weights), None
         held = self._training.get(form)
         if held and held.can_run(self._planned):
-            self._upload = held.at, self._planned.pack(held.at)
+            packed = self._planned.pack(held.at)
+            if not (self._queued or self._remaining):  # no later step reads the plan that it replaces
+                packed = held.at.send_plan(packed)
+            self._upload = Upload(held.at, packed)
 
     def begin_epoch(self, epochs: Sequence[EngineEpoch | None]) -> None:
         """Upload the plans of an epoch of each member and stage the first batches; a member with None rests."""
@@ -201,7 +211,7 @@ class FusedEngine:
         planned, upload, self._planned, self._upload = self._planned, self._upload, None, None
         self._now = planned.form
         held = self._prepared(planned)
-        packed = upload[1] if upload and upload[0] is held.at else planned.pack(held.at)
+        packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
         running = [(member, one) for member, one in enumerate(epochs) if one]
         now = min(one.first for _, one in running)
         for member, one in running:

@@ -83,7 +83,7 @@ class DeviceContext:
         self.peak_bytes = 0
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
-        self._sent = Pinned(self)  # `send_rows`
+        self._sent, self._sent_ahead = Pinned(self), Pinned(self)  # `send_rows`
         self._slabs = Slabs(self._allocate)
         with self.errors():
             self._device = self.driver.Device(number)
@@ -242,11 +242,12 @@ class DeviceContext:
                 self.driver.memcpy_htod_async(out.ptr, host, self.stream if stream is None else stream)
         return out
 
-    def send_rows(self, host: NDArray[Any], out: DeviceArray, pitch: int) -> None:
+    def send_rows(self, host: NDArray[Any], out: DeviceArray, pitch: int, ahead: bool = False) -> None:
         """Queue a copy of row r of `host` (rows, …) to the array that lies r `pitch` bytes after `out`.
 
         `host` may change after this call: it is staged in a pinned buffer. So this call waits for the copy of the
-        previous call, and for the work queued before that copy.
+        previous call, and for the work queued before that copy. Copies queued `ahead`, behind much work, have a
+        buffer of their own: other calls do not wait for them.
 
         Raises
         ------
@@ -255,7 +256,8 @@ class DeviceContext:
         """
         if host.shape[1:] != out.shape or host.dtype != out.dtype:
             raise ValueError(f"{host.dtype} {host.shape} does not fit rows of {out.dtype} {out.shape}")
-        staged = self._sent.take(aligned(host.nbytes))[: host.nbytes]
+        sent = self._sent_ahead if ahead else self._sent
+        staged = sent.take(aligned(host.nbytes))[: host.nbytes]
         try:
             rows = staged.view(host.dtype).reshape(host.shape)
             np.copyto(rows, host)
@@ -270,7 +272,7 @@ class DeviceContext:
                 copy_rows.width_in_bytes, copy_rows.height = out.nbytes, len(host)
                 copy_rows(self.stream)
         finally:
-            self._sent.sent(self.event())
+            sent.sent(self.event())
 
     def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> NDArray[Any]:
         """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …)."""

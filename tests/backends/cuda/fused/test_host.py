@@ -69,7 +69,7 @@ class HostDevice:
         self.uploaded[array.ptr] = values.copy()
         return array
 
-    def send_rows(self, host: Any, out: DeviceArray, pitch: int) -> None:
+    def send_rows(self, host: Any, out: DeviceArray, pitch: int, ahead: bool = False) -> None:
         for row, values in enumerate(host):
             self.upload(values, replace(out, ptr=out.ptr + row * pitch))
 
@@ -324,6 +324,52 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     np.testing.assert_array_equal(uploads[1], uploads[2])
     np.testing.assert_array_equal(uploads[1], uploads[3])
     assert (uploads[0] != uploads[1]).any()
+
+
+def test_an_epoch_expected_after_the_last_step_is_uploaded_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rates and first step follow when it begins. Together they are the upload of an unexpected epoch."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
+    monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
+    graph = SimpleNamespace(launch=lambda: None, close=lambda: None)
+    monkeypatch.setattr(engine.Recorder, "record", lambda *given: graph)
+    monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
+    monkeypatch.setattr(HostDevice, "observer", None, raising=False)
+    write_set(tmp_path / "data.h5")
+    at: Any
+    _, at = workspace(tmp_path / "data.h5", (), True)
+    sent: list[tuple[bool, np.ndarray[Any, Any]]] = []
+    monkeypatch.setattr(
+        HostDevice, "send_rows", lambda self, host, out, pitch, ahead=False: sent.append((ahead, host.copy()))
+    )
+    rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
+    fused = engine.FusedEngine(at._cohort, rule, (Narrow,), Wide)
+    batches, rates = list(np.arange(16).reshape(2, 8)), np.ones((2, 3), np.float32)
+
+    def begin() -> None:
+        fused.begin_epoch([engine.EngineEpoch(3, batches, rates, 0)])
+
+    begin()
+    _, whole = sent[-1]
+    fused.step()
+    sent.clear()
+    fused.expect([batches])  # a step is still to run
+    begin()
+    ((is_ahead, again),) = sent
+    assert not is_ahead
+    np.testing.assert_array_equal(again, whole)
+    for _ in batches:
+        fused.step()
+    fused.flush()
+    sent.clear()
+    fused.expect([batches])
+    begin()
+    (is_ahead, ahead), (is_front_ahead, front) = sent
+    assert (is_ahead, is_front_ahead) == (True, False)
+    assert front.shape[1] < ahead.shape[1] == whole.shape[1]
+    ahead[:, : front.shape[1]] = front
+    np.testing.assert_array_equal(ahead, whole)
 
 
 # form of training, compute capability, precision, kernels of the products

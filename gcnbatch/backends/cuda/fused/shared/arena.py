@@ -90,10 +90,13 @@ class Arena:
         self.fill(array, rows)
         return array
 
-    def fill(self, array: DeviceArray, rows: NDArray[Any]) -> None:
-        """Queue the copy of `rows` (members, …) to `array` of each member; `rows` may change after this call."""
+    def fill(self, array: DeviceArray, rows: NDArray[Any], ahead: bool = False) -> None:
+        """Queue the copy of `rows` (members, …) to `array` of each member; `rows` may change after this call.
+
+        `ahead`: as for `Device.send_rows`.
+        """
         if array.nbytes:
-            self._device.send_rows(rows, array, self.stride)
+            self._device.send_rows(rows, array, self.stride, ahead)
 
     def fetch(self, array: DeviceArray) -> NDArray[Any]:
         """Return a host copy of `array` of every member, (members, …)."""

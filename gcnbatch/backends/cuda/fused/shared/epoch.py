@@ -28,6 +28,8 @@ class StagedEpoch:
         Its elements are named by Progress (fused/shared/fused.cuh).
     rates : DeviceArray, (steps,)
         Rate (dense/optimizer.cuh).
+    front : DeviceArray
+        Both: the beginning of `array`, which `begin` writes.
     views : dict of DeviceArray
         Parts of `array`, by the names of the fields of Stage (fused/shared/stage.cuh).
     """
@@ -48,6 +50,7 @@ class StagedEpoch:
         self.views = {name: self.array.view(self._starts[name], length) for name, length in lengths.items()}
         self.progress = self.views["progress"]
         self.rates = self.views["rates"].astype_view(RATE.dtype)
+        self.front = self.array.view(0, self._starts["batch_ptr"])
 
     def holds(self, steps: int, graphs: int) -> bool:
         """Return whether the array is large enough for an epoch of `steps` steps and `graphs` graphs."""

@@ -272,9 +272,15 @@ class Workspace(ABC):
         """Write a member's plan of an epoch and its label weights to `host`, its row of the upload."""
         self.plan.pack(host, plan, weights)
 
+    def send_plan(self, packed: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Queue the upload of the members' epochs, (members, …), packed by `plan`; return the front of them."""
+        arena_of(self.plan.array).fill(self.plan.array, packed, ahead=True)
+        return packed[:, : self.plan.front.size].copy()
+
     def begin_epoch(self, packed: NDArray[np.int32]) -> None:
-        """Upload the members' epochs, (members, …), packed and begun by `plan`."""
-        arena_of(self.plan.array).fill(self.plan.array, packed)
+        """Upload the members' epochs, (members, …), packed and begun by `plan`, or the front of those that are sent."""
+        array = self.plan.array if packed.shape[1] == self.plan.array.size else self.plan.front
+        arena_of(self.plan.array).fill(array, packed)
 
     def stage(self) -> Call:
         """Return the launch that stages the plans' next batches."""
