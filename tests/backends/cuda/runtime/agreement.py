@@ -41,6 +41,7 @@ def assertions(found: Declarations) -> str:
     for name, layout in structs.items():
         lines.append(f'static_assert(sizeof({name}) == {layout.size}, "{name}");')
         for field, at in zip(layout.fields, layout.offsets, strict=True):
-            place = f"__builtin_offsetof({name}, {field.rstrip('_') if field == 'in_' else field})"
+            member = field.rstrip("_") if field == "in_" else field
+            place = f"__INTADDR__(&(static_cast<{name}*>(nullptr)->{member}))"  # offsetof, without a header
             lines.append(f'static_assert({place} == {at}, "{name}::{field}");')
     return "\n".join(lines)
