@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -36,6 +37,13 @@ def linear_of(N: int, F: int, P: int) -> Problem:
     rng = np.random.default_rng(N)
     inputs = {"x": (N, F), "w": (F, P), "b": (P,), "dy": (N, P)}
     return Problem(run, {name: normal(rng, *shape) for name, shape in inputs.items()})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget() -> Iterator[None]:
+    """Drop the last problem: forks of later tests would copy its pages."""
+    yield
+    linear_of.cache_clear()
 
 
 PROBLEMS = {
