@@ -217,16 +217,22 @@ struct KeptRow {
 
 // ---- U of the next step ----
 
+// A product A_ij X_jf that an entry of U sums: the index of X_jf's dropout bit, and its value.
+struct __align__(8) Product {
+  int bit;
+  float value;
+};
+
 // U's values in both orders, and the products that each entry sums.
 struct NextU {
   float *by_rows, *by_columns;
   const unsigned char* kept;
   const int* product_ptr;
-  const int2* products;
+  const Product* products;
   const int* place;
 
-  __device__ __forceinline__ float product(int2 product) const {
-    return kept[product.x >> 3] >> (product.x & 7) & 1 ? __int_as_float(product.y) : 0.f;
+  __device__ __forceinline__ float value_if_kept(Product product) const {
+    return kept[product.bit >> 3] >> (product.bit & 7) & 1 ? product.value : 0.f;
   }
 
   __device__ __forceinline__ void write(int u, int place_of_u, float sum) const {
@@ -238,14 +244,14 @@ struct NextU {
     const int first = u < 0 ? 0 : product_ptr[u], length = u < 0 ? 0 : product_ptr[u + 1] - first;
     const int place_of_u = u < 0 ? 0 : place[u];
     const bool is_mine = u >= 0 && length <= THREAD_PRODUCTS;
-    int2 own[THREAD_PRODUCTS];
+    Product own[THREAD_PRODUCTS];
 #pragma unroll
-    for (int i = 0; i < THREAD_PRODUCTS; ++i) own[i] = is_mine && i < length ? products[first + i] : make_int2(0, 0);
+    for (int i = 0; i < THREAD_PRODUCTS; ++i) own[i] = is_mine && i < length ? products[first + i] : Product{};
     fused::wait_for_previous();
     float sum = 0.f;
 #pragma unroll
     for (int i = 0; i < THREAD_PRODUCTS; ++i)
-      if (is_mine && i < length) sum += product(own[i]);
+      if (is_mine && i < length) sum += value_if_kept(own[i]);
     if (is_mine) write(u, place_of_u, sum);
   }
 
@@ -253,12 +259,12 @@ struct NextU {
     const int lane = threadIdx.x % 32;
     const int first = u < 0 ? 0 : product_ptr[u], last = u < 0 ? 0 : product_ptr[u + 1];
     const int place_of_u = u < 0 ? 0 : place[u];
-    int2 own = first + lane < last ? products[first + lane] : make_int2(0, 0);
+    Product own = first + lane < last ? products[first + lane] : Product{};
     fused::wait_for_previous();
     float sum = 0.f;
     for (int i = first + lane; i < last; i += 32) {
-      const int2 next = i + 32 < last ? products[i + 32] : make_int2(0, 0);
-      sum += product(own);
+      const Product next = i + 32 < last ? products[i + 32] : Product{};
+      sum += value_if_kept(own);
       own = next;
     }
     sum = warp_sum(sum);

@@ -171,7 +171,7 @@ struct KipfLossParams {
   const float* class_weight;  // (K,)
   const unsigned char* kept;  // (2, n_drawn)
   const int* product_ptr;     // (nnz+1,)
-  const int* products;        // (.., 2): the index of a product's dropout bit, and the bits of its float32 value
+  const Product* products;    // (product_ptr[nnz],)
   const int* long_entries;    // (n_long,): entries of U with more than THREAD_PRODUCTS products
   const int* place;           // (nnz,): an entry's position in U by columns
   float label_weight;         // sum of the labelled rows' class weights
@@ -186,9 +186,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) kipf_loss(const __grid_
   const int K = params.K, out_bits = params.out_bits, n_blocks = ceil_div(params.n_labels, WARPS);
   const int step = params.progress[LOSS_STEP], buffer = (step + 1) & 1, block = blockIdx.x;
   if (block >= n_blocks) {
-    const NextU u = {params.u_values + buffer * params.n_entries,    params.t_values + buffer * params.n_entries,
-                     params.kept + buffer * params.n_drawn,          params.product_ptr,
-                     reinterpret_cast<const int2*>(params.products), params.place};
+    const NextU u = {params.u_values + buffer * params.n_entries,
+                     params.t_values + buffer * params.n_entries,
+                     params.kept + buffer * params.n_drawn,
+                     params.product_ptr,
+                     params.products,
+                     params.place};
     const int long_blocks = ceil_div(params.n_long, WARPS), warp = (block - n_blocks) * WARPS + threadIdx.x / 32;
     if (block < n_blocks + long_blocks) {
       u.sum_by_warp(warp < params.n_long ? params.long_entries[warp] : -1);

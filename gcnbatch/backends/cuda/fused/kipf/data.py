@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.fused.kipf.geometry import THREAD_PRODUCTS, longest_first
+from gcnbatch.backends.cuda.fused.kipf.geometry import PRODUCT, THREAD_PRODUCTS, longest_first
 from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.graphs import Int64, ragged_rows
 
@@ -148,7 +148,7 @@ class KipfGraph:
     drawn : int32, (D,)
         The Philox blocks to draw, those of X first.
     n_drawn_x : int
-    product_ptr, products : int32, (nnz+1,), (products, 2)
+    product_ptr, products : int32, (nnz+1,); `PRODUCT`, (products,)
         As in the kernels; empty without dropout of X.
     kept_first : int32, (R,)
         As in the kernels; empty without dropout of Z.
@@ -199,10 +199,11 @@ class KipfGraph:
         elements = terms.elements if of_x else terms.elements[:0]
         blocks_x, rank = np.unique(elements // size, return_inverse=True)
         self.n_drawn_x = len(blocks_x)
-        bits = (rank * size + elements % size).astype(np.int32)
+        bits = rank * size + elements % size
         self.product_ptr = terms.product_ptr if of_x else terms.product_ptr[:0]
-        factors = terms.factors if of_x else terms.factors[:0]
-        self.products = np.column_stack([bits, factors.view(np.int32)])
+        self.products = np.empty(len(bits), PRODUCT)
+        self.products["bit"] = bits
+        self.products["value"] = terms.factors[: len(bits)]
         first = self.rows * hidden if of_z else self.rows[:0]
         wanted = (first[:, None] + np.arange(0, hidden + size - 1, size)) // size
         within = wanted <= (first[:, None] + hidden - 1) // size

@@ -19,6 +19,7 @@ SHORT_TASKS = _KERNELS.constant("SHORT_TASKS")  # short tasks that share a block
 COLUMNS = _KERNELS.constant("COLUMNS")  # columns of a row that a thread sums
 MAX_LANES = _KERNELS.constant("MAX_LANES")  # threads that share a row
 THREAD_PRODUCTS: int = _KERNELS.constant("THREAD_PRODUCTS")  # most products of an entry of U that a thread sums
+PRODUCT = _KERNELS.layout("Product").dtype
 MAX_OUTPUTS: int = COLUMNS * MAX_LANES
 SHORT_ROWS = 8  # most rows per thread of a short task, which loads them in two rounds
 FLOAT_BYTES = 4

@@ -105,7 +105,7 @@ def test_u_equals_adjacency_times_features_after_dropout(config: Config) -> None
         expected = expected if dense else expected.toarray()
         found = graph.u.data
         if layers.x_dropout:
-            factors = np.where(bits[graph.products[:, 0]], graph.products[:, 1].view(np.float32), 0)
+            factors = np.where(bits[graph.products["bit"]], graph.products["value"], 0)
             found = np.add.reduceat(factors, graph.product_ptr[:-1])
         u = Rows(graph.u.indptr, graph.u.indices, found)
         np.testing.assert_allclose(matrix(u, layers.n_in), expected, rtol=1e-5, atol=1e-6)
