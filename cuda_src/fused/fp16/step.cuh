@@ -226,6 +226,9 @@ __device__ __forceinline__ void wait_for_blocks(unsigned long long* barrier, int
 // ---- the exchange between blocks ----
 
 constexpr int TAG_BYTES = 128;  // of the exchange's first part
+constexpr int PAIR_BYTES = 16, WORD_BYTES = 8, NORM_BYTES = 8;
+static_assert(PAIR_BYTES == sizeof(ulonglong2) && WORD_BYTES == sizeof(unsigned long long) &&
+              NORM_BYTES == sizeof(float2));
 
 // Words of 8 bytes: a float and the launch's tag. A reader that finds the tag has the float, so neither a fence nor a
 // counter is needed. A launch's tag is the previous one plus 1; the first block stores it at the end.

@@ -237,3 +237,12 @@ def declared(name: str) -> Declarations:
     256
     """
     return read(cuda_sources(), name, _SHIPPED).declarations
+
+
+def kernels_of(name: str) -> tuple[Entry, ...]:
+    """Return the kernels of a file in ``cuda_src``.
+
+    >>> [entry.name for entry in kernels_of("dense/add.cu")]
+    ['add_forward']
+    """
+    return read(cuda_sources(), name, _SHIPPED).entries

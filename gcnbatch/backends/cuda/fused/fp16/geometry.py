@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 from gcnbatch.backends.cuda.fused.shared.geometry import UPDATE_THREADS
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
-from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.backends.cuda.runtime.sources import declared, kernels_of
 
 _STEP = declared("fused/fp16/step.cuh")
 TILE_ROWS, PANEL, WEIGHT_SCALE = (_STEP.constant(name) for name in ("TILE_ROWS", "FP16_PANEL", "WEIGHT_SCALE"))
 THREADS, WORKERS, SHARED_BYTES = (_STEP.constant(name) for name in ("STEP_THREADS", "WORKERS", "STEP_SHARED_BYTES"))
 MAX_LAYERS, MAX_TILES, MAX_OUTPUTS = (_STEP.constant(name) for name in ("MAX_LAYERS", "MAX_TILES", "MAX_OUTPUTS"))
-TAG_BYTES = _STEP.constant("TAG_BYTES")
+TAG_BYTES, PAIR_BYTES, WORD_BYTES, NORM_BYTES = (  # of the exchange
+    _STEP.constant(f"{name}_BYTES") for name in ("TAG", "PAIR", "WORD", "NORM")
+)
 MAX_COLUMNS = PANEL * _STEP.constant("MAX_PANELS")  # of U
-WIDTHS = (128, 256, 384, 512)  # P of the step's kernels
-PAIR_BYTES, WORD_BYTES, NORM_BYTES = 16, 8, 8  # of the exchange
+WIDTHS = tuple(int(kernel.name.rpartition("_")[2]) for kernel in kernels_of("fused/fp16/step.cu"))  # P of each
 
 _GRADIENT = declared("fused/fp16/weight_gradient.cu")
 DW_THREADS, DW_PANELS, DW_SHARED = (_GRADIENT.constant(f"DW_{name}") for name in ("THREADS", "PANELS", "SHARED_BYTES"))
