@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spgemm import geometry
+from gcnbatch.backends.cuda.spgemm.control import Control
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 from gcnbatch.errors import InputError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 SINGLE, COUNT, FILL = declared("spgemm/row.cuh").enum("Mode").values()
-_CONTROL_BYTES = 512  # before the states of the scans
 _SMALL_SCRATCH = 1 << 30  # bytes that are allocated without asking how many are free
 _SCRATCH_SHARE = 0.5  # of the free memory; a product that needs more takes two passes
 
@@ -59,7 +59,7 @@ class SpGemm:
         self.overflow_bits = geometry.overflow_table_bits(device.compute_capability)
         self.long_limit = geometry.long_limit(self.overflow_bits)
         self._pinned = device.pinned(32, np.uint64)
-        self._control: _Control | None = None
+        self._control: Control | None = None
 
     def __call__(self, a: Csr, b: Csr) -> Csr:
         """Return A B.
@@ -110,48 +110,13 @@ class SpGemm:
         found: list[int] = self.device.download(words, self._pinned[: words.size]).tolist()
         return found
 
-    def control(self, tiles: tuple[int, int]) -> _Control:
+    def control(self, tiles: tuple[int, int]) -> Control:
         """Return the counters of the kernels, all 0. They serve one product at a time."""
-        whole = self.device.workspace("spgemm", _CONTROL_BYTES + 8 * sum(tiles))
+        whole = self.device.workspace("spgemm", Control.bytes_of(tiles))
         self.device.clear(whole)
         if self._control is None or (self._control.whole.ptr, self._control.tiles) != (whole.ptr, tiles):
-            self._control = _Control.of(whole, tiles)
+            self._control = Control.of(whole, tiles)
         return self._control
-
-
-@dataclass
-class _Control:
-    """Counters of the kernels in one block of memory, cleared once per product."""
-
-    whole: DeviceArray
-    tiles: tuple[int, int]
-    stats: DeviceArray
-    nnz: DeviceArray
-    cursors: DeviceArray
-    sampled: DeviceArray
-    tickets: tuple[DeviceArray, DeviceArray]
-    n_overflow: DeviceArray
-    filled: DeviceArray
-    states: tuple[DeviceArray, DeviceArray]
-
-    @classmethod
-    def of(cls, whole: DeviceArray, tiles: tuple[int, int]) -> _Control:
-        def part(start: int, count: int, dtype: Any) -> DeviceArray:
-            kind = np.dtype(dtype)
-            return DeviceArray(whole.ptr + start, (count,), kind, whole.owner)
-
-        return cls(
-            whole=whole,
-            tiles=tiles,
-            stats=part(0, geometry.STAT["ROWS_OF_GROUP"] + geometry.LONG + 1, np.uint64),
-            nnz=part(192, 1, np.uint64),
-            cursors=part(200, 2, np.uint64),
-            sampled=part(216, 2, np.uint64),
-            tickets=(part(256, 1, np.uint32), part(260, 1, np.uint32)),
-            n_overflow=part(264, 1, np.uint32),
-            filled=part(320, geometry.LONG + 1, np.uint32),
-            states=(part(512, tiles[0], np.uint64), part(512 + 8 * tiles[0], tiles[1], np.uint64)),
-        )
 
 
 @dataclass
