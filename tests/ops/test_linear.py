@@ -66,7 +66,7 @@ def test_linear(backend: Adapter, case: Case, problem: str):
     assert_parity(backend, PROBLEMS[problem](case))
 
 
-@pytest.mark.parametrize(("N", "F", "P"), SIZES)
+@pytest.mark.parametrize(("N", "F", "P"), SIZES, scope="module")  # all backends of a size follow each other
 def test_linear_at_sizes_around_the_limit_of_one_launch(backend: Adapter, N: int, F: int, P: int):
     assert_parity(backend, linear_of(N, F, P))
 

@@ -55,9 +55,10 @@ def launched(machine: Fake) -> set[str]:
 def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(machine: Fake) -> None:
     """So their tests run with one SpMM kernel per backend; together they reach every kernel."""
     reached: dict[str, set[str]] = {}
+    problems = [*OF_SIZES.values(), *(make(case) for make in DENSE.values() for case in CASES)]
     for name, (form, spmm) in CUDA.items():
         adapter = adapters.open_cuda(form, spmm)
-        for problem in (*OF_SIZES.values(), *(make(case) for make in DENSE.values() for case in CASES)):
+        for problem in problems:
             evaluate(adapter, problem, np.float32)
         reached[name] = launched(machine)
     for name, (form, _) in CUDA.items():
