@@ -145,6 +145,6 @@ def _parts(
     if workers is None:
         converted = chain.from_iterable(starmap(convert_guarded, calls))
     else:
-        converted = guard.in_workers(workers, convert_timed, convert_guarded, calls, 3 * workers.count + of_part)
+        converted = guard.in_workers(workers, convert_timed, convert_guarded, calls, 2 * workers.count + of_part)
     while parts := list(islice(converted, of_part)):
         yield Part.joined(parts)
