@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -83,8 +84,8 @@ def open_parquet(path: Path, name: Path | str) -> Iterator[Rows]:
         When pyarrow is not installed, or a write fails.
     """
     arrow, parquet = _library("pyarrow", str(name)), _library("pyarrow.parquet", str(name))
-    with fileio.HeldErrors(path, name) as stream:
-        rows = _ParquetRows(arrow, parquet, stream)
+    with fileio.HeldErrors(path, name) as stream, ThreadPoolExecutor(1) as thread:
+        rows = _ParquetRows(arrow, parquet, stream, thread)
         yield rows
         rows.close()
 
@@ -146,17 +147,29 @@ def number_texts(values: NDArray[Any]) -> list[str]:
 
 
 class _ParquetRows:
-    def __init__(self, arrow: Any, parquet: Any, stream: fileio.HeldErrors) -> None:
-        self._arrow, self._parquet, self._stream = arrow, parquet, stream
+    """Rows that a thread writes: the library works while the caller makes the next ones."""
+
+    def __init__(self, arrow: Any, parquet: Any, stream: fileio.HeldErrors, thread: ThreadPoolExecutor) -> None:
+        self._arrow, self._parquet, self._stream, self._thread = arrow, parquet, stream, thread
         self._writer: Any = None
+        self._under_way: Future[None] | None = None
 
     def append(self, columns: Columns) -> None:
+        self._wait()
+        self._under_way = self._thread.submit(self._append, columns)
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+
+    def _append(self, columns: Columns) -> None:
         rows = self._arrow.table({name: self._array(values) for name, values in columns.items()})
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(self._stream, rows.schema)
         self._writer.write_table(rows)
 
     def close(self) -> None:
+        self._wait()
         if self._writer is not None:
             self._writer.close()
 

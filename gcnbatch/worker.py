@@ -13,6 +13,7 @@ This module imports little, so that workers start early.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import os
 import pickle
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
 
@@ -196,6 +198,9 @@ class _Worker:
             process_group=0,  # Ctrl-C in a terminal reaches only the caller, which then ends its workers
             env={**threads, **os.environ},
         )
+        assert self.process.stdout is not None
+        with suppress(OSError):  # the user's pipes may be too many for it
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def call(self, call: Any) -> Any:
         """Send a call, wait for it, and return (result, error)."""

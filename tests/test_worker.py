@@ -17,7 +17,7 @@ import pytest
 
 from gcnbatch import worker
 from gcnbatch.errors import InputError
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.worker import Shared, WorkerDied, Workers
 
 STUBBORN = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
 
@@ -32,6 +32,19 @@ def test_calls_return_the_functions_results() -> None:
         assert workers.submit(sorted, "bca", reverse=True).result() == ["c", "b", "a"]
         large = "x" * 1_000_000  # more than a pipe holds
         assert workers.submit(str.upper, large).result() == large.upper()
+
+
+def name_of(shared: Shared) -> int:
+    """Return the address of the loaded value."""
+    return id(shared.load())
+
+
+def test_a_shared_argument_is_loaded_once_in_each_process() -> None:
+    with Workers(1) as workers:
+        first, other = Shared({"a": np.ones(3)}), Shared({"a": np.zeros(3)})
+        places = [workers.submit(name_of, value).result() for value in (first, other, first, first, other)]
+    assert places[0] == places[2] == places[3] != places[1] == places[4]
+    assert first.load()["a"].tolist() == [1, 1, 1]
 
 
 def meet(folder: Path, number: int) -> int:

@@ -9,6 +9,7 @@
 // Determinism: copies only; repeats to the bit.
 
 #include "common/common.cuh"
+#include "common/stored.cuh"
 
 // ------------------------------------------------------------------------------------------------------ parameters
 
@@ -65,15 +66,6 @@ __device__ __forceinline__ Segment segment_of_block(const int* set_node_ptr, con
   const int* node_ptr = pointer_of_plan(plan, 0);
   const int graph = plan[blockIdx.x], first = node_ptr[blockIdx.x];
   return {graph, set_node_ptr[graph], first, node_ptr[blockIdx.x + 1] - first};
-}
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(unsigned char x) { return x; }
-__device__ __forceinline__ float to_float(signed char x) { return x; }
-__device__ __forceinline__ float to_float(unsigned short half_bits) {  // fp16, without cuda_fp16.h
-  float x;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half_bits));
-  return x;
 }
 
 // Copy `count` elements, converted by `convert`. The gridDim.y blocks of the graph share the work. Unrolled by the

@@ -210,13 +210,31 @@ class Dataset:
         With `load`, a set that fits in memory is kept there. With `in_pieces`, the only graph of a set is read in
         pieces, so it may be larger than memory.
         """
-        checks.check_targets(self.path, self.header, self.y)
+        self.check_targets()
         if load and self.fits_in_memory:
             self.load()
         entries = 0
         for part, node, edge, graph in self._pieces() if in_pieces else self._parts():
             checks.check_part(self.path, part, node, edge, graph, entries)
             entries += part.x.nnz if is_sparse(part.x) else 0
+
+    def check_targets(self) -> None:
+        """Check the targets as `check` does."""
+        checks.check_targets(self.path, self.header, self.y)
+
+    def read_checked(self, first: int, stop: int) -> GraphSet:
+        """Read the graphs first … stop-1 and check their values as `check` does.
+
+        Raises
+        ------
+        InputError
+        """
+        part = self._slice(first, stop)
+        node, entry = int(self.node_ptr[first]), 0
+        if self.sparse_features:
+            entry = int(self.rows("nodes/x_csr/indptr", node, node + 1)[0])
+        checks.check_part(self.path, part, node, int(self.edge_ptr[first]), first, entry)
+        return part
 
     def _parts(self) -> Iterator[tuple[GraphSet, int, int, int]]:
         """Yield the set in parts of whole graphs, each with its first node, edge and graph."""

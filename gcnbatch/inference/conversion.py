@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcnbatch.data import guard
+from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk
 from gcnbatch.data.graphs import concatenate
@@ -74,6 +74,11 @@ class Converter:
         )
         sources = {reading: BatchSource(data, *reading) for reading in self.readings}
         return Part((Block.of(texts, rows),), None if sources else data, sources)
+
+
+def prepare() -> None:
+    """Prepare a worker process, which has imported this module."""
+    featurizer_worker.prepare()
 
 
 def convert_timed(seconds: float, records: list[Record], first: int, converter: Shared) -> Part:

@@ -132,7 +132,7 @@ def infer(
     with (
         _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
         open_input(data, members, options, batch_size or 0, output.rows, shares.own(), predictor.readings) as source,
-        shared_processors() if source.featurised else nullcontext(),
+        shared_processors() if source.featurised or source.workers else nullcontext(),
     ):
         for note in (*source.notes, *predictor.trust.notes):
             say(note)

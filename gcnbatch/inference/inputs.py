@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -66,10 +68,13 @@ def open_input(
             raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
         with Dataset(path, DataConfig().memory_mb, check=False) as dataset:
             by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
-            dataset.check(load=not by_parts)
+            if by_parts:
+                dataset.check_targets()  # the graphs are checked when they are read
+            else:
+                dataset.check()
             _check_members(members, str(path), dataset.header)
             with _workers(dataset.n_graphs - skip, options.processes, share) as workers:
-                yield _stored(dataset, input_header(members), by_parts, skip, share, workers)
+                yield _stored(dataset, input_header(members), by_parts, skip, share, readings, workers)
     elif path.is_dir() or name.endswith(MOLECULE_ENDINGS):
         header = _check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
         about = (header, tuple(readings), options, max(PART_ROWS, batch_size), skip, share)
@@ -121,7 +126,13 @@ def _open_given(
 
 
 def _stored(
-    dataset: Dataset, trained: Header, by_parts: bool, skip: int, share: Share, workers: Workers | None
+    dataset: Dataset,
+    trained: Header,
+    by_parts: bool,
+    skip: int,
+    share: Share,
+    readings: Sequence[Reading],
+    workers: Workers | None,
 ) -> Input:
     """Return the Input of a data set: one part, or parts of about PART_BYTES."""
     known = same_outputs(dataset.header, trained)
@@ -135,11 +146,17 @@ def _stored(
         about = Texts(dataset.ids[rows], y=dataset.y[rows] if known else None)
         return Part(_blocks(about), data, smiles_of=partial(smiles_of, rows))
 
+    def prepared(first: int, stop: int) -> Part:
+        found = part(first, dataset.read_checked(first, stop))
+        for reading in readings:
+            found.source(*reading)
+        return found
+
     def parts() -> Iterator[Part]:
         if by_parts:
-            ranges = [rows for rows in dataset.block_ranges(PART_BYTES) if rows[1] > skip]
-            for first, stop in ranges[share.first :: share.every]:
-                yield part(max(first, skip), dataset.read(np.arange(max(first, skip), stop)))
+            ranges = [(max(first, skip), stop) for first, stop in dataset.block_ranges(PART_BYTES) if stop > skip]
+            own = ranges[share.first :: share.every]
+            yield from _one_ahead(prepared, own)
         elif not share.has(0):
             return
         elif not skip:
@@ -150,6 +167,18 @@ def _stored(
     source, notes = dataset.header.source, version_notes(trained, dataset.header.featurizer)
     trained_on = bool(source) and source == trained.source
     return Input(dataset.n_graphs, parts(), trained_on, notes, workers=workers)
+
+
+def _one_ahead(make: Callable[..., Part], calls: Sequence[tuple[int, int]]) -> Iterator[Part]:
+    """Yield what `make` returns for each call, while a thread makes the next one."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting: deque[Future[Part]] = deque()
+        for call in calls:
+            waiting.append(thread.submit(make, *call))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _blocks(texts: Texts) -> tuple[Block, ...]:

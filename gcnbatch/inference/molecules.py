@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from itertools import chain, islice, starmap
 from pathlib import Path
 
-from gcnbatch.data import featurizer_worker, guard, molecule_graphs
+from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.dialect import DECIMAL_COMMA
 from gcnbatch.data.importers.molecule_tables import find_columns
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
+from gcnbatch.inference import conversion
 from gcnbatch.inference.conversion import Columns, Converter, Record, convert_guarded, convert_timed
 from gcnbatch.inference.folders import open_tables
 from gcnbatch.inference.graph_features import FeatureColumns
@@ -25,6 +26,7 @@ from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
 
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected
+ROW_BYTES = 32  # of a molecule, roughly, to start processes before the rows are counted
 ALL_COLUMNS = "all"
 
 
@@ -53,14 +55,21 @@ def open_file(
     share: Share,
 ) -> Iterator[Input]:
     """Open a file or a folder of molecules; a first pass counts the rows and checks the table."""
-    columns, total, notes = _checked(path, header, options)
-    trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
     processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
-    converter, size = Converter(header, columns, readings), _size(part_rows)
-    with _workers(total - skip, processes) as workers, open_tables(path, options.format) as source:
-        chunks = _chunks(islice(source.rows, skip, None), skip, share, size)
-        parts = _parts(chunks, converter, workers, size)
-        yield Input(total, parts, trained_on, notes, True, workers if total - skip > size else None)
+    with _workers(_bytes(path) // ROW_BYTES, processes) as workers:  # they start during the first pass
+        columns, total, notes = _checked(path, header, options)
+        trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
+        converter, size = Converter(header, columns, readings), _size(part_rows)
+        with open_tables(path, options.format) as source:
+            chunks = _chunks(islice(source.rows, skip, None), skip, share, size)
+            parts = _parts(chunks, converter, workers, size)
+            yield Input(total, parts, trained_on, notes, True, workers if total - skip > size else None)
+
+
+def _bytes(path: Path) -> int:
+    """Return the bytes of a file, or of the files in a folder; 0 if there is none."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, int, tuple[str, ...]]:
@@ -106,13 +115,14 @@ def _size(part_rows: int) -> int:
 
 @contextmanager
 def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
-    """Start the processes that convert so many rows; None for one process, or for a single chunk."""
-    load_rdkit()
+    """Start the processes that convert about so many rows; None for one process, or for a single chunk."""
     count = min(processes or len(os.sched_getaffinity(0)), -(-rows // molecule_graphs.CHUNK))
     if count <= 1:
+        load_rdkit()
         yield None
         return
-    with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
+    with Workers(count, conversion.prepare, quiet=True) as workers:
+        load_rdkit()  # while the processes do so, too
         yield workers
 
 
@@ -135,6 +145,6 @@ def _parts(
     if workers is None:
         converted = chain.from_iterable(starmap(convert_guarded, calls))
     else:
-        converted = guard.in_workers(workers, convert_timed, convert_guarded, calls, 3 * workers.count + of_part)
+        converted = guard.in_workers(workers, convert_timed, convert_guarded, calls, 2 * workers.count + of_part)
     while parts := list(islice(converted, of_part)):
         yield Part.joined(parts)

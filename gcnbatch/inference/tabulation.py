@@ -166,8 +166,8 @@ class RowsOut:
             begun.append((own, before, made))
             before += own.rows
         self._waiting.append((predicted, begun))
-        most = 2 + self.workers.count // 2 if self.workers else 0
-        while len(self._waiting) > most:
+        parts, blocks = (1, 2 + self.workers.count // 2) if self.workers else (0, 0)  # that may wait
+        while len(self._waiting) > parts and sum(len(begun) for _, begun in self._waiting) > blocks:
             self._write_first()
 
     def finish(self) -> None:

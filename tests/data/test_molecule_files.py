@@ -132,12 +132,20 @@ def test_the_first_sheet_of_a_workbook_is_read(tmp_path: Path) -> None:
     found = read_molecules(path)
     assert found.others == {"n": ["1", "2"], "y": ["0.5", "NA"]}
     assert found.notes == ("read sheet 's1', the first of 2",)
-    for head, message in ((["smiles", ""], "column 2 has no name"), (["smiles", "smiles"], "two columns are named")):
+    for head, message in (
+        (["smiles", ""], "column 2 has no name.*Delete lines above the header line"),
+        (["smiles", "smiles"], "two columns are named"),
+    ):
         write_workbook(path, [head, ["C", 1]])
         with pytest.raises(InputError, match=message):
             read_molecules(path)
+    write_workbook(path, [], [["", ""]], [["smiles", "y"], ["C", 1]], [["other"]])
+    found = read_molecules(path)
+    assert (found.smiles, found.notes) == (["C"], ("read sheet 's3', the first of 4 that has rows",))
     write_workbook(path, [])
-    with pytest.raises(InputError, match="sheet 's1': empty; expected a table with a header line"):
+    with pytest.raises(
+        InputError, match=r"m\.xlsx: no row in any of 1 sheet\(s\); expected a table with a header line"
+    ):
         read_molecules(path)
 
 

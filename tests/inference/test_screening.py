@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
+import h5py
 import numpy as np
 import pytest
 
@@ -265,3 +266,18 @@ def test_a_large_set_is_predicted_in_parts(tmp_path, trained, monkeypatch, stopp
         monkeypatch.setattr(inputs, "WHOLE_BYTES", 1 << 30)
     infer([run], data, out, quiet=True, resume=bool(stopped))
     assert (tmp_path / "parts.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_a_damaged_graph_in_a_later_part_of_a_large_set_is_refused_by_name(
+    tmp_path: Path, trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = trained
+    monkeypatch.setattr(inputs, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(inputs, "PART_BYTES", 400)
+    (tmp_path / "bad.h5").write_bytes(data.read_bytes())
+    with h5py.File(tmp_path / "bad.h5", "r+") as file:
+        last = len(file["edges/src"]) - 1
+        file["edges/src"][last] = 99
+    with pytest.raises(InputError, match=rf"bad\.h5:/edges/src\[{last}\]: node 99 in graph \d+"):
+        infer([run], tmp_path / "bad.h5", str(tmp_path / "out.csv"), quiet=True)
+    assert os.listdir(tmp_path) == ["bad.h5"]

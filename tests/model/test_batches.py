@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -169,3 +170,41 @@ def test_batches_do_not_share_memory_with_the_set(graphs: GraphSet, numbers: lis
         array[...] = 0
     second = source.batch(picked)
     assert_same_batch(second, BatchSource(graphs).batch(picked))
+
+
+@few
+@given(graphsets(level="graph"), st.lists(st.integers(0, 20), max_size=3), st.booleans(), st.booleans())
+def test_sources_of_parts_join_to_that_of_the_whole_set(
+    graphs: GraphSet, cuts: list[int], symmetric: bool, joins: bool
+) -> None:
+    if symmetric and graphs.weight is not None:
+        graphs.weight[:] = np.abs(graphs.weight) + np.float32(0.1)
+    about = ("symmetric" if symmetric else "stored", joins and graphs.graph_features is not None)
+    parts = np.split(np.arange(graphs.n_graphs), sorted(cut % (graphs.n_graphs + 1) for cut in cuts))
+    whole = BatchSource(graphs, *about)
+    found = BatchSource.joined([BatchSource(graphs.take(part), *about) for part in parts])
+    assert (found.n_graphs, found.normalize) == (whole.n_graphs, whole.normalize)
+    assert_equal_values(vars(found), vars(whole), ("node_ptr",))
+    assert found.prepared is not None
+    assert whole.prepared is not None
+    assert found.prepared.symmetric == whole.prepared.symmetric
+    assert_equal_values(vars(found.prepared), vars(whole.prepared), ("stored_x", "graph_features", "scales"))
+    for name in ("forward", "transpose"):
+        rows, expected = vars(found.prepared)[name], vars(whole.prepared)[name]
+        assert_equal_values(vars(rows), vars(expected), ("row_length", "entry_ptr", "indices", "data"))
+
+
+def assert_equal_values(found: dict[str, Any], expected: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Check arrays with types, pairs of arrays, sparse matrices and None."""
+    for name in names:
+        for one, other in zip(_arrays(found[name]), _arrays(expected[name]), strict=True):
+            assert one.dtype == other.dtype, name
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def _arrays(value: Any) -> list[NDArray[Any]]:
+    if value is None:
+        return []
+    if sp.issparse(value):
+        return [value.indptr, value.indices, value.data]
+    return list(value) if isinstance(value, tuple) else [value]

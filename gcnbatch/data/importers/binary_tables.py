@@ -68,7 +68,7 @@ def check_cells(path: Path, rows: int, columns: int) -> None:
 
 
 def read_excel(path: Path) -> MoleculeRows:
-    """Read the first sheet of a workbook."""
+    """Read the first sheet of a workbook that has a row."""
     calamine = _library("python_calamine", "python-calamine")
     with suppress(zipfile.BadZipFile, OSError, NotImplementedError), zipfile.ZipFile(path) as archive:
         if sum(part.file_size for part in archive.infolist()) > max(FREE_BYTES, MAX_RATIO * path.stat().st_size):
@@ -78,29 +78,34 @@ def read_excel(path: Path) -> MoleculeRows:
     def answer() -> bytes:
         try:
             book = calamine.CalamineWorkbook.from_path(str(path))
-            sheet = book.get_sheet_by_index(0)
-            check_cells(path, sheet.height, sheet.width)
-            records = [_cell_texts(row) for row in sheet.to_python() if any(cell != "" for cell in row)]
+            found = ((name, _sheet_rows(path, book.get_sheet_by_name(name))) for name in book.sheet_names)
+            name, records = next((sheet for sheet in found if sheet[1]), ("", []))
         except (calamine.CalamineError, IndexError, ValueError) as error:
             got = f"not readable as a workbook ({printable(str(error), QUOTED)})"
-            return pickle.dumps((InputError(str(path), got, "an Excel file"), [], []))
+            return pickle.dumps((InputError(str(path), got, "an Excel file"), [], "", []))
         except InputError as error:
-            return pickle.dumps((error, [], []))
-        return pickle.dumps((None, book.sheet_names, records), pickle.HIGHEST_PROTOCOL)
+            return pickle.dumps((error, [], "", []))
+        return pickle.dumps((None, book.sheet_names, name, records), pickle.HIGHEST_PROTOCOL)
 
     try:
         message = confined.call(answer, "calamine", _EXCEL_SECONDS, _EXCEL_BYTES, _EXCEL_BYTES)
     except confined.Failed as error:
         raise InputError(str(path), str(error), "an Excel file", _AS_CSV) from error
-    refusal, sheets, records = pickle.loads(message)
+    refusal, sheets, name, records = pickle.loads(message)
     if refusal is not None:
         raise refusal
     if not records:
-        raise InputError(f"{path}, sheet {quoted(sheets[0])}", "empty", "a table with a header line")
+        raise InputError(str(path), f"no row in any of {len(sheets)} sheet(s)", "a table with a header line")
     names = checked_names(path, records[0])
-    others = len(sheets) - 1
-    notes = (f"read sheet {quoted(sheets[0])}, the first of {others + 1}",) if others else ()
+    which = "" if name == sheets[0] else " that has rows"
+    notes = (f"read sheet {quoted(name)}, the first of {len(sheets)}{which}",) if len(sheets) > 1 else ()
     return MoleculeRows(names, iter(records[1:]), notes)
+
+
+def _sheet_rows(path: Path, sheet: Any) -> list[list[str]]:
+    """Return the rows of a sheet that are not blank."""
+    check_cells(path, sheet.height, sheet.width)
+    return [_cell_texts(row) for row in sheet.to_python() if any(cell != "" for cell in row)]
 
 
 def read_parquet(path: Path) -> Iterator[MoleculeRows]:

@@ -201,7 +201,8 @@ def checked_names(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     known: set[str] = set()
     for position, name in enumerate(stripped):
         if not name:
-            raise InputError(str(path), f"column {position + 1} has no name", "a name in the first line")
+            hint = "Delete lines above the header line, or name the column."
+            raise InputError(str(path), f"column {position + 1} has no name", "a name in the first line", hint)
         if len(name) > csv.field_size_limit():
             got = f"the name of column {position + 1} has {len(name):,} characters"
             raise InputError(str(path), got, f"at most {csv.field_size_limit():,}")

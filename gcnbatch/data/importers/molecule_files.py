@@ -22,7 +22,7 @@ from gcnbatch.errors import InputError
 CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 SMI_ENDINGS = (".smi", ".smi.gz", ".smiles", ".smiles.gz")
 SDF_ENDINGS = (".sdf", ".sdf.gz", ".sd")
-EXCEL_ENDINGS, PARQUET_ENDINGS = (".xlsx", ".xls", ".ods"), (".parquet",)
+EXCEL_ENDINGS, PARQUET_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods"), (".parquet",)
 _UNREAD: tuple[str, str, dict[str, str]] = (UNREADABLE, "", {})
 _RECORDS = 256  # of an SDF file, that a forked process reads
 ENDINGS = (*CSV_ENDINGS, *SMI_ENDINGS, *SDF_ENDINGS, *EXCEL_ENDINGS, *PARQUET_ENDINGS)

@@ -53,7 +53,7 @@ class FusedBackend(CudaBackend):
             Targets and label weights of each member.
         """
         training = self._training_forms(stack, source)
-        held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training)
+        held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training[-1])
         device = self.device.for_cohorts() if len(labels) > 1 else self.device
         cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips)
         predicting = forms.prediction_form(stack, self.device.compute_capability, self.options.precision)
@@ -63,7 +63,7 @@ class FusedBackend(CudaBackend):
         """Return the set on the device. It stays there as long as `source` lives: cohorts follow one another."""
         known = self._sets.get(source)
         if known is None or known[0] != training:
-            known = self._sets[source] = training, FusedSet(self.device, source, training)
+            known = self._sets[source] = training, FusedSet(self.device, source, training[-1])
         return known[1]
 
     def shares_launches(self, stack: Stack, source: BatchSource) -> bool:

@@ -184,6 +184,7 @@ class Declarations:
 
     def __init__(self, name: str, texts: Mapping[str, str]) -> None:
         self.name, self._texts = name, texts
+        self._layouts: dict[str, Layout] = {}
 
     @cached_property
     def found(self) -> Scan:
@@ -219,13 +220,18 @@ class Declarations:
         return {full.rpartition("::")[2]: self.constant(full) for full in self._only(self.found.enums, name, "enum")}
 
     def layout(self, name: str) -> Layout:
-        """Return the layout of a struct.
+        """Return the layout of a struct; cached, as its `pack` is generated code.
 
         Raises
         ------
         ValueError
             When there is no such struct, there are several, or a field cannot be read.
         """
+        if name not in self._layouts:
+            self._layouts[name] = self._read_layout(name)
+        return self._layouts[name]
+
+    def _read_layout(self, name: str) -> Layout:
         body = self._only(self.found.structs, name, "struct")
         if body is None:
             raise ValueError(f"{self.name}: struct {name} is a template, or has a base")

@@ -24,5 +24,5 @@ def cohort_of(device: Any, task: RunnerTask, training: tuple[type[Form], ...]) -
     moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
     model = DeviceModel(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, shifts, values)
     stack = describe(task.model, layout, task.loss.target)
-    held = FusedSet(device, task.source, training)
+    held = FusedSet(device, task.source, training[-1])
     return Cohort(device, stack, model, held, upload_labels(device, [labels_of(task)]))

@@ -73,6 +73,9 @@ class HostDevice:
         for row, values in enumerate(host):
             self.upload(values, replace(out, ptr=out.ptr + row * pitch))
 
+    def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
+        assert len(Sources(cuda_sources()).entries[entry].pack(arguments)) > 0
+
     def for_cohorts(self) -> HostDevice:
         return self
 
@@ -252,7 +255,7 @@ def test_capacity_is_that_of_the_epochs_largest_batch(tmp_path: Path, monkeypatc
     monkeypatch.setattr(data, "ROWS_AT_ONCE", 4)
     device: Any = HostDevice()
     with opened(configure(f"data.path={tmp_path / 'data.h5'}")) as work:
-        held = data.FusedSet(device, work.task.source, (Narrow,))
+        held = data.FusedSet(device, work.task.source, Narrow)
     sizes, most = np.diff(graphs.node_ptr), held.capacity(8)
     order = np.argsort(sizes, kind="stable")
     batches = [order[:5], order[5:13]]
@@ -395,6 +398,7 @@ def test_prediction_weights_are_packed_again_after_every_change(
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
     monkeypatch.setattr(HostDevice, "observer", None if replayed else [], raising=False)  # [] stands for a profiler
     launched: list[str] = []
+    graphs, entries = np.arange(8), Sources(cuda_sources()).entries
 
     def launch(_: HostDevice, entry: str, launch: Launch, **arguments: Any) -> None:
         assert entries[entry].pack(arguments)
@@ -409,7 +413,6 @@ def test_prediction_weights_are_packed_again_after_every_change(
     assert fused.eval_batch_size == engine.EVAL_GRAPHS
     graph = SimpleNamespace(launch=lambda: launched.append("graph"), close=lambda: None)
     monkeypatch.setattr(fused._recorder, "record", lambda calls, steps, carveout: graph)
-    graphs, entries = np.arange(8), Sources(cuda_sources()).entries
     packing = "fused_wide_weights" if "product" in multiplied[0] else "fused_narrow_pack"
 
     def folds() -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.fp16 import geometry
-from gcnbatch.data.batches import BatchSource, PreparedRows
+from gcnbatch.data.batches import PreparedRows, PreparedSet
+from gcnbatch.data.graphs import Int64
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -31,12 +32,10 @@ class Fp16Features:
         The largest row sum of |Aᵀ|, at least 1.
     """
 
-    def __init__(self, device: Device, source: BatchSource) -> None:
-        prepared = source.prepared
-        assert prepared is not None
+    def __init__(self, device: Device, prepared: PreparedSet, node_ptr: Int64) -> None:
         assert prepared.channels == 1
         x: Any = prepared.stored_x
-        n_nodes = int(source.node_ptr[-1])
+        n_nodes = int(node_ptr[-1])
         self._device, self._n_in, self.columns = device, x.shape[1], geometry.columns_of_u(x.shape[1])
         forward = largest_row(prepared.forward)
         self.scale = geometry.scale_of(max(float(x.max(initial=0)), -float(x.min(initial=0))) * forward)

@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime.device import Device
-from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.batches import PreparedSet
 
 
 class Fp16(Form):
@@ -43,8 +43,8 @@ class Fp16(Form):
         )
 
     @classmethod
-    def features(cls, device: Device, source: BatchSource) -> Fp16Features:
-        return Fp16Features(device, source)
+    def features(cls, device: Device, prepared: PreparedSet, node_ptr: Int64) -> Fp16Features:
+        return Fp16Features(device, prepared, node_ptr)
 
     @classmethod
     def feature_bytes(cls, n_in: int, nodes: int) -> int:
@@ -52,7 +52,7 @@ class Fp16(Form):
 
     @property
     def _features(self) -> Fp16Features:
-        found = self._data.features[self.name]
+        found = self._data.features(type(self))
         assert isinstance(found, Fp16Features)
         return found
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan, plan_epoch
+from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
@@ -76,10 +77,11 @@ class SetForm(Protocol):
     def columns(self, n_in: int, channels: int) -> int:
         """Return the columns of U."""
 
-    def rounded(self, u: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return U rounded as the form stores it."""
+    @property
+    def rounds_to_tf32(self) -> bool:
+        """Whether it reads U rounded to TF32."""
 
-    def features(self, device: Device, source: BatchSource) -> Features | None:
+    def features(self, device: Device, prepared: PreparedSet, node_ptr: Int64) -> Features | None:
         """Return device arrays that only this form reads, or None."""
 
 
@@ -91,13 +93,11 @@ class FusedSet:
     device : Device
     source : BatchSource
         A graph-level set in memory with dense features.
-    forms : sequence of SetForm
-        The forms that train on the set. The last one determines the layout and rounding of U.
+    form : SetForm
+        The last of the forms that train on the set: it determines the layout and rounding of U.
 
     Attributes
     ----------
-    features : dict
-        Arrays that only one form reads, by the form's name.
     graph_features : DeviceArray, (G, D), or None
         Features of whole graphs as stored, for a model that joins them to the readout.
     """
@@ -106,12 +106,14 @@ class FusedSet:
         self,
         device: Device,
         source: BatchSource,
-        forms: Sequence[SetForm],
+        form: SetForm,
     ) -> None:
         prepared = source.prepared
         assert prepared is not None
+        self._device, self._prepared, self._node_ptr = device, prepared, source.node_ptr
+        self._features: dict[str, Features] = {}
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
-        self.k = forms[-1].columns(source.header.n_features, prepared.channels)
+        self.k = form.columns(source.header.n_features, prepared.channels)
         ptrs = {
             "nodes": source.node_ptr,
             "edges": prepared.forward.entry_ptr,
@@ -123,17 +125,34 @@ class FusedSet:
         # by number of graphs
         self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
-        self.x = device.empty((int(source.node_ptr[-1]), self.k))
-        found = {form.name: form.features(device, source) for form in forms}
-        self.features = {name: features for name, features in found.items() if features is not None}
-        for first, part in propagated(prepared, source.node_ptr, self.k):
-            for features in self.features.values():
-                features.put(first, part)
-            device.upload(forms[-1].rounded(part), self.x.view(first * self.k, part.shape))
         of_graphs = prepared.graph_features
         self.graph_features = None if of_graphs is None else device.upload(of_graphs)
         self.rows = _upload_rows(device, prepared.forward)
+        self.x = self._propagated(form.rounds_to_tf32)
         self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
+
+    def _propagated(self, is_tf32: bool) -> DeviceArray:
+        """Return U, computed on the device from the stored features."""
+        device, (indptr, indices, values) = self._device, self.rows
+        stored: Any = self._prepared.stored_x
+        x, graphs = device.upload(stored), len(self._node_ptr) - 1
+        u = device.empty((int(self._node_ptr[-1]), self.k))
+        sizes = {"G": graphs, "F": x.shape[1], "C": self.channels, "K": self.k, "is_tf32": int(is_tf32)}
+        adjacency = {"node_ptr": self.node_ptr, "indptr": indptr, "indices": indices, "values": values}
+        launch = geometry.propagate(graphs, device.multiprocessors)
+        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, x=x, **adjacency, **sizes)
+        return u
+
+    def features(self, form: SetForm) -> Features | None:
+        """Return the arrays that only this form reads, uploaded at the first call."""
+        if form.name not in self._features:
+            made = form.features(self._device, self._prepared, self._node_ptr)
+            if made is None:
+                return None
+            for first, part in propagated(self._prepared, self._node_ptr, self.k):
+                made.put(first, part)
+            self._features[form.name] = made
+        return self._features[form.name]
 
     def capacity(self, graphs: int) -> Capacity:
         """Return the capacity that holds any batch of `graphs` graphs: the sums over the largest ones."""

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared.arena import Memory, in_arena
@@ -21,7 +18,7 @@ from gcnbatch.backends.cuda.fused.shared.data import Capacity, Features
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.launch import Launch
-from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.sparse import MAX_ENTRIES
 
 if TYPE_CHECKING:
@@ -73,6 +70,8 @@ class Form(ABC):
         Maximum number of nodes in a batch.
     shares_launches : bool
         Whether it trains several members in the same launches.
+    rounds_to_tf32 : bool
+        Whether it reads U rounded to TF32.
     """
 
     name: ClassVar[str]
@@ -80,6 +79,7 @@ class Form(ABC):
     fits_all: ClassVar[bool] = True
     most_rows: ClassVar[int] = MAX_ENTRIES
     shares_launches: ClassVar[bool] = False
+    rounds_to_tf32: ClassVar[bool] = False
 
     def __init__(self, cohort: Cohort, recorder: Recorder, training: bool) -> None:
         self._cohort, self._recorder, self.training = cohort, recorder, training
@@ -110,12 +110,7 @@ class Form(ABC):
         raise NotImplementedError(cls.name)
 
     @classmethod
-    def rounded(cls, u: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return U rounded as the form stores it."""
-        return u
-
-    @classmethod
-    def features(cls, device: Device, source: BatchSource) -> Features | None:
+    def features(cls, device: Device, prepared: PreparedSet, node_ptr: Int64) -> Features | None:
         """Return device arrays of the data set that only this form reads, or None."""
         return None
 

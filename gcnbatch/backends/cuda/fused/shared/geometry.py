@@ -16,6 +16,7 @@ UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 _LOGITS = declared("fused/shared/logits.cu")
 LOGITS_THREADS, LOGITS_GRAPHS = (_LOGITS.constant(name) for name in ("LOGITS_THREADS", "LOGITS_GRAPHS"))
+PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")
 FLOAT_BYTES = 4
 MOST_WAVES = 16  # of blocks of a launch that only copies
 HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
@@ -43,6 +44,11 @@ def columns_of_u(n_in: int, channels: int) -> int:
 def columns_of(n_out: int) -> int:
     """Return the columns of packed weights: P, rounded up to 4."""
     return ceil_div(n_out, 4) * 4
+
+
+def propagate(graphs: int, multiprocessors: int) -> Launch:
+    """Return the launch of `fused_propagate_…`: a block per graph, up to `MOST_WAVES` waves."""
+    return Launch((min(graphs, 8 * MOST_WAVES * multiprocessors), 1, 1), (PROPAGATE_THREADS, 1, 1))
 
 
 def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: int, weight_floats: int) -> Launch:

@@ -65,15 +65,12 @@ class WideTf32(Wide):
 
     name = "wide (TF32)"
     products, precision = "tf32", "tf32"
+    rounds_to_tf32 = True
 
     @classmethod
     def prefers(cls, stack: Stack) -> bool:
         """Return whether the model is not too narrow; no other form trains in TF32."""
         return mean_weights(stack) >= geometry.WIDE_ENOUGH
-
-    @classmethod
-    def rounded(cls, u: NDArray[np.float32]) -> NDArray[np.float32]:
-        return to_tf32(u)
 
 
 def mean_weights(stack: Stack) -> float:

@@ -68,7 +68,7 @@ def workspace(
         cohort = cohort_of(device, task, (Fp16, WideTf32))
         held = cohort.data
         assert Fp16.trains(setting_of(cohort.stack, task.source, (9, 0), "tf32"))
-        features = held.features[Fp16.name]
+        features = held.features(Fp16)
         assert isinstance(features, Fp16Features)
         capacity = held.capacity(graphs)
         tiles = tiles_of(capacity.rows, most_tiles)

@@ -1,0 +1,80 @@
+// U of the first layer for all nodes of a data set, once per set: it depends on no parameter.
+//
+//   U[n] = [A_1 X | … | A_C X | row sums of A_1 … A_C | 0]
+//
+// Source: own. The sums are those of SciPy's product on the host, to the bit: products and sums are rounded one by one,
+// in the order of the entries; row sums are of doubles.
+// Shapes: node_ptr (G+1,), A in CSR with N rows, an index is C node + channel within its graph; x (N, F) in the type of
+// the kernel's name; u (N, K), K >= C F + C.
+// Launch: 256 threads; blocks stride over graphs, the warps of a block over the graph's nodes, lanes over the columns.
+// Traffic: reads 4 E bytes for each of indices and values, and E F elements of x, mostly from L2; writes 4 N K bytes.
+// Determinism: one writer per element, fixed order: repeats to the bit.
+#include "common/common.cuh"
+#include "common/stored.cuh"
+
+constexpr int PROPAGATE_THREADS = 256;
+
+struct PropagateParams {
+  float* u;
+  const int *node_ptr, *indptr, *indices;
+  const float* values;
+  const void* x;
+  int G, F, C, K;
+  int is_tf32;  // round U to the 11 bits of TF32
+};
+
+// The nearest number of 11 bits, ties to even; NaN and infinities pass.
+__device__ __forceinline__ float nearest_tf32(float x) {
+  const unsigned bits = __float_as_uint(x);
+  const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
+  return is_finite ? __uint_as_float((bits + 0x0fffu + (bits >> 13 & 1u)) & 0xffffe000u) : x;
+}
+
+template <class T>
+__device__ __forceinline__ void propagate(const PropagateParams& params) {
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32, F = params.F, C = params.C;
+  const T* x = static_cast<const T*>(params.x);
+  for (int graph = blockIdx.x; graph < params.G; graph += gridDim.x) {
+    const int first = params.node_ptr[graph], stop = params.node_ptr[graph + 1];
+    for (int node = first + threadIdx.x / 32; node < stop; node += warps) {
+      const int begin = params.indptr[node], end = params.indptr[node + 1];
+      float* out = params.u + static_cast<long long>(node) * params.K;
+#pragma unroll 1
+      for (int column = lane; column < params.K; column += 32) {
+        const bool is_sum = column >= C * F;
+        const int channel = is_sum ? column - C * F : column / F, f = column - channel * F;
+        float value = 0.f;
+        double total = 0.;
+#pragma unroll 1
+        for (int entry = begin; entry < end; ++entry) {
+          const int index = params.indices[entry];
+          if (index % C != channel) continue;
+          const float weight = params.values[entry];
+          if (is_sum)
+            total += weight;
+          else
+            value = __fadd_rn(value, __fmul_rn(weight, to_float(x[static_cast<long long>(first + index / C) * F + f])));
+        }
+        const float found = is_sum ? static_cast<float>(total) : value;
+        out[column] = params.is_tf32 ? nearest_tf32(found) : found;
+      }
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
+    fused_propagate_float32(const __grid_constant__ PropagateParams params) {
+  propagate<float>(params);
+}
+extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
+    fused_propagate_float16(const __grid_constant__ PropagateParams params) {
+  propagate<unsigned short>(params);
+}
+extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
+    fused_propagate_uint8(const __grid_constant__ PropagateParams params) {
+  propagate<unsigned char>(params);
+}
+extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
+    fused_propagate_int8(const __grid_constant__ PropagateParams params) {
+  propagate<signed char>(params);
+}

@@ -1,0 +1,154 @@
+"""Rows that worker processes read and make: the bytes of one process, also when a process dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.errors import InputError
+from gcnbatch.inference import inputs, tabulation
+from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.parts import Block, Texts
+from gcnbatch.inference.selection import Selection
+from gcnbatch.worker import Workers
+from tests.inference.runs import train_on
+
+KEEP = ("mol_id", "structure")
+RUNS = {"one model": 1, "ensemble": 2}
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of two chunks of 4 rows."""
+    monkeypatch.setattr(inputs, "PART_ROWS", 8)
+    monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 4)
+
+
+@pytest.fixture
+def library(tmp_path: Path, chemistry: tuple[Path, Path, Path]) -> Path:
+    """A table of 43 molecules: a chunk and single rows cannot be read, ids and kept texts have several lengths."""
+    lines = chemistry[1].read_text().splitlines()
+    rows = [line.split(",")[:2] for line in lines[1:]] + [["a long id, with a comma", "CCO"], ["é", "C"], ["=1", "CN"]]
+    for bad in (2, 9, 17, 18, 19, 16):
+        rows[bad][1] = f"not SMILES {bad}"
+    path = tmp_path / "library.csv"
+    path.write_text("mol_id,structure\n" + "".join(f'"{name}",{smiles}\n' for name, smiles in rows))
+    return path
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".h5", ".parquet"])
+@pytest.mark.parametrize("models", RUNS.values(), ids=RUNS)
+@pytest.mark.usefixtures("small_parts")
+def test_processes_write_the_bytes_of_one_process(
+    tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, ending: str, models: int
+) -> None:
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed (the extra 'tables')")
+    runs = [chemistry[0]] + [train_on(chemistry[2], tmp_path / f"run{seed}", seed=seed) for seed in range(1, models)]
+    found = []
+    for processes in (1, 2):
+        out = tmp_path / f"{processes}{ending}"
+        options = CsvOptions(processes=processes, keep_columns=KEEP)
+        done = infer(runs, library, str(out), csv=options, quiet=True, spreadsheet=True)
+        assert (done.rows, done.unreadable, done.members) == (43, 6, models)
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "selection", [Selection(5, None, "even"), Selection(0, 0.4, "even"), Selection(3, 0.4, "even")]
+)
+@pytest.mark.usefixtures("small_parts")
+def test_processes_select_the_rows_of_one_process(
+    tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, selection: Selection
+) -> None:
+    found = []
+    for processes in (1, 2):
+        out = tmp_path / f"{processes}.csv"
+        infer([chemistry[0]], library, str(out), csv=CsvOptions(processes=processes), quiet=True, selection=selection)
+        found.append(out.read_text())
+    assert found[0] == found[1]
+    assert len(found[0].splitlines()) > 1
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_labels_that_processes_read_give_the_metrics_of_one_process(
+    tmp_path: Path, chemistry: tuple[Path, Path, Path]
+) -> None:
+    run, table, _ = chemistry
+    found = [
+        infer([run], table, str(tmp_path / "out.csv"), csv=CsvOptions(processes=processes), quiet=True).metrics
+        for processes in (1, 2)
+    ]
+    assert found[0] == found[1] is not None
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_bad_row_is_refused_by_its_number(tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path) -> None:
+    out, options = tmp_path / "out.csv", CsvOptions(processes=2)
+    with pytest.raises(InputError, match=r"row 3, id M2: a blank inside the SMILES\..*--on-bad-row keep"):
+        infer([chemistry[0]], library, str(out), csv=options, quiet=True, on_bad_row="fail")
+    assert os.listdir(tmp_path) == ["library.csv"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_rows_of_a_process_that_died_are_made_here(
+    tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infer([chemistry[0]], library, str(tmp_path / "whole.csv"), csv=CsvOptions(processes=2), quiet=True)
+    submit, died = Workers.submit, []
+
+    def dying(self: Workers, fn: Any, /, *arguments: Any, **more: Any) -> Any:
+        if fn is tabulation._make and len(died) < 2:
+            died.append(os._exit)
+            return submit(self, os._exit, 1)
+        return submit(self, fn, *arguments, **more)
+
+    monkeypatch.setattr(Workers, "submit", dying)
+    infer([chemistry[0]], library, str(tmp_path / "out.csv"), csv=CsvOptions(processes=2), quiet=True)
+    assert len(died) == 2
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_tables_of_a_data_set_are_made_by_processes_with_the_same_bytes(
+    tmp_path: Path, trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = trained
+    infer([run], data, str(tmp_path / "one.csv"), quiet=True)
+    monkeypatch.setattr(inputs, "PART_ROWS", 5)
+    monkeypatch.setattr(inputs, "PROCESS_ROWS", 5)
+    begun: list[int] = []
+    start = Workers.__init__
+
+    def counted(self: Workers, count: int, *arguments: Any, **more: Any) -> None:
+        begun.append(count)
+        start(self, count, *arguments, **more)
+
+    monkeypatch.setattr(Workers, "__init__", counted)
+    infer([run], data, str(tmp_path / "two.csv"), csv=CsvOptions(processes=2), quiet=True)
+    assert begun == [2]
+    assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
+
+
+def test_texts_of_joined_blocks_keep_places_and_reasons() -> None:
+    first = Texts(["a", "b", "c"], {1: "bad"}, np.ones((3, 2)), {"x": ["1", "2", "3"]}, ["C", "CC"])
+    last = Texts(["d"], {0: "worse"}, np.zeros((1, 2)), {"x": ["4"]}, [])
+    block = Block.joined([Block.of(first, np.array([0, 2])), Block.of(last, np.zeros(0, np.int64))])
+    texts = block.texts()
+    assert (block.rows, block.places.tolist()) == (4, [0, 2])
+    assert texts.ids == ["a", "b", "c", "d"]
+    assert texts.errors == {1: "bad", 3: "worse"}
+    reasons = texts.reasons()
+    assert reasons is not None
+    assert reasons.tolist() == ["", "bad", "", "worse"]
+    assert texts.kept == {"x": ["1", "2", "3", "4"]}
+    assert texts.smiles == ["C", "CC"]
+    assert texts.y is not None
+    assert texts.y.sum() == 6
+    with pytest.raises(InputError, match="row 12, id b: bad"):
+        texts.refuse_bad_row(10)
