@@ -216,11 +216,12 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
 
 def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales) -> None:
     matrix, width, warps = product.matrix, product.width, COMPRESSED_THREADS // 32
-    rows = device.empty((matrix.n_cols, ROW_BYTES), np.uint8)
+    rows, unfit = device.empty((matrix.n_cols, ROW_BYTES), np.uint8), device.zeros(1, np.int32)
     device.launch(
         "spmm_compress",
         Launch((ceil_div(matrix.n_cols, warps), 1, 1), (COMPRESSED_THREADS, 1, 1)),
         rows=rows,
+        unfit=unfit,
         x=product.dense,
         scale=scales.columns,
         x_first=product.dense_first,
@@ -230,7 +231,13 @@ def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scale
     )
     results = _results(device, product, pieces, scales, MOST_COLUMNS)
     launch = Launch((ceil_div(pieces.target.size, warps), 1, 1), (COMPRESSED_THREADS, 1, 1))
-    arguments = {"results": results, "pieces": _pieces(product, pieces), "rows": rows}
+    arguments = {
+        "results": results,
+        "pieces": _pieces(product, pieces),
+        "rows": rows,
+        "unfit": unfit,
+        "n_operand_rows": matrix.n_cols,
+    }
     device.launch("spmm_compressed", launch, **arguments)
     _reduce(device, pieces, results)
 
