@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "gather": Row("Gather", ""),
+    **dict.fromkeys(("gather", "take"), Row("Gather", "")),
     **{
         f"{name}{suffix}": Row(family, direction)
         for name, family in (

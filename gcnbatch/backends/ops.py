@@ -164,6 +164,9 @@ class Ops(Protocol):
     def concatenate_backward(self, dy: Array, widths: Sequence[int]) -> tuple[Array, ...]:
         """Gradients of `concatenate` by its parts: new arrays (N, P_i), for `widths` P_i."""
 
+    def take(self, x: Array, rows: Array) -> Array:
+        """Rows of X (N, P) by number, int32 (M,): (M, P)."""
+
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero each element with probability `rate`, scale the others by 1 / (1 - rate); return (y, mask), any shape.
 

@@ -299,6 +299,9 @@ class RoundedOps:
     def concatenate_backward(self, dy: Rounded, widths) -> tuple[Rounded, ...]:
         return tuple(dy[:, end - width : end] for width, end in zip(widths, np.cumsum(widths), strict=True))
 
+    def take(self, x: Rounded, rows) -> Rounded:
+        return x[rows]
+
     def dropout(self, x: Rounded, rate: float, key: DropoutKey):
         mask = reference_dropout(x.value, rate, key)[1]
         return self.dropout_backward(x, mask, rate), mask

@@ -89,7 +89,9 @@ def steps(runner: Any, count: int) -> tuple[list[float], Any]:
         runner.step(0)
         total, weight = runner.take_loss()
         losses.append(total / weight)
-    return losses, runner.predict(np.array([0]))
+    logits, rows = runner.predict(np.array([0])), np.array([5, 40, 3, 5])
+    np.testing.assert_array_equal(runner.predict(np.array([0]), rows), logits[rows])
+    return losses, logits
 
 
 @pytest.fixture(scope="module")

@@ -232,6 +232,9 @@ class CpuOps:
     def concatenate_backward(self, dy: Float, widths: Sequence[int]) -> tuple[Float, ...]:
         return tuple(part.copy() for part in np.split(dy, np.cumsum(widths)[:-1], axis=1))
 
+    def take(self, x: Float, rows: NDArray[np.int32]) -> Float:
+        return x[rows]
+
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
         mask = _dropout_mask(x, rate, key)
         return self.dropout_backward(x, mask, rate), mask

@@ -56,10 +56,7 @@ class DeviceDistributedOps:
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
         (n, width), device, halo = h.shape, self._device, adjacency.exchanged
-        both, packed = device.empty((n + halo.n_received, width)), device.empty((halo.n_sent, width))
-        if halo.n_sent:
-            launch = row_tiles(halo.n_sent, width)
-            device.launch("halo_pack", launch, packed=packed, x=h, rows=halo.rows, n_rows=halo.n_sent, P=width)
+        both, packed = device.empty((n + halo.n_received, width)), self._local.take(h, halo.rows)
         self._ranks.exchange(halo.sent_parts(packed), halo.received, both.view(n * width, (halo.n_received, width)))
         device.copy(h, both.view(0, h.shape))
         return self._local.spmm(adjacency, both, zeros)

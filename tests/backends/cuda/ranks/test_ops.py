@@ -136,12 +136,12 @@ def test_a_product_sends_rows_receives_its_halo_and_adds_what_others_computed(de
     ops, (h,) = ops_on(device), of(device, (n, 2 * 8))
     y = ops.spmm(batch.adjacency, h)
     assert y.shape == (n, 8)
-    assert device.entries[:3] == ["halo_pack", "exchange", "copy"]
+    assert device.entries[:3] == ["take_rows", "exchange", "copy"]
     packed, exchanged, copied, product = (about for _, _, about in device.launched)
-    assert (packed["n_rows"], packed["P"], packed["rows"].size) == (sent, 16, sent)
+    assert (packed["M"], packed["P"], packed["rows"].size) == (sent, 16, sent)
     assert exchanged["rows"] == [0, received]
     assert [part.shape for part in exchanged["parts"]] == [(0, 16), (sent, 16)]
-    assert exchanged["parts"][1].ptr == packed["packed"].ptr
+    assert exchanged["parts"][1].ptr == packed["y"].ptr
     assert exchanged["out"].ptr == copied["out"].ptr + 4 * n * 16 == product["dense"].ptr + 4 * n * 16
     assert product["n_rows"] == n
     device.launched.clear()
