@@ -20,6 +20,7 @@
 //   slower.
 // Determinism: a lane adds the entries of a piece in order, whatever fits: repeats to the bit.
 #include "common/copies.cuh"
+#include "common/philox.cuh"
 #include "spmm/pieces.cuh"
 
 // ------------------------------------------------------------------------------------------------------ parameters
@@ -166,23 +167,62 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-// Compressed rows of scale[i] * x[i, :]; `unfit` is 0 before. Launch: a warp per row, 128 threads. 2,449,029 rows: 612,258
-//   blocks.
+// Compressed rows of column_scale[i] * x[i, :]; `unfit` is 0 before.
+// Launch: a warp per row, 128 threads. 2,449,029 rows: 612,258 blocks.
 // Shared memory: 2.3 KB, to write whole lines. Traffic: reads x once, writes the heads and the elements that are not zero,
 //   rounded up to whole sectors of 32 bytes.
 extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS) void spmm_compress(
     unsigned char* __restrict__ rows, int* __restrict__ unfit, const float* __restrict__ x,
-    const float* __restrict__ scale, long long x_first, int x_stride, int n_rows, int width) {
+    const float* __restrict__ column_scale, long long x_first, int x_stride, int n_rows, int width) {
   __shared__ __align__(16) unsigned staged[WARPS][ROW_BYTES / 4];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x * WARPS + warp;
   if (row >= n_rows) return;
-  const float by = scale ? __ldg(scale + row) : 1.0f;
+  const float by = column_scale ? __ldg(column_scale + row) : 1.0f;
   const float* from = x + x_first + row_offset(row, x_stride) + 4 * lane;
   float4 v = load4(from, width - 4 * lane, is_aligned(x + x_first, x_stride));
   v = make_float4(by * v.x, by * v.y, by * v.z, by * v.w);
   const int total = stage_row(staged[warp], v);
   if (lane == 0 && row % SAMPLED == 0 && total > NARROW_CAPACITY) atomicAdd(unfit, 1);
   store_row(rows + static_cast<long long>(row) * ROW_BYTES, staged[warp], total);
+}
+
+// Compressed rows of column_scale[i] * dropout(relu(x[i, :])); `unfit` is 0 before. `kept` and the numbers of the mask as in
+//   dense/relu_dropout.cu.
+// Launch: a warp per 2 rows, 128 threads: its lanes draw the 32 Philox blocks of 2 rows of 128 columns. 2,449,029 rows:
+//   306,129 blocks.
+// Shared memory: 2.3 KB. Traffic: reads x once, writes as spmm_compress and a bit per element.
+// Requirements: width and `first` divisible by 8.
+extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compress_relu_dropout(
+    unsigned char* __restrict__ rows, int* __restrict__ unfit, unsigned char* __restrict__ kept,
+    const float* __restrict__ x, const float* __restrict__ column_scale, int n_rows, int width,
+    unsigned long long first, unsigned long long seed, unsigned long long purpose, unsigned long long epoch,
+    unsigned long long step, unsigned threshold, float scale) {
+  __shared__ __align__(16) unsigned staged[WARPS][ROW_BYTES / 4];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks_of_row = width / 8;
+  const int first_row = 2 * (blockIdx.x * WARPS + warp);
+  unsigned drawn = 0;
+  if (first_row + lane / 16 < n_rows && lane % 16 < blocks_of_row) {
+    const long long block = static_cast<long long>(first_row + lane / 16) * blocks_of_row + lane % 16;
+    drawn = kept_of_block({seed, purpose, epoch, step}, first / 8 + block, threshold);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned keep = __shfl_sync(FULL_WARP, drawn, 16 * i + lane / 2) >> (lane % 2 * 4) & 15;
+    const int row = first_row + i;
+    if (row >= n_rows) return;
+    float4 v = positive(load4(x + row_offset(row, width) + 4 * lane, width - 4 * lane, is_aligned(x, 0)));
+    const unsigned passes = keep & ((v.x > 0.f) | (v.y > 0.f) << 1 | (v.z > 0.f) << 2 | (v.w > 0.f) << 3);
+    const unsigned odd = __shfl_down_sync(FULL_WARP, passes, 1);
+    if (lane % 2 == 0 && 4 * lane < width)
+      kept[static_cast<long long>(row) * blocks_of_row + lane / 2] = passes | odd << 4;
+    const float by = column_scale ? __ldg(column_scale + row) : 1.0f;
+    v = make_float4(keep & 1 ? by * (v.x * scale) : 0.f, keep & 2 ? by * (v.y * scale) : 0.f,
+                    keep & 4 ? by * (v.z * scale) : 0.f, keep & 8 ? by * (v.w * scale) : 0.f);
+    const int total = stage_row(staged[warp], v);
+    if (lane == 0 && row % SAMPLED == 0 && total > NARROW_CAPACITY) atomicAdd(unfit, 1);
+    store_row(rows + static_cast<long long>(row) * ROW_BYTES, staged[warp], total);
+    __syncwarp();  // the staged row has been read
+  }
 }
 
 // Launch: 128 threads, a warp per piece. 2,522,104 pieces: 630,526 blocks.

@@ -309,7 +309,7 @@ class RoundedOps:
     def dropout_backward(self, dy: Rounded, mask: NDArray[np.bool_], rate: float) -> Rounded:
         return (dy * (1 / (1 - rate))).where(mask)
 
-    def relu_dropout(self, x: Rounded, rate: float, key: DropoutKey, out: Rounded | None = None):
+    def relu_dropout(self, x: Rounded, rate: float, key: DropoutKey, out: Rounded | None = None, reader=None):
         positive = self.relu(x)
         y, mask = self.dropout(positive, rate, key)
         return into(out, y), (mask & (positive.value > 0), rate)

@@ -14,7 +14,7 @@ from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, Readout
+from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, Reader, Readout
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
@@ -242,7 +242,9 @@ class CpuOps:
     def dropout_backward(self, dy: Float, mask: NDArray[np.bool_], rate: float) -> Float:
         return np.multiply(dy, mask, dtype=np.float32) * np.float32(1 / (1 - rate))
 
-    def relu_dropout(self, x: Float, rate: float, key: DropoutKey, out: Float | None = None) -> tuple[Float, Kept]:
+    def relu_dropout(
+        self, x: Float, rate: float, key: DropoutKey, out: Float | None = None, reader: Reader | None = None
+    ) -> tuple[Float, Kept]:
         y, mask = self.relu(x, out), _dropout_mask(x, rate, key)
         kept = Kept(mask & (y > 0), np.float32(1 / (1 - rate)))
         y *= mask

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, Protocol
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
+from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
@@ -75,6 +77,17 @@ class DeviceDistributedOps:
                 about = {"x": own, "share": share, "rows": rows, "n_rows": count, "P": width}
                 self._device.launch("halo_add", row_tiles(count, width), **about)
         return own
+
+    def relu_dropout(
+        self,
+        x: DeviceArray,
+        rate: float,
+        key: DropoutKey,
+        out: DeviceArray | None = None,
+        reader: Reader | None = None,
+    ) -> tuple[DeviceArray, Kept]:
+        """As of `local`, but dense: other ranks read these rows, too."""
+        return self._local.relu_dropout(x, rate, key, out)
 
     # -------------------------------------------------------------------------------------------- batch norm
 

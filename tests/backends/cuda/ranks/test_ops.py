@@ -12,9 +12,12 @@ from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import Reader
 from gcnbatch.data.graph_part import read_part
 from gcnbatch.data.store import Dataset
 from tests.backends.cuda.ops.recorder import Recorder, of
+from tests.backends.cuda.spmm.test_compressed import MANY, N_COLUMNS, square
+from tests.ops.test_dropout import KEY
 from tests.ranks.test_large_graph import write_one_graph
 from tests.ranks.threads import on_ranks
 
@@ -122,6 +125,12 @@ def test_a_loss_adds_both_numbers_of_the_ranks_at_once(device: Machine, loss: st
     last = device.launched[2][2]
     assert (last["own"], last["sums"], last["totals"], last["dlogits"]) == (own, both, totals, dlogits)
     assert (total.ptr, weight.ptr) == (both.ptr, both.ptr + 4)
+
+
+def test_activations_that_other_ranks_read_are_dense(device: Machine) -> None:
+    (x,), reader = of(device, (N_COLUMNS, 128)), Reader(square(np.random.default_rng(0)), MANY)
+    h, _ = ops_on(device).relu_dropout(x, 0.5, KEY, out=x, reader=reader)
+    assert (h, device.entries) == (x, ["relu_dropout_forward"])
 
 
 def test_a_product_sends_rows_receives_its_halo_and_adds_what_others_computed(device: Machine, tmp_path) -> None:
