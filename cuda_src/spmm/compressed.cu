@@ -13,11 +13,12 @@
 // Strategy: a warp sums a piece; a lane owns 4 columns. The warp copies the first bytes of the rows of 8 entries at a time
 //   to a ring in shared memory, RING_GROUPS - 1 groups ahead. A lane finds its elements by the mask. Of rows that do not fit
 //   a copy it loads the rest directly: correct for any number of zeros, and fast for few such rows. A copy has
-//   NARROW_CHUNK bytes, or CHUNK bytes where a sample says that too many rows do not fit the first.
-//   On an H200, 126 M entries, 128 columns and heads of 32 bytes took 7.4 ms with a quarter of the elements and 256 bytes,
-//   7.6 with 35 %, and 28 with half, against 14.7 for rows of all elements. Chunks of 192 bytes took 7.9 ms, 26 with 35 %,
-//   because 5 % of rows of a quarter did not fit; loads without a ring 14.4. Marks of rows that L2 should keep made it 4 %
-//   slower.
+//   NARROW_CHUNK bytes, or CHUNK bytes where a sample says that too many rows do not fit the first. Bound by instructions:
+//   about 35 an entry and warp.
+//   On an H200, 126 M entries and 128 columns took 7.3 ms with a quarter of the elements, against 14.7 for rows of all
+//   elements. With heads of 32 bytes, chunks of 256 bytes took 7.5 ms, 7.6 with 35 % of the elements, and 28 with half;
+//   chunks of 192 bytes 7.9 ms, 26 with 35 %, because 5 % of rows of a quarter did not fit; loads without a ring 14.4.
+//   Marks of rows that L2 should keep made it 4 % slower.
 // Determinism: a lane adds the entries of a piece in order, whatever fits: repeats to the bit.
 #include "common/copies.cuh"
 #include "common/philox.cuh"
@@ -66,9 +67,11 @@ struct Place {
   }
 };
 
-// Add a lane's elements of a row to its sums. `mask` has them in its lowest 4 bits, `at` is the number of elements before.
+// Add a lane's elements of a row to its sums. `head` is the row's; `element` returns the row's element by number.
 template <class Element>
-__device__ __forceinline__ void add_elements(float4& sum, unsigned mask, int at, Element element) {
+__device__ __forceinline__ void add_elements(float4& sum, const Place& place, const unsigned* head, Element element) {
+  const unsigned of_group = head[place.group], mask = of_group >> place.shift;
+  int at = (head[GROUPS] >> place.count_shift & place.count_mask) + __popc(of_group & place.lower);
   if (mask & 1) sum.x += element(at++);
   if (mask & 2) sum.y += element(at++);
   if (mask & 4) sum.z += element(at++);
@@ -80,12 +83,12 @@ __device__ __forceinline__ void add_elements(float4& sum, unsigned mask, int at,
 __device__ __forceinline__ int stage_row(unsigned* row, float4 v) {
   const int lane = threadIdx.x % 32;
   const unsigned mask = (v.x != 0.f) | (v.y != 0.f) << 1 | (v.z != 0.f) << 2 | (v.w != 0.f) << 3;
-  int end = __popc(mask);
+  const unsigned upto = FULL_WARP >> (31 - lane);  // this lane and those before
+  const unsigned of_lanes[4] = {__ballot_sync(FULL_WARP, mask & 1), __ballot_sync(FULL_WARP, mask & 2),
+                                __ballot_sync(FULL_WARP, mask & 4), __ballot_sync(FULL_WARP, mask & 8)};
+  int end = 0;
 #pragma unroll
-  for (int offset = 1; offset < 32; offset <<= 1) {
-    const int before = __shfl_up_sync(FULL_WARP, end, offset);
-    if (lane >= offset) end += before;
-  }
+  for (int i = 0; i < 4; ++i) end += __popc(of_lanes[i] & upto);
   const Place place;
   unsigned of_group = mask << place.shift;
 #pragma unroll
@@ -109,12 +112,11 @@ __device__ __forceinline__ void store_row(unsigned char* to, const unsigned* row
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(row)[i];
 }
 
-// Sum this warp's piece; rows of its entries pass through `ring` in chunks of BYTES, for MOST
-// elements.
+// Sum this warp's piece; rows of its entries pass through `ring` in chunks of BYTES, which hold MOST elements.
 template <int BYTES, int MOST>
 __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedProduct& product, int first,
                                                  int n_entries) {
-  constexpr int PARTS = BYTES / 16;
+  constexpr int PARTS = BYTES / 16, WORDS = BYTES / 4;
   const int lane = threadIdx.x % 32, n_groups = ceil_div(n_entries, GROUP);
   const int* indices = product.pieces.indices + first;
   const unsigned char* rows = product.rows;
@@ -145,18 +147,24 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
     if (group < RING_GROUPS - 1) continue;
     wait_for_copies<RING_GROUPS - 1>();
     __syncwarp();
+    const unsigned* chunks = reinterpret_cast<const unsigned*>(ring + from * GROUP * PARTS);
+    // One vote for all entries of the group: branches between them would keep their loads apart.
+    if (!__any_sync(FULL_WARP, chunks[lane % GROUP * WORDS + GROUPS] >> 24 > MOST)) {
 #pragma unroll
-    for (int entry = 0; entry < GROUP; ++entry) {
-      const unsigned* chunk = reinterpret_cast<const unsigned*>(ring + (from * GROUP + entry) * PARTS);
-      const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
-      const unsigned of_group = chunk[place.group], counts = chunk[GROUPS], mask = of_group >> place.shift;
-      const int at = (counts >> place.count_shift & place.count_mask) + __popc(of_group & place.lower);
-      if (counts >> 24 <= MOST) {
-        add_elements(sum, mask, at, [&](int i) { return near[i]; });
-      } else {
+      for (int entry = 0; entry < GROUP; ++entry) {
+        const unsigned* chunk = chunks + entry * WORDS;
+        const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
+        add_elements(sum, place, chunk, [&](int i) { return near[i]; });
+      }
+    } else {
+#pragma unroll 1
+      for (int entry = 0; entry < GROUP; ++entry) {
+        const unsigned* chunk = chunks + entry * WORDS;
+        if (chunk[GROUPS] == 0) continue;  // no elements, as behind the piece
         const int row = __ldg(indices + (group - RING_GROUPS + 1) * GROUP + entry) & UNMARKED;
+        const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
         const float* far = reinterpret_cast<const float*>(rows + static_cast<long long>(row) * ROW_BYTES) + HEAD_WORDS;
-        add_elements(sum, mask, at, [&](int i) { return i < MOST ? near[i] : __ldg(far + i); });
+        add_elements(sum, place, chunk, [&](int i) { return i < MOST ? near[i] : __ldg(far + i); });
       }
     }
     from = from + 1 < RING_GROUPS ? from + 1 : 0;
@@ -200,6 +208,12 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compres
   __shared__ __align__(16) unsigned staged[WARPS][ROW_BYTES / 4];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks_of_row = width / 8;
   const int first_row = 2 * (blockIdx.x * WARPS + warp);
+  float4 x_of[2];  // loaded first, so that memory works while the lanes draw
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int left = first_row + i < n_rows ? width - 4 * lane : 0;
+    x_of[i] = load4(x + row_offset(first_row + i, width) + 4 * lane, left, is_aligned(x, 0));
+  }
   unsigned drawn = 0;
   if (first_row + lane / 16 < n_rows && lane % 16 < blocks_of_row) {
     const long long block = static_cast<long long>(first_row + lane / 16) * blocks_of_row + lane % 16;
@@ -210,7 +224,7 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compres
     const unsigned keep = __shfl_sync(FULL_WARP, drawn, 16 * i + lane / 2) >> (lane % 2 * 4) & 15;
     const int row = first_row + i;
     if (row >= n_rows) return;
-    float4 v = positive(load4(x + row_offset(row, width) + 4 * lane, width - 4 * lane, is_aligned(x, 0)));
+    float4 v = positive(x_of[i]);
     const unsigned passes = keep & ((v.x > 0.f) | (v.y > 0.f) << 1 | (v.z > 0.f) << 2 | (v.w > 0.f) << 3);
     const unsigned odd = __shfl_down_sync(FULL_WARP, passes, 1);
     if (lane % 2 == 0 && 4 * lane < width)
@@ -228,7 +242,8 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compres
 // Launch: 128 threads, a warp per piece. 2,522,104 pieces: 630,526 blocks.
 // Shared memory: 16 KB. Bank conflicts: lanes read neighbouring elements; two of them share a bank only in rows of more
 //   than 32 elements.
-// Traffic: reads 4 nnz bytes of indices and NARROW_CHUNK nnz of rows (CHUNK where these do not fit), writes 4 n_rows width, and 4 slots width of partial sums.
+// Traffic: reads 4 nnz bytes of indices and NARROW_CHUNK nnz of rows (CHUNK where these do not fit), writes
+//   4 n_rows width, and 4 slots width of partial sums.
 // Requirements: `rows` aligned to 64 bytes, `partials` to 16; partial_stride divisible by 4.
 extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed(
     const __grid_constant__ CompressedProduct product) {

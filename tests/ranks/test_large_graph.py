@@ -90,7 +90,8 @@ def steps(runner: Any, count: int) -> tuple[list[float], Any]:
         total, weight = runner.take_loss()
         losses.append(total / weight)
     logits, rows = runner.predict(np.array([0])), np.array([5, 40, 3, 5])
-    np.testing.assert_array_equal(runner.predict(np.array([0]), rows), logits[rows])
+    # Some products add atomically, so predictions repeat up to rounding.
+    np.testing.assert_allclose(runner.predict(np.array([0]), rows), logits[rows], rtol=1e-4, atol=1e-5)
     return losses, logits
 
 
