@@ -33,3 +33,13 @@ __device__ inline PhiloxBlock philox(const PhiloxKey& key, unsigned long long bl
   return {{unsigned(c0), unsigned(c0 >> 32), unsigned(c1), unsigned(c1 >> 32), unsigned(c2), unsigned(c2 >> 32),
            unsigned(c3), unsigned(c3 >> 32)}};
 }
+
+// Bit i: whether dropout keeps element i of a block, whose random value is then at least `threshold`.
+__device__ __forceinline__ unsigned kept_of_block(const PhiloxKey& key, unsigned long long block, unsigned threshold) {
+  if (threshold == 0) return 0xff;
+  unsigned kept = 0;
+  const PhiloxBlock drawn = philox(key, block);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) kept |= (drawn.value[i] >= threshold) << i;
+  return kept;
+}

@@ -19,15 +19,6 @@ namespace {
 
 constexpr int WARP_ELEMENTS = 256;  // of a warp of the forward kernel
 
-// Bit i: whether element i of the Philox block is kept.
-__device__ __forceinline__ unsigned kept_of_block(const PhiloxKey& key, unsigned long long block, unsigned threshold) {
-  unsigned kept = 0;
-  const PhiloxBlock drawn = philox(key, block);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) kept |= (drawn.value[i] >= threshold) << i;
-  return kept;
-}
-
 // Apply ReLU and dropout to elements at ... at + 3, of which `keep` has the bits; return the bits whose gradient passes.
 __device__ __forceinline__ unsigned activate4(float* y, const float* x, long long at, long long n, bool aligned,
                                               unsigned keep, float scale) {

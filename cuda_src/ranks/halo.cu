@@ -1,21 +1,12 @@
-// Rows that ranks exchange before and after the product with their part of one large graph's adjacency.
+// Rows that ranks exchange after the product with the transpose of their part of one large graph's adjacency: `halo_add`
+// adds what a rank sent for some rows.
 //
-// `halo_pack` copies the rows that other ranks need into one block; `halo_add` adds what a rank sent for some rows.
-// Source: own. Shapes: x (n, P), packed and share (n_rows, P) float32; rows int32 (n_rows,), none twice in one launch.
+// Source: own. Shapes: x (n, P), share (n_rows, P) float32; rows int32 (n_rows,), none twice in one launch.
 // Launch: `row_tiles` over the n_rows: four columns a thread. Shared memory: none. Bank conflicts: none.
-// Bytes: pack reads and writes 4 n_rows P; add reads 8 n_rows P and writes 4 n_rows P; both read 4 n_rows.
+// Bytes: reads 8 n_rows P + 4 n_rows, writes 4 n_rows P.
 // Determinism: repeats to the bit; the host launches `halo_add` rank by rank, in order.
 
 #include "common/common.cuh"
-
-extern "C" __global__ void __launch_bounds__(256)
-    halo_pack(float* packed, const float* __restrict__ x, const int* __restrict__ rows, int n_rows, int P) {
-  const int i = blockIdx.x * blockDim.y + threadIdx.y;
-  const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
-  if (i >= n_rows || p >= P) return;
-  const long long from = static_cast<long long>(rows[i]) * P + p, to = static_cast<long long>(i) * P + p;
-  store4(packed + to, load4(x + from, P - p, is_aligned(x, P)), P - p, is_aligned(packed, P));
-}
 
 extern "C" __global__ void __launch_bounds__(256)
     halo_add(float* x, const float* __restrict__ share, const int* __restrict__ rows, int n_rows, int P) {

@@ -1,5 +1,5 @@
-// What the products of pieces of rows (spmm/large.cu, spmm/compressed.cu) share: marked indices, the pieces, and what becomes of
-// a piece's sum. No kernels.
+// What the products of pieces of rows (spmm/large.cu, spmm/compressed.cu) share: marked indices, the pieces, and what
+// becomes of a piece's sum. No kernels.
 
 #pragma once
 

@@ -17,7 +17,7 @@ from gcnbatch.backend_comparison.workload import Effort, Workload
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, Feed
 from gcnbatch.backends.cpu import HostBatch, HostFeed
-from gcnbatch.backends.ops import Array, DropoutKey
+from gcnbatch.backends.ops import Array, DropoutKey, Reader
 from gcnbatch.bench import traffic
 from gcnbatch.bench.traffic import Traffic
 from gcnbatch.data.batches import BatchSource
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "gather": Row("Gather", ""),
+    **dict.fromkeys(("gather", "take"), Row("Gather", "")),
     **{
         f"{name}{suffix}": Row(family, direction)
         for name, family in (
@@ -195,7 +195,9 @@ class _OpsApart(_RecordedOps):
         dx = self._recorder.note("matmul_dx", self._recorder.backend.ops.matmul_dx, dy, w, graphs)
         return dx if kept is None else self.relu_dropout_backward(dx, kept)
 
-    def relu_dropout(self, x: Array, rate: float, key: DropoutKey, out: Array | None = None) -> tuple[Array, Any]:
+    def relu_dropout(
+        self, x: Array, rate: float, key: DropoutKey, out: Array | None = None, reader: Reader | None = None
+    ) -> tuple[Array, Any]:
         positive = self.relu(x, out)
         y, mask = self.dropout(positive, rate, key)
         return y, (positive, mask, rate)

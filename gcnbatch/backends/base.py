@@ -194,8 +194,11 @@ class Runner(Protocol):
     def take_loss(self) -> tuple[float, float]:
         """Return (sum of loss, sum of its weights) over the steps since the last call, and reset both to 0."""
 
-    def predict(self, graphs: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the logits of these graphs (rows of targets, K) with running statistics and without dropout."""
+    def predict(self, graphs: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """Return the logits of these graphs (rows of targets, K) with running statistics and without dropout.
+
+        With `rows`, return those rows of them, in this order.
+        """
 
     def state(self) -> dict[str, NDArray[np.float32]]:
         """Return a copy of all training state, by name: parameters, statistics, moments, the loss so far."""
@@ -258,7 +261,9 @@ class CohortRunner(Protocol):
     def take_losses(self) -> list[tuple[float, float]]:
         """Return (sum of loss, sum of its weights) of each member since the last call, and reset them to 0."""
 
-    def predict(self, rows: Sequence[NDArray[np.int64] | None]) -> list[NDArray[np.float32] | None]:
+    def predict(
+        self, graphs: Sequence[NDArray[np.int64] | None], rows: Sequence[NDArray[np.int64] | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
         """Return each member's logits of its graphs as `Runner.predict` does; None for a member with None."""
 
     def state(self, member: int) -> dict[str, NDArray[np.float32]]:

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Array, Csr
 
-__all__ = ["Adjacency", "Array", "Csr", "DropoutKey", "GraphFeatures", "Ops", "PartialOps", "Readout"]
+__all__ = ["Adjacency", "Array", "Csr", "DropoutKey", "GraphFeatures", "Ops", "PartialOps", "Reader", "Readout"]
 
 Readout = Literal["sum", "mean", "max"]
 
@@ -39,6 +39,13 @@ class DropoutKey(NamedTuple):
     epoch: int
     step: int
     first: int = 0
+
+
+class Reader(NamedTuple):
+    """The product that alone reads an operation's result H: `Ops.spmm` with this adjacency and share of zeros in H."""
+
+    adjacency: Adjacency
+    zeros: float
 
 
 class Ops(Protocol):
@@ -164,6 +171,9 @@ class Ops(Protocol):
     def concatenate_backward(self, dy: Array, widths: Sequence[int]) -> tuple[Array, ...]:
         """Gradients of `concatenate` by its parts: new arrays (N, P_i), for `widths` P_i."""
 
+    def take(self, x: Array, rows: Array) -> Array:
+        """Rows of X (N, P) by number, int32 (M,): (M, P)."""
+
     def dropout(self, x: Array, rate: float, key: DropoutKey) -> tuple[Array, Array]:
         """Zero each element with probability `rate`, scale the others by 1 / (1 - rate); return (y, mask), any shape.
 
@@ -173,8 +183,13 @@ class Ops(Protocol):
     def dropout_backward(self, dy: Array, mask: Array, rate: float) -> Array:
         """Gradient of `dropout`: dY / (1 - rate) where the mask keeps it, else 0."""
 
-    def relu_dropout(self, x: Array, rate: float, key: DropoutKey, out: Array | None = None) -> tuple[Array, Any]:
-        """`relu`, then `dropout`: (y, kept); `kept` says which gradients pass both. `out` may be x."""
+    def relu_dropout(
+        self, x: Array, rate: float, key: DropoutKey, out: Array | None = None, reader: Reader | None = None
+    ) -> tuple[Array, Any]:
+        """`relu`, then `dropout`: (y, kept); `kept` says which gradients pass both. `out` may be x.
+
+        With `reader`, a backend may return y in a form that this product alone reads, and leave `out` undefined.
+        """
 
     def relu_dropout_backward(self, dy: Array, kept: Any, out: Array | None = None) -> Array:
         """Gradient of `relu_dropout`: dY / (1 - rate) where `kept`, else 0; `out` may be dY."""

@@ -202,6 +202,12 @@ def concatenate_backward(dy: Array) -> Traffic:
     return concatenate([dy])
 
 
+def take(x: Array, rows: Array) -> Traffic:
+    """M rows of P columns: 4 (2 M P + M) bytes, no flops."""
+    (m,), p = rows.shape, x.shape[1]
+    return Traffic(4 * (2 * m * p + m), 0)
+
+
 def dropout(x: Array) -> Traffic:
     """9 n bytes including the mask, n flops."""
     n = prod(x.shape)
@@ -323,6 +329,7 @@ FORMULAS: dict[str, Callable[..., Traffic]] = {
         maximum_backward,
         concatenate,
         concatenate_backward,
+        take,
         dropout,
         dropout_backward,
         relu_dropout,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gcnbatch.backends.base import ORIGIN, START, Batch, Clock, Offset
-from gcnbatch.backends.ops import Array, Csr, DropoutKey, Ops, Readout
+from gcnbatch.backends.ops import Array, Csr, DropoutKey, Ops, Reader, Readout
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 
@@ -289,12 +289,15 @@ class Dropout:
         row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
         return ctx.ops.dropout(h, self.rate, self._key(ctx, row * h.shape[1]))
 
-    def behind_relu(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        """Return this layer's output for ReLU of `h`, which it overwrites, and what the gradient by `h` needs."""
+    def behind_relu(self, ctx: Context, h: Array, reader: Reader | None) -> tuple[Array, Any]:
+        """Return this layer's output for ReLU of `h`, which it overwrites, and what the gradient by `h` needs.
+
+        `reader` as in `Ops.relu_dropout`.
+        """
         if not ctx.training:
             return ctx.ops.relu(h, out=h), None
         row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
-        return ctx.ops.relu_dropout(h, self.rate, self._key(ctx, row * h.shape[1]), out=h)
+        return ctx.ops.relu_dropout(h, self.rate, self._key(ctx, row * h.shape[1]), out=h, reader=reader)
 
     def _key(self, ctx: Context, first: int) -> DropoutKey:
         return DropoutKey(ctx.seed, self.name, *ctx.clock, first)
@@ -331,7 +334,9 @@ class Activated:
         return self.product.specs()
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        h, kept = self.dropout.behind_relu(ctx, h)
+        propagates = isinstance(self.product, Propagate | ActivationConv)
+        reader = Reader(ctx.batch.adjacency, _zeros(ctx, self.dropout.rate)) if propagates else None
+        h, kept = self.dropout.behind_relu(ctx, h, reader)
         out, saved = self.product.forward(ctx, h)
         return out, (kept, saved)
 

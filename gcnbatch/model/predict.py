@@ -29,11 +29,13 @@ def predict_rows(
         Called with the number of graphs of each finished batch.
     """
     graphs = source.graphs_of(rows)
+    batches = _batches(graphs, batch_size or runner.eval_batch_size)
+    places = _places(source, rows, graphs)
     parts = []
-    for batch in _batches(graphs, batch_size or runner.eval_batch_size):
-        parts.append(runner.predict(batch))
+    for batch in batches:
+        parts.append(runner.predict(batch, places if len(batches) == 1 else None))
         progress(len(batch))
-    return _logits(source, rows, graphs, parts)
+    return _logits(source, parts, places)
 
 
 def predict_members(
@@ -49,15 +51,18 @@ def predict_members(
     graphs = [None if own is None else source.graphs_of(own) for own in rows]
     size = batch_size or cohort.eval_batch_size
     batches = [[] if own is None else _batches(own, size) for own in graphs]
+    places = [
+        None if own is None or at is None else _places(source, own, at) for own, at in zip(rows, graphs, strict=True)
+    ]
+    alone = [at if len(own) == 1 else None for own, at in zip(batches, places, strict=True)]
     parts: list[list[NDArray[np.float32]]] = [[] for _ in rows]
     for index in range(max(map(len, batches), default=0)):
-        found = cohort.predict([own[index] if index < len(own) else None for own in batches])
+        found = cohort.predict([own[index] if index < len(own) else None for own in batches], alone)
         for own, logits in zip(parts, found, strict=True):
             if logits is not None:
                 own.append(logits)
     return [
-        None if own is None or at is None else _logits(source, own, at, part)
-        for own, at, part in zip(rows, graphs, parts, strict=True)
+        None if own is None else _logits(source, part, at) for own, part, at in zip(rows, parts, places, strict=True)
     ]
 
 
@@ -65,14 +70,21 @@ def _batches(graphs: Int64, size: int) -> list[Int64]:
     return [graphs[start : start + size] for start in range(0, len(graphs), size)]
 
 
-def _logits(source: BatchSource, rows: Int64, graphs: Int64, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the logits of `rows`, which lie in these graphs. One part is not copied: it may be large."""
-    if not parts:
-        return np.zeros((0, source.header.n_outputs), dtype=np.float32)
-    logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _places(source: BatchSource, rows: Int64, graphs: Int64) -> Int64 | None:
+    """Return where these nodes lie among those of `graphs`; None for rows that are graphs."""
     if source.header.level != "node":
-        return logits
+        return None
     graph = np.searchsorted(source.node_ptr, rows, side="right") - 1
     sizes = source.node_ptr[graphs + 1] - source.node_ptr[graphs]
-    first = np.cumsum(sizes) - sizes  # of each graph's nodes among the computed ones
-    return logits[first[np.searchsorted(graphs, graph)] + rows - source.node_ptr[graph]]
+    first = np.cumsum(sizes) - sizes  # of each graph's nodes
+    return np.asarray(first[np.searchsorted(graphs, graph)] + rows - source.node_ptr[graph], dtype=np.int64)
+
+
+def _logits(source: BatchSource, parts: Sequence[NDArray[np.float32]], places: Int64 | None) -> NDArray[np.float32]:
+    """Return the logits of the rows at these places. Those of one batch are them alone."""
+    if not parts:
+        return np.zeros((0, source.header.n_outputs), dtype=np.float32)
+    if len(parts) == 1:
+        return parts[0]
+    logits = np.concatenate(parts)
+    return logits if places is None else logits[places]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
-from gcnbatch.reference.concatenate import add, concatenate, concatenate_backward, maximum, maximum_backward
+from gcnbatch.reference.concatenate import add, concatenate, concatenate_backward, maximum, maximum_backward, take
 from gcnbatch.reference.dropout import dropout, dropout_backward
 from gcnbatch.reference.join import join, join_backward
 from gcnbatch.reference.layer_norm import layer_norm, layer_norm_backward
@@ -54,6 +54,7 @@ class ReferenceOps:
     maximum_backward = staticmethod(maximum_backward)
     concatenate = staticmethod(concatenate)
     concatenate_backward = staticmethod(concatenate_backward)
+    take = staticmethod(take)
     dropout = staticmethod(dropout)
     dropout_backward = staticmethod(dropout_backward)
     relu_dropout = staticmethod(relu_dropout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.reference.arrays import Float
 
@@ -12,6 +13,11 @@ from gcnbatch.reference.arrays import Float
 def add(a: Float, b: Float) -> Float:
     """Y = A + B, any shape. The gradient by A and by B is dY."""
     return a + b
+
+
+def take(x: Float, rows: NDArray[np.int32]) -> Float:
+    """Rows of X (N, P) by number, (M,), in their order: (M, P)."""
+    return x[rows]
 
 
 def maximum(a: Float, b: Float) -> Float:

@@ -22,7 +22,9 @@ class Kept(NamedTuple):
     rate: float
 
 
-def relu_dropout(x: Float, rate: float, key: DropoutKey, out: Float | None = None) -> tuple[Float, Kept]:
+def relu_dropout(
+    x: Float, rate: float, key: DropoutKey, out: Float | None = None, reader: object = None
+) -> tuple[Float, Kept]:
     """Dropout of max(x, 0), of any shape: (y, kept)."""
     positive = relu(x)
     y, mask = dropout(positive, rate, key)

@@ -52,9 +52,11 @@ class SingleCohort:
     def take_losses(self) -> list[tuple[float, float]]:
         return [self._runner.take_loss()]
 
-    def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
-        (own,) = rows
-        return [None if own is None else self._runner.predict(own)]
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        (own,), (asked,) = graphs, rows or (None,)
+        return [None if own is None else self._runner.predict(own, asked)]
 
     def state(self, member: int) -> dict[str, NDArray[Any]]:
         return self._runner.state()
@@ -99,8 +101,12 @@ class JoinedCohorts:
     def take_losses(self) -> list[tuple[float, float]]:
         return [losses for cohort in self._cohorts for losses in cohort.take_losses()]
 
-    def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
-        return [logits for cohort, own in self._parts(rows) for logits in cohort.predict(own)]
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        asked = self._parts(rows or [None] * self.size)
+        parts = zip(self._parts(graphs), asked, strict=True)
+        return [logits for (cohort, own), (_, rows) in parts for logits in cohort.predict(own, rows)]
 
     def state(self, member: int) -> dict[str, NDArray[Any]]:
         at = bisect(self._starts, member) - 1

@@ -89,13 +89,20 @@ class DistributedRunner(OpsRunner):
         self._gradients_of_all(self._feed.batch(index), Clock(self._epoch, index), self._totals, part)
         self._update()
 
-    def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        part = self._part(graphs)
-        own = super().predict(part.graphs)
-        padded = np.zeros((int(part.rows.max()), *own.shape[1:]), own.dtype)
+    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
+        part, rank, size = self._part(graphs), self._ranks.rank, self._ranks.size
+        ends = np.cumsum(part.rows)
+        asked = np.arange(ends[-1]) if rows is None else rows
+        rank_of = np.searchsorted(ends, asked, "right")  # of each row
+        counts = np.bincount(rank_of, minlength=size)
+        mine = None if rows is None else rows[rank_of == rank] - (ends[rank] - part.rows[rank])
+        own = super().predict(part.graphs, mine)
+        padded = np.zeros((int(counts.max()), *own.shape[1:]), own.dtype)
         padded[: len(own)] = own
-        found = self._ranks.all_gather(padded)
-        return np.concatenate([logits[:count] for logits, count in zip(found, part.rows, strict=True)])
+        logits = np.empty((len(asked), *own.shape[1:]), own.dtype)
+        for number, found in enumerate(self._ranks.all_gather(padded)):
+            logits[rank_of == number] = found[: counts[number]]
+        return logits
 
     def _gradients_of_all(self, batch: Batch, clock: Clock, totals: Array, part: _Part) -> dict[str, Array]:
         """Return the gradients of a global batch, of which `batch` is this rank's part."""
@@ -165,8 +172,8 @@ class Leader:
     def take_loss(self) -> tuple[float, float]:
         return self._runner.take_loss()
 
-    def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = self._on_all("predict", graphs)
+    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
+        logits: NDArray[np.float32] = self._on_all("predict", graphs, rows)
         return logits
 
     def state(self) -> dict[str, NDArray[Any]]:

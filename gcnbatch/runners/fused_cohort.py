@@ -157,8 +157,14 @@ class FusedCohort:
         self._arena.fill(totals, np.zeros_like(found))
         return [(float(loss), float(weight)) for loss, weight in found]
 
-    def predict(self, rows: Sequence[Int64 | None]) -> list[NDArray[np.float32] | None]:
-        return self._engine.predict(rows)
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        found = self._engine.predict(graphs)
+        return [
+            logits if logits is None or own is None else logits[own]
+            for logits, own in zip(found, rows or [None] * self.size, strict=True)
+        ]
 
     def state(self, member: int) -> dict[str, NDArray[Any]]:
         if self._states is None:

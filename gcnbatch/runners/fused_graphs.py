@@ -147,10 +147,10 @@ class FusedGraphsRunner(FusedState):
         self._engine.gradients(graphs, totals)
         return self._gradient_views
 
-    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
         (found,) = self._engine.predict([graphs])
         assert found is not None
-        return found
+        return found if rows is None else found[rows]
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         super().load_state(state)

@@ -72,5 +72,6 @@ class FusedKipfRunner(FusedState):
         self._engine.gradients(totals)
         return self._gradient_views
 
-    def predict(self, graphs: Int64) -> NDArray[np.float32]:
-        return self._engine.predict()
+    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
+        logits = self._engine.predict()
+        return logits if rows is None else logits[rows]

@@ -69,9 +69,13 @@ class OpsRunner(ModelState):
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         return self.gradients_of(self._feed.gather(graphs), START, totals)
 
-    def predict(self, graphs: Int64) -> NDArray[np.float32]:
+    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
         batch = self._feed.gather(graphs)
         logits, _ = self._forward(self._context(batch, training=False), batch)
+        if rows is not None:  # of one large graph, these are few
+            asked = self._at.zeros(len(rows), np.int32)
+            self._at.write(asked, rows.astype(np.int32))
+            logits = self._ops.take(logits, asked)
         return self._at.read(logits)
 
     def close(self) -> None:

@@ -1,13 +1,14 @@
 """Scores of validation rows: the loss and the monitored metric of many members after an epoch.
 
 The rows of several members are scored as one array, in threads: NumPy then works long enough without Python's lock that
-threads do not wait for each other. The members' scores are equal to the bit to those of each alone.
+threads do not wait for each other. The members' scores are equal to the bit to those of each alone. The rows of one
+member are scored in parts where they are many, as in one large graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,14 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cpu.ops import CpuOps, sigmoid_costs
+from gcnbatch.backends.cpu.ops import CpuOps, sigmoid_costs, softmax_costs
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
-from gcnbatch.model.gcn import Loss, uniform_weights
+from gcnbatch.model.gcn import uniform_weights
 from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Experiment, Scaling
 
 ELEMENTS = 1 << 16  # logits of a call of NumPy: tens of microseconds, and its arrays stay in a core's cache
+LARGE = 4  # from so many times as many on, several threads score the rows of one member
 
 
 class Score(NamedTuple):
@@ -59,11 +61,13 @@ class Validation:
         target = self.experiment.header.target
         return self.scaling.undo(logits) if target == "regression" else metrics.activate(target, logits)
 
-    def loss(self, logits: NDArray[np.float32], y: NDArray[Any]) -> tuple[float, float]:
+    def loss(self, logits: NDArray[np.float32], y: NDArray[Any], threads: Executor | None) -> tuple[float, float]:
         """Return sum and weight of the loss: unweighted, and of regression standardised as in training."""
-        target, weights = self.experiment.header.target, uniform_weights(self.experiment.header)
-        scaled = self.scaling.apply(y) if target == "regression" else y
-        total, weight, _ = Loss(target, weights)(CpuOps(), logits, scaled, weights)
+        weights = uniform_weights(self.experiment.header)
+        if self.experiment.header.target == "multiclass":
+            costs = _by_rows(lambda z, y: softmax_costs(z, y, weights).costs, threads, logits, y)
+            return float(costs.sum(dtype=np.float64)), float(len(costs))
+        total, weight, _ = CpuOps().mean_squared_error(logits, self.scaling.apply(y))
         return total, weight
 
 
@@ -80,7 +84,13 @@ def scores(
     threads : concurrent.futures.Executor
     """
     found = [Score()] * len(validations)
-    parts = list(_parts(validations, logits))
+    parts: list[list[int]] = []
+    for part in _parts(validations, logits):
+        one = logits[part[0]]
+        if one is not None and len(part) == 1 and one.size >= LARGE * ELEMENTS:
+            (found[part[0]],) = _score([validations[part[0]]], [one], threads)
+        else:
+            parts.append(part)
     calls = [([validations[i] for i in part], [logits[i] for i in part]) for part in parts]
     for part, scored in zip(parts, threads.map(_score, *zip(*calls, strict=True)) if calls else (), strict=True):
         for i, score in zip(part, scored, strict=True):
@@ -98,8 +108,10 @@ def _parts(validations: Sequence[Validation], logits: Sequence[NDArray[np.float3
         yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
-def _score(validations: Sequence[Validation], logits: Sequence[NDArray[np.float32]]) -> list[Score]:
-    """Return the scores of members of one kind."""
+def _score(
+    validations: Sequence[Validation], logits: Sequence[NDArray[np.float32]], threads: Executor | None = None
+) -> list[Score]:
+    """Return the scores of members of one kind; `threads` compute rows of one that is large."""
     target, monitor = validations[0].kind
     rows, y_all = [len(one) for one in logits], validations[0].experiment.y
     z = np.zeros((len(rows), max(rows), logits[0].shape[1]), np.float32)
@@ -110,21 +122,25 @@ def _score(validations: Sequence[Validation], logits: Sequence[NDArray[np.float3
     with np.errstate(over="ignore", invalid="ignore"):
         losses = [
             total / weight if weight and math.isfinite(total) else None
-            for total, weight in _losses(validations, z, y, rows)
+            for total, weight in _losses(validations, z, y, rows, threads)
         ]
         if monitor == "loss":
             return [Score(loss, loss) for loss in losses]
-        values = metrics.scores(monitor, target, y, _outputs(validations, z), rows)
+        values = metrics.scores(monitor, target, y, _outputs(validations, z, threads), rows)
     return [Score(*both) for both in zip(losses, values, strict=True)]
 
 
 def _losses(
-    validations: Sequence[Validation], z: NDArray[np.float32], y: NDArray[Any], rows: Sequence[int]
+    validations: Sequence[Validation],
+    z: NDArray[np.float32],
+    y: NDArray[Any],
+    rows: Sequence[int],
+    threads: Executor | None,
 ) -> Iterator[tuple[float, float]]:
     """Yield each member's sum and weight of the loss."""
     if validations[0].kind[0] != "binary":
         for one, own_z, own_y, count in zip(validations, z, y, rows, strict=True):
-            yield one.loss(own_z[:count], own_y[:count])
+            yield one.loss(own_z[:count], own_y[:count], threads)
         return
     costs = sigmoid_costs(z, y, uniform_weights(validations[0].experiment.header)).costs
     labelled = np.count_nonzero(~np.isnan(y), axis=(1, 2))
@@ -132,8 +148,21 @@ def _losses(
         yield float(own[:count].sum(dtype=np.float64)), float(number)
 
 
-def _outputs(validations: Sequence[Validation], z: NDArray[np.float32]) -> NDArray[np.float32]:
+def _outputs(
+    validations: Sequence[Validation], z: NDArray[np.float32], threads: Executor | None
+) -> NDArray[np.float32]:
     """Return outputs for logits (members, rows, K). Members scale targets of regression differently."""
-    if validations[0].kind[0] != "regression":
+    if len(validations) > 1 and validations[0].kind[0] != "regression":
         return validations[0].outputs(z)
-    return np.stack([one.outputs(own) for one, own in zip(validations, z, strict=True)])
+    found = [_by_rows(one.outputs, threads, own) for one, own in zip(validations, z, strict=True)]
+    return found[0][None] if len(found) == 1 else np.stack(found)
+
+
+def _by_rows(function: Callable[..., NDArray[Any]], threads: Executor | None, *arrays: NDArray[Any]) -> NDArray[Any]:
+    """Return function(*arrays); with `threads`, of parts of the rows, one after the other."""
+    rows, width = arrays[0].shape
+    if threads is None:
+        return function(*arrays)
+    step = max(1, ELEMENTS // width)
+    parts = ([array[start : start + step] for array in arrays] for start in range(0, rows, step))
+    return np.concatenate(list(threads.map(lambda part: function(*part), parts)))

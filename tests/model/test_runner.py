@@ -210,7 +210,9 @@ def test_node_level_sets_of_several_graphs_train_on_the_rows_of_their_batch() ->
     runner = setup(KipfConfig(widths=(4,)), graphs).runner()
     run_epoch(runner)
     assert runner.take_loss()[1] == np.count_nonzero(graphs.y >= 0)
-    assert runner.predict(np.array([2, 0])).shape == (8, 3)
+    logits = runner.predict(np.array([2, 0]))
+    assert logits.shape == (8, 3)
+    np.testing.assert_array_equal(runner.predict(np.array([2, 0]), np.array([7, 1, 1])), logits[[7, 1, 1]])
 
 
 def test_the_propagated_features_of_one_graph_are_computed_once() -> None:

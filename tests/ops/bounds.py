@@ -299,6 +299,9 @@ class RoundedOps:
     def concatenate_backward(self, dy: Rounded, widths) -> tuple[Rounded, ...]:
         return tuple(dy[:, end - width : end] for width, end in zip(widths, np.cumsum(widths), strict=True))
 
+    def take(self, x: Rounded, rows) -> Rounded:
+        return x[rows]
+
     def dropout(self, x: Rounded, rate: float, key: DropoutKey):
         mask = reference_dropout(x.value, rate, key)[1]
         return self.dropout_backward(x, mask, rate), mask
@@ -306,7 +309,7 @@ class RoundedOps:
     def dropout_backward(self, dy: Rounded, mask: NDArray[np.bool_], rate: float) -> Rounded:
         return (dy * (1 / (1 - rate))).where(mask)
 
-    def relu_dropout(self, x: Rounded, rate: float, key: DropoutKey, out: Rounded | None = None):
+    def relu_dropout(self, x: Rounded, rate: float, key: DropoutKey, out: Rounded | None = None, reader=None):
         positive = self.relu(x)
         y, mask = self.dropout(positive, rate, key)
         return into(out, y), (mask & (positive.value > 0), rate)

@@ -30,11 +30,27 @@ def joined(case: Case) -> Problem:
     return Problem(run, {"a": a, "b": b, "c": c, "dy": normal(rng, case.N, 2 * case.P + 1)})
 
 
-PROBLEMS = {"sum and concatenation": joined}
+def taken(case: Case) -> Problem:
+    """Return a problem with rows in any order, some of them twice."""
+    rng = case.rng()
+    rows = rng.integers(0, max(case.N, 1), 2 * case.N // 3).astype(np.int32)
+    return Problem(lambda ops, x, rows: {"y": ops.take(x, rows)}, {"x": normal(rng, case.N, case.P), "rows": rows})
+
+
+PROBLEMS = {"sum and concatenation": joined, "rows by number": taken}
 
 
 def test_sums_and_concatenations(backend: Adapter, case: Case):
     assert_parity(backend, joined(case))
+
+
+def test_rows_by_number(backend: Adapter, case: Case):
+    assert_parity(backend, taken(case))
+
+
+@on_telling_cases
+def test_a_row_off_is_rejected(case: Case):
+    assert_rejected(mutant(take=lambda right, x, rows: right(np.roll(x, 1, axis=0), rows)), taken(case))
 
 
 MUTANTS = {

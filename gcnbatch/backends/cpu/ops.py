@@ -14,7 +14,7 @@ from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, Readout
+from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, Reader, Readout
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
@@ -48,6 +48,40 @@ def sigmoid_costs(logits: Float, y: Float, pos_weight: Float) -> SigmoidCosts:
     weighted, negative = positive * pos_weight, labelled - positive
     costs = weighted * (np.maximum(-logits, 0) + tail) + negative * (np.maximum(logits, 0) + tail)
     return SigmoidCosts(costs, weighted, negative, decay)
+
+
+class SoftmaxCosts(NamedTuple):
+    """Costs of softmax cross-entropy of the L labelled rows, and what its gradient needs.
+
+    Parameters
+    ----------
+    costs : float32 (L,)
+    rows, labels : int (L,)
+    weight : float32 (L,)
+    exponent : float32 (L, K)
+        exp(z - largest z of the row).
+    norm : float32 (L, 1)
+        Its sum.
+    """
+
+    costs: Float
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    weight: Float
+    exponent: Float
+    norm: Float
+
+
+def softmax_costs(logits: Float, y: NDArray[np.int32], class_weight: Float) -> SoftmaxCosts:
+    """Return the costs class_weight[y] (log(sum of exp(z)) - z[y]) of logits (R, K), for y (R, 1), -1 = missing."""
+    rows = np.flatnonzero(y[:, 0] >= 0)
+    labels = y[rows, 0]
+    weight, shifted = class_weight[labels], logits[rows]
+    shifted -= shifted.max(axis=1, keepdims=True)
+    exponent = np.exp(shifted)
+    norm = exponent.sum(axis=1, keepdims=True)
+    costs = weight * (np.log(norm[:, 0]) - shifted[np.arange(len(rows)), labels])
+    return SoftmaxCosts(costs, rows, labels, weight, exponent, norm)
 
 
 class Kept(NamedTuple):
@@ -232,6 +266,9 @@ class CpuOps:
     def concatenate_backward(self, dy: Float, widths: Sequence[int]) -> tuple[Float, ...]:
         return tuple(part.copy() for part in np.split(dy, np.cumsum(widths)[:-1], axis=1))
 
+    def take(self, x: Float, rows: NDArray[np.int32]) -> Float:
+        return x[rows]
+
     def dropout(self, x: Float, rate: float, key: DropoutKey) -> tuple[Float, NDArray[np.bool_]]:
         mask = _dropout_mask(x, rate, key)
         return self.dropout_backward(x, mask, rate), mask
@@ -239,7 +276,9 @@ class CpuOps:
     def dropout_backward(self, dy: Float, mask: NDArray[np.bool_], rate: float) -> Float:
         return np.multiply(dy, mask, dtype=np.float32) * np.float32(1 / (1 - rate))
 
-    def relu_dropout(self, x: Float, rate: float, key: DropoutKey, out: Float | None = None) -> tuple[Float, Kept]:
+    def relu_dropout(
+        self, x: Float, rate: float, key: DropoutKey, out: Float | None = None, reader: Reader | None = None
+    ) -> tuple[Float, Kept]:
         y, mask = self.relu(x, out), _dropout_mask(x, rate, key)
         kept = Kept(mask & (y > 0), np.float32(1 / (1 - rate)))
         y *= mask
@@ -294,23 +333,13 @@ class CpuOps:
         class_weight: Float,
         totals: NDArray[np.float64] | None = None,
     ) -> tuple[float, float, Float]:
-        rows = np.flatnonzero(y[:, 0] >= 0)
-        gradient = np.zeros_like(logits)
-        if not len(rows):
-            return add_to(totals, np.float64(0), 0.0), 0.0, gradient
-        labels = y[rows, 0]
-        weight = class_weight[labels]
+        costs, rows, labels, weight, exponent, norm = softmax_costs(logits, y, class_weight)
         total = float(weight.sum(dtype=np.float64))
-        shifted = logits[rows]
-        shifted = shifted - shifted.max(axis=1, keepdims=True)
-        exponent = np.exp(shifted)
-        norm = exponent.sum(axis=1, keepdims=True)
-        picked = np.arange(len(rows))
-        loss = weight * (np.log(norm[:, 0]) - shifted[picked, labels])
+        gradient = np.zeros_like(logits)
         probability = exponent / norm
-        probability[picked, labels] -= 1
+        probability[np.arange(len(rows)), labels] -= 1
         gradient[rows] = probability * (weight / np.float32(total or 1.0))[:, None]
-        return add_to(totals, loss.sum(dtype=np.float64), total), total, gradient
+        return add_to(totals, costs.sum(dtype=np.float64), total), total, gradient
 
     def mean_squared_error(
         self, logits: Float, y: Float, totals: NDArray[np.float64] | None = None

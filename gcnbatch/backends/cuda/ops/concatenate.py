@@ -1,4 +1,4 @@
-"""Concatenation by columns, sums and maxima of arrays: how layers with several inputs join them."""
+"""Concatenation by columns, sums and maxima of arrays: how layers with several inputs join them. Rows by number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 
 class ConcatenateOps(KernelOps):
-    """`add`, `maximum` and `concatenate` of `gcnbatch.backends.ops.Ops` (dense/NAME.cu)."""
+    """`add`, `maximum`, `take` and `concatenate` of `gcnbatch.backends.ops.Ops` (dense/NAME.cu)."""
 
     def add(self, a: DeviceArray, b: DeviceArray) -> DeviceArray:
         y = self.device.empty(a.shape)
@@ -28,6 +28,12 @@ class ConcatenateOps(KernelOps):
         launch = elementwise(dy.size, per_thread=4)
         self.device.launch("maximum_backward", launch, da=da, db=db, dy=dy, a=a, b=b, n=dy.size)
         return da, db
+
+    def take(self, x: DeviceArray, rows: DeviceArray) -> DeviceArray:
+        (M,), P = rows.shape, x.shape[1]
+        y = self.device.empty((M, P))
+        self.device.launch("take_rows", row_tiles(M, P), y=y, x=x, rows=rows, M=M, P=P)
+        return y
 
     def concatenate(self, parts: Sequence[DeviceArray]) -> DeviceArray:
         N, widths = parts[0].shape[0], [part.shape[1] for part in parts]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcnbatch import philox
 from gcnbatch.backends.cuda.ops.common import KernelOps
+from gcnbatch.backends.cuda.ops.relu_dropout import drawing
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.ops import DropoutKey
@@ -23,13 +23,7 @@ class DropoutOps(KernelOps):
             mask=mask,
             x=x,
             n=x.size,
-            first=key.first,
-            seed=key.seed,
-            purpose=philox.purpose_key(key.purpose),
-            epoch=key.epoch,
-            step=key.step,
-            threshold=int(rate * 2**32),
-            scale=1 / (1 - rate),
+            **drawing(rate, key),
         )
         return y, mask
 

@@ -11,7 +11,7 @@ from gcnbatch import philox
 from gcnbatch.backends.cuda.ops.common import KernelOps
 from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.ops import DropoutKey
+from gcnbatch.backends.ops import DropoutKey, Reader
 
 PHILOX_ELEMENTS = 8  # of one block of random bits, which share a byte of `Kept`
 
@@ -31,30 +31,41 @@ class Kept(NamedTuple):
 ALL_KEPT = MappingProxyType({"bits": None, "first": 0, "scale": 1.0})
 
 
+def drawing(rate: float, key: DropoutKey) -> dict[str, Any]:
+    """Return the arguments of kernels that draw a dropout mask."""
+    return {
+        "first": key.first,
+        "seed": key.seed,
+        "purpose": philox.purpose_key(key.purpose),
+        "epoch": key.epoch,
+        "step": key.step,
+        "threshold": int(rate * 2**32),
+        "scale": 1 / (1 - rate),
+    }
+
+
 class ReluDropoutOps(KernelOps):
     """`relu_dropout` of `gcnbatch.backends.ops.Ops` and its gradient."""
 
     def relu_dropout(
-        self, x: DeviceArray, rate: float, key: DropoutKey, out: DeviceArray | None = None
-    ) -> tuple[DeviceArray, Kept]:
-        y, skipped, scale = self.or_empty(out, x.shape), key.first % PHILOX_ELEMENTS, 1 / (1 - rate)
-        kept = self.device.empty((ceil_div(x.size + skipped, PHILOX_ELEMENTS) if x.size else 0,), np.uint8)
-        self.device.launch(
-            "relu_dropout_forward",
-            elementwise(x.size + skipped if x.size else 0, per_thread=PHILOX_ELEMENTS),
-            y=y,
-            kept=kept,
-            x=x,
-            n=x.size,
-            first=key.first,
-            seed=key.seed,
-            purpose=philox.purpose_key(key.purpose),
-            epoch=key.epoch,
-            step=key.step,
-            threshold=int(rate * 2**32),
-            scale=scale,
-        )
-        return y, Kept(kept, skipped, scale)
+        self,
+        x: DeviceArray,
+        rate: float,
+        key: DropoutKey,
+        out: DeviceArray | None = None,
+        reader: Reader | None = None,
+    ) -> tuple[Any, Kept]:
+        y, kept = self.or_empty(out, x.shape), self.kept_of(x, rate, key)
+        n = x.size + kept.first if x.size else 0
+        arguments = {"y": y, "kept": kept.bits, "x": x, "n": x.size, **drawing(rate, key)}
+        self.device.launch("relu_dropout_forward", elementwise(n, per_thread=PHILOX_ELEMENTS), **arguments)
+        return y, kept
+
+    def kept_of(self, x: DeviceArray, rate: float, key: DropoutKey) -> Kept:
+        """Return `Kept` for these elements, with bits that are not set yet."""
+        skipped = key.first % PHILOX_ELEMENTS
+        nbytes = ceil_div(x.size + skipped, PHILOX_ELEMENTS) if x.size else 0
+        return Kept(self.device.empty((nbytes,), np.uint8), skipped, 1 / (1 - rate))
 
     def relu_dropout_backward(self, dy: DeviceArray, kept: Kept, out: DeviceArray | None = None) -> DeviceArray:
         dx = self.or_empty(out, dy.shape)

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, Protocol
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
+from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
@@ -56,10 +58,7 @@ class DeviceDistributedOps:
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
         (n, width), device, halo = h.shape, self._device, adjacency.exchanged
-        both, packed = device.empty((n + halo.n_received, width)), device.empty((halo.n_sent, width))
-        if halo.n_sent:
-            launch = row_tiles(halo.n_sent, width)
-            device.launch("halo_pack", launch, packed=packed, x=h, rows=halo.rows, n_rows=halo.n_sent, P=width)
+        both, packed = device.empty((n + halo.n_received, width)), self._local.take(h, halo.rows)
         self._ranks.exchange(halo.sent_parts(packed), halo.received, both.view(n * width, (halo.n_received, width)))
         device.copy(h, both.view(0, h.shape))
         return self._local.spmm(adjacency, both, zeros)
@@ -78,6 +77,17 @@ class DeviceDistributedOps:
                 about = {"x": own, "share": share, "rows": rows, "n_rows": count, "P": width}
                 self._device.launch("halo_add", row_tiles(count, width), **about)
         return own
+
+    def relu_dropout(
+        self,
+        x: DeviceArray,
+        rate: float,
+        key: DropoutKey,
+        out: DeviceArray | None = None,
+        reader: Reader | None = None,
+    ) -> tuple[DeviceArray, Kept]:
+        """As of `local`, but dense: other ranks read these rows, too."""
+        return self._local.relu_dropout(x, rate, key, out)
 
     # -------------------------------------------------------------------------------------------- batch norm
 

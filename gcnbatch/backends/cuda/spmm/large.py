@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.ops.relu_dropout import Kept, drawing
 from gcnbatch.backends.cuda.runtime.launch import (
     BLOCK_THREADS,
     WARP_BITS,
@@ -28,6 +29,8 @@ from gcnbatch.backends.cuda.spmm.pieces import STEP, Large, Pieces, Scales
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.batches.batch import DeviceCsr
     from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+    from gcnbatch.backends.ops import DropoutKey
 
 THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
 COMPRESSED_THREADS: int = declared("spmm/compressed.cu").constant("COMPRESSED_THREADS")
@@ -37,6 +40,22 @@ ROW_BYTES: int = declared("spmm/compressed.cu").constant("ROW_BYTES")
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
+
+
+class CompressedRows(NamedTuple):
+    """A dense operand (n_rows, width) without its zeros, scaled by the columns of the matrix that multiplies it.
+
+    Parameters
+    ----------
+    rows : uint8, (n_rows, ROW_BYTES)
+    unfit : int32, (1,)
+        Number of sampled rows that are too long for a narrow copy.
+    shape : (n_rows, width)
+    """
+
+    rows: DeviceArray
+    unfit: DeviceArray
+    shape: tuple[int, int]
 
 
 class LargeGeometry(NamedTuple):
@@ -120,6 +139,11 @@ def is_compressed(width: int, zeros: float, scales: Scales | None) -> bool:
     return scales is not None and 2 * 4 * width >= 3 * CHUNK and 4 * (1 - zeros) * width <= 3 * CAPACITY
 
 
+def reads_activations(large: Large, width: int, zeros: float, first: int) -> bool:
+    """Return whether a matrix reads the compressed output of ReLU and dropout, whose first element has this number."""
+    return width <= MOST_COLUMNS and width % 8 == first % 8 == 0 and is_compressed(width, zeros, large.scales)
+
+
 def much_read(uses: NDArray[Any], cache_bytes: int) -> NDArray[np.uint8] | None:
     """Return which rows of a dense operand L2 should keep, by the entries that read each; None if slices fit L2.
 
@@ -170,7 +194,7 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
             width=min(product.width - start, MOST_COLUMNS),
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
-            _multiply_compressed(device, part, large.pieces, large.scales)
+            multiply_compressed(device, part, _compress(device, part, large.scales), large)
         else:
             _multiply(device, part, *large)
 
@@ -214,23 +238,61 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     _reduce(device, pieces, results)
 
 
-def _multiply_compressed(device: Device, product: Product, pieces: Pieces, scales: Scales) -> None:
-    matrix, width, warps = product.matrix, product.width, COMPRESSED_THREADS // 32
-    rows = device.empty((matrix.n_cols, ROW_BYTES), np.uint8)
+def compress_relu_dropout(
+    device: Device, x: DeviceArray, kept: Kept, large: Large, rate: float, key: DropoutKey
+) -> CompressedRows:
+    """Compress dropout of ReLU of X as the operand of a matrix, and write the bits of `kept`.
+
+    X has at most `MOST_COLUMNS` columns, and `key.first` is, like their number, a multiple of 8.
+    """
+    (n_rows, width), scales = x.shape, large.scales
+    assert scales is not None
+    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), (n_rows, width))
+    device.launch(
+        "spmm_compress_relu_dropout",
+        Launch((ceil_div(n_rows, 2 * COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
+        rows=found.rows,
+        unfit=found.unfit,
+        kept=kept.bits,
+        x=x,
+        column_scale=scales.columns,
+        n_rows=n_rows,
+        width=width,
+        **drawing(rate, key),
+    )
+    return found
+
+
+def _compress(device: Device, product: Product, scales: Scales) -> CompressedRows:
+    n_rows, width = product.matrix.n_cols, product.width
+    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), (n_rows, width))
     device.launch(
         "spmm_compress",
-        Launch((ceil_div(matrix.n_cols, warps), 1, 1), (COMPRESSED_THREADS, 1, 1)),
-        rows=rows,
+        Launch((ceil_div(n_rows, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
+        rows=found.rows,
+        unfit=found.unfit,
         x=product.dense,
-        scale=scales.columns,
+        column_scale=scales.columns,
         x_first=product.dense_first,
         x_stride=product.dense_stride,
-        n_rows=matrix.n_cols,
+        n_rows=n_rows,
         width=width,
     )
-    results = _results(device, product, pieces, scales, MOST_COLUMNS)
-    launch = Launch((ceil_div(pieces.target.size, warps), 1, 1), (COMPRESSED_THREADS, 1, 1))
-    arguments = {"results": results, "pieces": _pieces(product, pieces), "rows": rows}
+    return found
+
+
+def multiply_compressed(device: Device, product: Product, dense: CompressedRows, large: Large) -> None:
+    """Launch ``out = A dense`` for an unweighted matrix; `product.dense` is not read."""
+    pieces = large.pieces
+    results = _results(device, product, pieces, large.scales, MOST_COLUMNS)
+    launch = Launch((ceil_div(pieces.target.size, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1))
+    arguments = {
+        "results": results,
+        "pieces": _pieces(product, pieces),
+        "rows": dense.rows,
+        "unfit": dense.unfit,
+        "n_operand_rows": dense.shape[0],
+    }
     device.launch("spmm_compressed", launch, **arguments)
     _reduce(device, pieces, results)
 

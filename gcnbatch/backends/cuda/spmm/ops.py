@@ -9,6 +9,8 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry as geometry_sparse
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.spmm.large import CompressedRows
+from gcnbatch.backends.cuda.spmm.pieces import Large
 from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
@@ -35,11 +37,18 @@ class SparseOps:
         self.device = device
         self._kernel = spmm_kernel(kernel)
 
-    def spmm(self, adjacency: Any, h: DeviceArray, zeros: float = 0.0) -> DeviceArray:
+    def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> DeviceArray:
         width = h.shape[1] // adjacency.n_channels
         y = self.device.empty((adjacency.layout.n_nodes, width))
         self._product(y, h, adjacency.forward, adjacency, 1, width, zeros)
         return y
+
+    def large_of(self, adjacency: Any) -> Large | None:
+        """Return the pieces that `spmm` with this adjacency multiplies by; None if another kernel runs."""
+        return self._large(adjacency.forward) if isinstance(adjacency, DeviceAdjacency) else None
+
+    def _large(self, matrix: Any) -> Large | None:
+        return getattr(matrix, "large", None) if self._kernel.pieces else None
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         width = dy.shape[1]
@@ -94,7 +103,7 @@ class SparseOps:
     def _product(
         self,
         out: DeviceArray,
-        dense: DeviceArray,
+        dense: DeviceArray | CompressedRows,
         matrix: Csr,
         found: DeviceAdjacency,
         per_node: int,
@@ -102,9 +111,14 @@ class SparseOps:
         zeros: float,
     ) -> None:
         n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
-        product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
-        large = getattr(matrix, "large", None)
-        if large is not None and self._kernel.pieces:
+        place = (0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
+        large = self._large(matrix)
+        if isinstance(dense, CompressedRows):
+            assert large is not None, "rows are compressed for its product"
+            spmm_large.multiply_compressed(self.device, Product(out, dense.rows, matrix, *place), dense, large)
+            return
+        product = Product(out, dense, matrix, *place)
+        if large is not None:
             spmm_large.multiply(self.device, product, large, zeros)
             return
         blocks = Blocks(found.node_ptr, found.layout, per_node)

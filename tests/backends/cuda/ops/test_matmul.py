@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.matmul import (
     BLOCKS_AT_ONCE,
     ROWS_AT_ONCE,
@@ -24,6 +27,7 @@ from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.errors import InputError
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.ops.recorder import CHIPS, H200, NARROW, ROWS, Recorder, covers, of, quickly
+from tests.ops.test_dropout import KEY
 
 ALL_TILES = [tile for tiles in TILES.values() for tile in tiles]
 PRECISIONS = st.sampled_from(["fp32", "tf32"])
@@ -175,3 +179,26 @@ def test_the_fused_backward_launch_has_blocks_for_every_gradient(
 def test_large_and_tensor_core_products_launch_each_gradient_separately() -> None:
     assert backward_geometry(1850, 512, 512, H200, need_dx=True) is None
     assert backward_geometry(950, 64, 64, H200, need_dx=True, precision="tf32") is None
+
+
+BEFORE_RELU = [(950, 64, 64), (257, 31, 40), (4100, 31, 33), (3000, 100, 64), (5000, 129, 70), (16_800, 125, 127)]
+
+
+def test_gradients_before_relu_and_dropout_are_tested_in_every_tile() -> None:
+    reached = {product_geometry(*size, H200, precision).tile for size in BEFORE_RELU for precision in ("fp32", "tf32")}
+    assert reached == {tile.name for tile in ALL_TILES}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize(("N", "F", "P"), BEFORE_RELU)
+def test_a_gradient_before_relu_and_dropout_has_the_bits_of_two_operations(precision, N, F, P) -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    device: Any = open_backend("batched").device
+    ops, rng = BatchedOps(device, precision, "auto"), np.random.default_rng(0)
+    x, dy, w = (device.upload(rng.normal(size=shape).astype(np.float32)) for shape in ((N, F), (N, P), (F, P)))
+    for first in (0, 13):
+        _, kept = ops.relu_dropout(x, 0.5, KEY._replace(first=first))
+        expected = ops.relu_dropout_backward(ops.matmul_dx(dy, w), kept)
+        np.testing.assert_array_equal(device.download(ops.matmul_dx(dy, w, None, kept)), device.download(expected))

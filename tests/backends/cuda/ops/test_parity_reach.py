@@ -21,7 +21,7 @@ from tests.ops.parity import evaluate
 
 SOURCES = package_sources()
 DENSE_NAMES = ("matmul", "sparse_matmul", "bias", "batch_norm", "relu", "dropout", "loss", "optimizer")
-DENSE_NAMES += ("add", "concatenate", "layer_norm", "maximum", "relu_dropout")
+DENSE_NAMES += ("add", "concatenate", "layer_norm", "maximum", "relu_dropout", "take")
 DENSE_FILES = {"graph/readout.cu", "graph/join.cu", "spmm/sddmm.cu", *(f"dense/{name}.cu" for name in DENSE_NAMES)}
 CHANNELS = next(case for case in CASES if case.name == "four channels")
 B, C = len(CHANNELS.sizes), CHANNELS.C

@@ -12,9 +12,12 @@ from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.ops import Reader
 from gcnbatch.data.graph_part import read_part
 from gcnbatch.data.store import Dataset
 from tests.backends.cuda.ops.recorder import Recorder, of
+from tests.backends.cuda.spmm.test_compressed import MANY, N_COLUMNS, square
+from tests.ops.test_dropout import KEY
 from tests.ranks.test_large_graph import write_one_graph
 from tests.ranks.threads import on_ranks
 
@@ -124,6 +127,12 @@ def test_a_loss_adds_both_numbers_of_the_ranks_at_once(device: Machine, loss: st
     assert (total.ptr, weight.ptr) == (both.ptr, both.ptr + 4)
 
 
+def test_activations_that_other_ranks_read_are_dense(device: Machine) -> None:
+    (x,), reader = of(device, (N_COLUMNS, 128)), Reader(square(np.random.default_rng(0)), MANY)
+    h, _ = ops_on(device).relu_dropout(x, 0.5, KEY, out=x, reader=reader)
+    assert (h, device.entries) == (x, ["relu_dropout_forward"])
+
+
 def test_a_product_sends_rows_receives_its_halo_and_adds_what_others_computed(device: Machine, tmp_path) -> None:
     path = write_one_graph(tmp_path / "set.h5", n_channels=2)
     with Dataset(path) as dataset:
@@ -136,12 +145,12 @@ def test_a_product_sends_rows_receives_its_halo_and_adds_what_others_computed(de
     ops, (h,) = ops_on(device), of(device, (n, 2 * 8))
     y = ops.spmm(batch.adjacency, h)
     assert y.shape == (n, 8)
-    assert device.entries[:3] == ["halo_pack", "exchange", "copy"]
+    assert device.entries[:3] == ["take_rows", "exchange", "copy"]
     packed, exchanged, copied, product = (about for _, _, about in device.launched)
-    assert (packed["n_rows"], packed["P"], packed["rows"].size) == (sent, 16, sent)
+    assert (packed["M"], packed["P"], packed["rows"].size) == (sent, 16, sent)
     assert exchanged["rows"] == [0, received]
     assert [part.shape for part in exchanged["parts"]] == [(0, 16), (sent, 16)]
-    assert exchanged["parts"][1].ptr == packed["packed"].ptr
+    assert exchanged["parts"][1].ptr == packed["y"].ptr
     assert exchanged["out"].ptr == copied["out"].ptr + 4 * n * 16 == product["dense"].ptr + 4 * n * 16
     assert product["n_rows"] == n
     device.launched.clear()

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.cuda.batches.batch import DeviceCsr
+from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm.kernels import Product
-from gcnbatch.backends.cuda.spmm.large import mark, much_read
+from gcnbatch.backends.cuda.spmm.large import CompressedRows, mark, much_read
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
+from gcnbatch.backends.ops import Reader
 from gcnbatch.data.sparse import Csr
 from tests.backends.cuda.ops.recorder import Recorder
 from tests.backends.cuda.spmm.test_large import assert_agrees, skewed
+from tests.ops.test_dropout import KEY
 
 N_ROWS, N_COLUMNS, MANY = 130, 257, 0.75  # the share of zeros that products are told
 
@@ -26,6 +29,9 @@ class Chip(Recorder):
 
     def upload(self, host: np.ndarray) -> Any:
         return self.empty(host.shape, host.dtype)
+
+    def zeros(self, shape: Any, dtype: Any) -> Any:
+        return self.empty((shape,), dtype)
 
 
 def scaled_matrix(rng: np.random.Generator, longest: int = 5_000) -> tuple[Csr, Csr, DeviceCsr]:
@@ -50,8 +56,8 @@ def multiply(device: Any, held: Any, x: Any, width: int, zeros: float = MANY) ->
     ("width", "zeros", "scaled", "compressed"),
     [
         (128, 0.75, True, 1),
-        (128, 0.69, True, 1),
-        (128, 0.67, True, 0),  # too many elements for one copy
+        (128, 0.66, True, 1),
+        (128, 0.65, True, 0),  # too many elements for one copy
         (96, 0.75, True, 1),
         (95, 0.75, True, 0),
         (128, 0.75, False, 0),
@@ -123,6 +129,67 @@ def test_any_value_reaches_its_neighbours_alone(value: float) -> None:
     with np.errstate(under="ignore"):
         expected[uses > 0, 77] = np.float32(value) * uses[uses > 0].astype(np.float32)
     np.testing.assert_array_equal(got, expected)
+
+
+def square(rng: np.random.Generator) -> DeviceAdjacency:
+    """Return one graph of `N_COLUMNS` nodes, unweighted with scales, as a batch on the host."""
+    matrix = skewed(rng, N_COLUMNS, N_COLUMNS, 5_000)
+    scale = rng.uniform(0.1, 1, N_COLUMNS).astype(np.float32)
+    large = Large(cut_rows(matrix.indptr), Scales(scale, scale))
+    held = DeviceCsr(matrix.indptr, matrix.indices, np.zeros(0, np.float32), N_COLUMNS, None, large)
+    return DeviceAdjacency(held, held, 1, np.array([0, N_COLUMNS], np.int32), GraphLayout(np.array([0, N_COLUMNS])))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "width", "first", "zeros", "compressed"),
+    [
+        ("auto", 128, 8, MANY, True),
+        ("csr", 104, 0, MANY, True),
+        ("naive", 128, 0, MANY, False),
+        ("auto", 128, 4, MANY, False),  # its random bits begin within a block
+        ("auto", 100, 0, MANY, False),
+        ("auto", 136, 0, MANY, False),
+        ("auto", 128, 0, 0.5, False),
+    ],
+)
+def test_activations_that_one_product_reads_are_compressed(kernel, width, first, zeros, compressed) -> None:
+    device: Any = Chip()
+    ops, graphs = BatchedOps(device, "fp32", kernel), square(np.random.default_rng(0)).map(device.upload)
+    x = device.empty((N_COLUMNS, width))
+    h, kept = ops.relu_dropout(x, 0.5, KEY._replace(first=first), out=x, reader=Reader(graphs, zeros))
+    assert kept.bits.size == -(-(N_COLUMNS * width + first % 8) // 8)
+    assert device.entries == ["spmm_compress_relu_dropout" if compressed else "relu_dropout_forward"]
+    y = ops.spmm(graphs, h, zeros)
+    assert y.shape == (N_COLUMNS, width)
+    assert ("spmm_compressed" in device.entries) == (compressed or (kernel != "naive" and zeros == MANY))
+    assert "spmm_compress" not in device.entries or not compressed
+
+
+def test_activations_without_a_reader_are_dense() -> None:
+    device: Any = Chip()
+    x = device.empty((N_COLUMNS, 128))
+    h, _ = BatchedOps(device, "fp32", "auto").relu_dropout(x, 0.5, KEY, out=x)
+    assert h is x
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [104, 128])
+@pytest.mark.parametrize("rate", [0.0, 0.5, 0.9])
+def test_compressed_activations_give_the_bits_of_dense_ones(width: int, rate: float) -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    rng = np.random.default_rng(width)
+    backend: Any = open_backend("batched")
+    device, ops, key = backend.device, backend.ops, KEY._replace(first=2**33)
+    graphs = square(rng).map(device.upload)
+    x = rng.normal(size=(N_COLUMNS, width)).astype(np.float32)
+    dense, kept = ops.relu_dropout(device.upload(x), rate, key)
+    expected = ops.spmm(graphs, dense, MANY)
+    compressed, same = ops.relu_dropout(device.upload(x), rate, key, reader=Reader(graphs, MANY))
+    assert isinstance(compressed, CompressedRows)
+    np.testing.assert_array_equal(device.download(ops.spmm(graphs, compressed, MANY)), device.download(expected))
+    np.testing.assert_array_equal(device.download(same.bits), device.download(kept.bits))
+    assert same[1:] == kept[1:]
 
 
 def test_rows_that_most_entries_read_are_marked_where_no_slice_of_all_fits_l2() -> None:
