@@ -12,6 +12,7 @@ from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
 from gcnbatch.backends.cuda.fused.shared.arena import Arena, Region
+from gcnbatch.backends.cuda.fused.shared.epoch import Rates
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
 from gcnbatch.data.graphs import Int64
@@ -63,7 +64,7 @@ class Member(FusedState):
             for name, array in self._arrays().items()
         }
 
-    def rates(self, epoch: MemberEpoch) -> NDArray[np.float32]:
+    def rates(self, epoch: MemberEpoch) -> Rates:
         """Return the rates of an epoch, whose step `first` is the member's next update."""
         return rates_of_steps(self._task.train, self._updates, len(epoch.batches), epoch.first, epoch.learning_rate)
 
@@ -155,7 +156,7 @@ class FusedCohort:
         totals = self._members[0].model.totals
         found = self._arena.fetch(totals)
         self._arena.fill(totals, np.zeros_like(found))
-        return [(float(loss), float(weight)) for loss, weight in found]
+        return [(loss, weight) for loss, weight in found.tolist()]
 
     def predict(
         self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None

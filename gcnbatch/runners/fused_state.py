@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.fused.shared.epoch import Rates
 from gcnbatch.backends.cuda.fused.shared.model import VALUES, DeviceModel, UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.copies import aligned
 from gcnbatch.backends.ops import Array
@@ -84,13 +85,9 @@ def state_bytes(layout: ParameterLayout, train: TrainConfig, loss_weights: int) 
     return sum(aligned(4 * count) for count in floats) + aligned(2 * 8) + aligned(VALUES.size)
 
 
-def rates_of_steps(
-    train: TrainConfig, updates: int, steps: int, first: int, learning_rate: float
-) -> NDArray[np.float32]:
-    """Return learning rate and Adam's bias corrections per step, (steps, 3); step `first` follows `updates` updates."""
-    rates = np.empty((steps, 3), np.float32)
-    rates[:, 0], rates[:, 1:] = learning_rate, _corrections(train.beta1, train.beta2, updates + 1 - first, steps)
-    return rates
+def rates_of_steps(train: TrainConfig, updates: int, steps: int, first: int, learning_rate: float) -> Rates:
+    """Return the learning rate and Adam's bias corrections of each step; step `first` follows `updates` updates."""
+    return Rates(learning_rate, _corrections(train.beta1, train.beta2, updates + 1 - first, steps))
 
 
 @lru_cache(maxsize=8)  # most members of a cohort have the same

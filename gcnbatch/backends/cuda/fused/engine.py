@@ -15,6 +15,7 @@ from gcnbatch.backends.cuda.fused.forms import most_nodes
 from gcnbatch.backends.cuda.fused.prediction_batches import PredictionBatches, upload_batches
 from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
+from gcnbatch.backends.cuda.fused.shared.epoch import BegunEpoch, Rates
 from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
@@ -52,15 +53,14 @@ class EngineEpoch(NamedTuple):
     epoch : int
         Its number, which keys dropout.
     batches : list of int64
-    rates : float32, (steps, 3)
-        Each step's learning rate, and Adam's corrections 1 / (1 - beta^t) of both moments.
+    rates : Rates
     first : int
         The first step to run.
     """
 
     epoch: int
     batches: Sequence[Int64]
-    rates: NDArray[np.float32]
+    rates: Rates
     first: int
 
 
@@ -214,8 +214,8 @@ class FusedEngine:
         packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
         running = [(member, one) for member, one in enumerate(epochs) if one]
         now = min(one.first for _, one in running)
-        for member, one in running:
-            held.at.plan.begin(packed[member], now, one.first, len(one.batches), one.epoch, one.rates)
+        begun = {member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates) for member, one in running}
+        held.at.plan.begin(packed, now, begun)
         held.launch_for(tuple(member for member, _ in running))
         held.at.begin_epoch(packed)
         self._run([*self._packing(held.at), held.at.stage()])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared.arena import arena_of
+from gcnbatch.backends.cuda.fused.shared.epoch import BegunEpoch, Rates
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.device import Device
 
@@ -71,9 +72,10 @@ def upload_batches(
     weights_of: Callable[[int, Int64], NDArray[np.float32]] = lambda member, graphs: np.zeros(1, np.float32),
 ) -> None:
     """Upload an epoch of one step of each member that has graphs; `weights_of` are the label weights of its step."""
-    packed = np.zeros((len(rows), *at.plan.array.shape), np.int32)
+    packed, begun = np.zeros((len(rows), *at.plan.array.shape), np.int32), dict[int, BegunEpoch]()
     for member, (own, plan) in enumerate(zip(rows, plans, strict=True)):
         if own is not None and plan is not None:
             at.pack_plan(packed[member], plan, weights_of(member, own))
-            at.plan.begin(packed[member], 0, 0, 1, 0, np.zeros((1, 3), np.float32))
+            begun[member] = BegunEpoch(0, 1, 0, Rates(0.0, np.zeros((1, 2), np.float32)))
+    at.plan.begin(packed, 0, begun)
     at.begin_epoch(packed)

@@ -22,7 +22,7 @@ from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared import data
-from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.epoch import Rates, StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
@@ -314,7 +314,7 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     first, second, rates = (
         list(np.arange(16).reshape(2, 8)),
         list(np.arange(16, 32).reshape(2, 8)),
-        np.ones((2, 3), np.float32),
+        Rates(1.0, np.ones((2, 2), np.float32)),
     )
     uploads = []
     for batches, expected in ((first, None), (second, second), (second, first), (second, None)):
@@ -348,7 +348,7 @@ def test_an_epoch_expected_after_the_last_step_is_uploaded_before_it_begins(
     )
     rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
     fused = engine.FusedEngine(at._cohort, rule, (Narrow,), Wide)
-    batches, rates = list(np.arange(16).reshape(2, 8)), np.ones((2, 3), np.float32)
+    batches, rates = list(np.arange(16).reshape(2, 8)), Rates(1.0, np.ones((2, 2), np.float32))
 
     def begin() -> None:
         fused.begin_epoch([engine.EngineEpoch(3, batches, rates, 0)])
@@ -427,7 +427,7 @@ def test_prediction_weights_are_packed_again_after_every_change(
     assert folds()
     fused.gradients(graphs, device.empty(2, np.float64))  # changes the running statistics
     assert folds()
-    fused.begin_epoch([engine.EngineEpoch(0, [graphs], np.ones((1, 3), np.float32), 0)])
+    fused.begin_epoch([engine.EngineEpoch(0, [graphs], Rates(1.0, np.ones((1, 2), np.float32)), 0)])
     assert not folds()
     launched.clear()
     fused.step()

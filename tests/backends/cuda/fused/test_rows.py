@@ -6,7 +6,7 @@ import numpy as np
 
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.shared.arena import Measured
-from gcnbatch.backends.cuda.fused.shared.epoch import PROGRESS, RATE, StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.epoch import PROGRESS, RATE, BegunEpoch, StagedEpoch
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.runners.fused_state import rates_of_steps
@@ -36,12 +36,30 @@ def test_wide_chunks_cover_rows_and_columns() -> None:
 
 def test_an_epoch_begins_with_its_steps_and_rates() -> None:
     plan = StagedEpoch(Measured(1), steps=3, graphs=5)
-    host = np.full(plan.array.size, -1, np.int32)
-    rates = rates_of_steps(TrainConfig(beta1=0.9, beta2=0.99), updates=0, steps=2, first=0, learning_rate=0.5)
-    plan.begin(host, now=1, first=1, end=2, epoch=7, rates=rates)
+    host = np.full((3, plan.array.size), -1, np.int32)
+    train = TrainConfig(beta1=0.9, beta2=0.99)
+    members = {
+        member: BegunEpoch(
+            1, 2 + member, 7 + member, rates_of_steps(train, updates=member, steps=2, first=0, learning_rate=rate)
+        )
+        for member, rate in ((0, 0.5), (2, 0.25))
+    }
+    plan.begin(host, 1, members)
     size = PROGRESS["FIELDS"]
-    expected = {"NEXT": 1, "N": 0, "B": 0, "STEP": 0, "FIRST": 1, "END": 2, "EPOCH": 7, "UNUSED": 0}
-    assert {name: int(host[at]) for name, at in PROGRESS.items() if at < size} == expected
-    first = host[size:][: RATE.size // 4].view(RATE.dtype)[0]
-    names = ("learning_rate", "correction1", "correction2")
-    np.testing.assert_allclose([first[name] for name in names], [0.5, 1 / (1 - 0.9), 1 / (1 - 0.99)], rtol=1e-5)
+    for member, rate in ((0, 0.5), (2, 0.25)):
+        expected = {
+            "NEXT": 1,
+            "N": 0,
+            "B": 0,
+            "STEP": 0,
+            "FIRST": 1,
+            "END": 2 + member,
+            "EPOCH": 7 + member,
+            "UNUSED": 0,
+        }
+        assert {name: int(host[member, at]) for name, at in PROGRESS.items() if at < size} == expected
+        first = host[member, size:][: RATE.size // 4].view(RATE.dtype)[0]
+        names, number = ("learning_rate", "correction1", "correction2"), 1 + member
+        wanted = [rate, 1 / (1 - 0.9**number), 1 / (1 - 0.99**number)]
+        np.testing.assert_allclose([first[name] for name in names], wanted, rtol=1e-5)
+    assert (host[1] == -1).all()  # a member that rests

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,29 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 
 PROGRESS = declared("fused/shared/fused.cuh").enum("Progress::Field")
 RATE = declared("dense/optimizer.cuh").layout("Rate")
+
+
+class Rates(NamedTuple):
+    """Numbers of the optimiser for the steps of an epoch.
+
+    Parameters
+    ----------
+    learning_rate : float
+    corrections : float32, (steps, 2)
+        Adam's 1 / (1 - beta^t) of both moments.
+    """
+
+    learning_rate: float
+    corrections: NDArray[np.float32]
+
+
+class BegunEpoch(NamedTuple):
+    """The first and end of the steps to run, the number of the epoch, and the rates of its steps."""
+
+    first: int
+    end: int
+    epoch: int
+    rates: Rates
 
 
 class StagedEpoch:
@@ -58,7 +82,7 @@ class StagedEpoch:
 
     def pack(self, host: NDArray[np.int32], plan: EpochPlan, weights: NDArray[np.float32]) -> None:
         """Write a plan to `host`, which has the length of `array`; `weights` (steps,) are those of the labels."""
-        self._part_of(host, "rates").view(RATE.dtype)["label_weight"][: len(weights)] = weights
+        host[self._slice("rates")].view(RATE.dtype)["label_weight"][: len(weights)] = weights
         arrays: dict[str, NDArray[Any]] = {
             "batch_ptr": plan.batch_ptr,
             "graphs": plan.graphs,
@@ -68,18 +92,27 @@ class StagedEpoch:
         for name, values in arrays.items():
             host[self._starts[name] : self._starts[name] + len(values)] = values
 
-    def begin(
-        self, host: NDArray[np.int32], now: int, first: int, end: int, epoch: int, rates: NDArray[np.float32]
-    ) -> None:
-        """Write to `host` the next step, the first and end of the steps to run, the epoch, and rates (steps, 3)."""
-        progress = self._part_of(host, "progress")
-        progress[:] = 0
-        for name, value in (("NEXT", now), ("FIRST", first), ("END", end), ("EPOCH", epoch)):
-            progress[PROGRESS[name]] = value
-        of_steps = self._part_of(host, "rates").view(RATE.dtype)[: len(rates)]
-        for name, values in zip(("learning_rate", "correction1", "correction2"), rates.T, strict=True):
-            of_steps[name] = values
+    def begin(self, host: NDArray[np.int32], now: int, members: Mapping[int, BegunEpoch]) -> None:
+        """Write to `host` (members, …) the next step `now` and, for some members, the rest of their epoch's begin."""
+        places, begun = list(members), list(members.values())
+        progress = np.zeros((len(begun), PROGRESS["FIELDS"]), np.int32)
+        progress[:, PROGRESS["NEXT"]] = now
+        for name, values in (
+            ("FIRST", [one.first for one in begun]),
+            ("END", [one.end for one in begun]),
+            ("EPOCH", [one.epoch for one in begun]),
+        ):
+            progress[:, PROGRESS[name]] = values
+        host[places, self._slice("progress")] = progress
+        of_steps = host[:, self._slice("rates")].view(RATE.dtype)
+        of_steps["learning_rate"][places] = np.array([one.rates.learning_rate for one in begun])[:, np.newaxis]
+        groups: dict[int, list[int]] = {}
+        for place, one in members.items():
+            groups.setdefault(id(one.rates.corrections), []).append(place)
+        for of_group in groups.values():
+            corrections = members[of_group[0]].rates.corrections
+            for name, values in zip(("correction1", "correction2"), corrections.T, strict=True):
+                of_steps[name][of_group, : len(corrections)] = values
 
-    def _part_of(self, host: NDArray[np.int32], name: str) -> NDArray[np.int32]:
-        start = self._starts[name]
-        return host[start : start + self.views[name].size]
+    def _slice(self, name: str) -> slice:
+        return slice(self._starts[name], self._starts[name] + self.views[name].size)

@@ -15,6 +15,7 @@ from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.fp16.step import Fp16Workspace, padded
+from gcnbatch.backends.cuda.fused.shared.epoch import BegunEpoch, Rates
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.sources import declared
@@ -129,10 +130,10 @@ def test_weights_are_written_as_swizzled_panels(device: Any, F: int, P: int) -> 
 
 
 def begin_epoch(at: Fp16Workspace, plan: Any, epoch: int, rates: Array) -> None:
-    """Upload an epoch's plan, its rates and label weights, (steps, 4)."""
+    """Upload an epoch's plan, its rates and label weights, (steps, 4); the learning rate of the last step for all."""
     packed = np.zeros((1, *at.plan.array.shape), np.int32)
     at.pack_plan(packed[0], plan, rates[:, 3])
-    at.plan.begin(packed[0], 0, 0, plan.n_batches, epoch, rates[:, :3])
+    at.plan.begin(packed, 0, {0: BegunEpoch(0, plan.n_batches, epoch, Rates(rates[-1, 0], rates[:, 1:3]))})
     at.begin_epoch(packed)
 
 
