@@ -281,7 +281,7 @@ class FusedEngine:
     def _launch(self, steps: int) -> None:
         now = self._training[self._now]
         if steps not in now.graphs:
-            now.graphs[steps] = self._recorder.record(now.calls, steps, now.at.same_carveout)
+            now.graphs[steps] = self._recorder.record([now.calls], steps, now.at.same_carveout)
         now.graphs[steps].launch()
         self._keep_packed()
         self._queued -= steps

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 DEPENDENT_LAUNCH = (9, 0)  # first compute capability with programmatic dependent launch
 IN_GRAPHS = (12, 4)  # first CUDA version of the driver that captures it into graphs
+NON_BLOCKING, WITHOUT_TIMES = 1, 2  # flags of streams and events
 ALL_SHARED = 100  # carve-out: per cent of the largest shared memory of a multiprocessor
 
 
@@ -115,6 +117,51 @@ class Driver:
         return self.check(captured)
 
 
+class Branches:
+    """The streams on which the branches of a graph are captured; the first branch is on the device's stream.
+
+    Parameters
+    ----------
+    driver : Driver
+    number : int
+        Branches.
+
+    Raises
+    ------
+    MachineError
+        When the device fails or has no memory for a stream.
+    """
+
+    def __init__(self, driver: Driver, number: int) -> None:
+        self._driver, self._events = driver, list[Any]()
+        self.streams = [driver.stream]
+        for _ in range(number - 1):
+            self.streams.append(driver.check(driver.calls.cuStreamCreate(NON_BLOCKING)))
+
+    def fork(self) -> None:
+        """Let the other streams follow what is queued on the first."""
+        for stream in self.streams[1:]:
+            self._order(self.streams[0], stream)
+
+    def join(self) -> None:
+        """Let the first stream follow what is queued on the others."""
+        for stream in self.streams[1:]:
+            self._order(stream, self.streams[0])
+
+    def close(self) -> None:
+        """Destroy the streams after the capture. On a lost device this fails silently."""
+        for event in self._events:
+            self._driver.calls.cuEventDestroy(event)
+        for stream in self.streams[1:]:
+            self._driver.calls.cuStreamDestroy(stream)
+
+    def _order(self, first: Any, then: Any) -> None:
+        check, calls = self._driver.check, self._driver.calls
+        self._events.append(check(calls.cuEventCreate(WITHOUT_TIMES)))
+        check(calls.cuEventRecord(self._events[-1], first))
+        check(calls.cuStreamWaitEvent(then, self._events[-1], 0))
+
+
 class Graph:
     """A CUDA graph, ready to run with one launch.
 
@@ -194,8 +241,8 @@ class Recorder:
         known = loader.driver_cuda_version() >= IN_GRAPHS
         self._overlap = known and device.compute_capability >= DEPENDENT_LAUNCH
 
-    def record(self, calls: Sequence[Call], repeats: int, same_carveout: bool = False) -> Graph:
-        """Return a graph that runs these launches in order, `repeats` times.
+    def record(self, branches: Sequence[Sequence[Call]], repeats: int, same_carveout: bool = False) -> Graph:
+        """Return a graph that runs the launches of each branch in order, `repeats` times; branches run at once.
 
         With `same_carveout`, all kernels prefer the largest shared-memory carve-out. A kernel that needs it then does
         not wait until multiprocessors change their carve-out.
@@ -205,20 +252,29 @@ class Recorder:
         MachineError
             When the device fails or has no memory for kernels or graph.
         """
-        driver = self._driver
-        prepared = [self._prepare(call) for call in calls if call.launch.blocks]
+        driver, calls = self._driver, self._driver.calls
+        on = Branches(driver, len(branches))
+        prepared = [
+            [self._prepare(call, stream) for call in branch if call.launch.blocks]
+            for branch, stream in zip(branches, on.streams, strict=True)
+        ]
         if same_carveout:
-            which = driver.calls.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-            for each in prepared:
-                driver.check(driver.calls.cuFuncSetAttribute(each.function, which, ALL_SHARED))
+            which = calls.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            for each in chain(*prepared):
+                driver.check(calls.cuFuncSetAttribute(each.function, which, ALL_SHARED))
 
         def launch_all() -> None:
+            on.fork()
             for _ in range(repeats):
-                for each in prepared:
-                    driver.check(driver.calls.cuLaunchKernelEx(each.config, each.function, each.addresses, 0))
+                for each in chain(*prepared):
+                    driver.check(calls.cuLaunchKernelEx(each.config, each.function, each.addresses, 0))
+            on.join()
 
         self._device.synchronize()
-        return Graph(driver, driver.capture(launch_all), repeats * len(prepared))
+        try:
+            return Graph(driver, driver.capture(launch_all), repeats * sum(map(len, prepared)))
+        finally:
+            on.close()
 
     def clusters(self, name: str, launch: Launch) -> int:
         """Return how many clusters of a kernel are guaranteed to run at once; 0 if MPS may share the device.
@@ -240,9 +296,9 @@ class Recorder:
         config.sharedMemBytes = launch.shared
         return config
 
-    def _prepare(self, call: Call) -> Prepared:
+    def _prepare(self, call: Call, stream: Any) -> Prepared:
         calls, config = self._driver.calls, self._config(call.launch)
-        config.hStream = self._driver.stream
+        config.hStream = stream
         if self._overlap:
             attribute = calls.CUlaunchAttribute()
             attribute.id = calls.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION

@@ -150,10 +150,13 @@ def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedCohort:
         def close(self) -> None:
             launched.append(("closed", self.about[1]))
 
-    def record(calls: Any, steps: int, carveout: bool) -> Logged:
-        for call in calls:
-            assert entries[call.entry].pack(call.arguments)
-        (members,) = {call.launch.grid[2] for call in calls}
+    def record(branches: Any, steps: int, carveout: bool) -> Logged:
+        members = 0
+        for calls in branches:
+            for call in calls:
+                assert entries[call.entry].pack(call.arguments)
+            members += calls[0].launch.grid[2]
+            assert {call.launch.grid[2] for call in calls} == {calls[0].launch.grid[2]}
         return Logged(steps, members)
 
     monkeypatch.setattr(made._engine._recorder, "record", record)

@@ -56,9 +56,10 @@ def driver(opened: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def record(device: Device) -> Any:
+def record(device: Device, branches: int = 1) -> Any:
     arguments = {"n": 1, "y": device.empty(1), "x": device.empty(1), "rows": device.empty(1, "i4")}
-    return Recorder(device).record([Call("scale_forward", Launch((1, 1, 1), (32, 1, 1)), arguments)], repeats=2)
+    calls = [Call("scale_forward", Launch((1, 1, 1), (32, 1, 1)), arguments)]
+    return Recorder(device).record([calls] * branches, repeats=2)
 
 
 def test_a_graph_counts_its_launches(opened: Device, driver: Any) -> None:
@@ -77,6 +78,39 @@ def test_the_driver_finds_every_argument_at_its_address(opened: Device, driver: 
     y, x, rows, n = arguments[0]
     assert (x - y, rows - x, n) == (256, 256, 1)
     assert arguments == [[y, x, rows, n]] * 2
+
+
+def test_branches_of_a_graph_wait_for_its_begin_and_not_for_each_other(
+    opened: Device, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[tuple[Any, ...]] = []
+    made = iter(["side", "begin", "end"])
+
+    def offer(name: str, say: Any, *given_back: Any) -> None:
+        monkeypatch.setattr(
+            driver, name, lambda *given: (log.append((name, *say(*given))), (0, *given_back))[1], raising=False
+        )
+
+    for name in ("cuStreamCreate", "cuEventCreate"):
+        monkeypatch.setattr(driver, name, lambda flags: (0, next(made)), raising=False)
+    offer("cuEventRecord", lambda event, stream: (event, stream))
+    offer("cuStreamWaitEvent", lambda stream, event, flags: (stream, event))
+    offer("cuLaunchKernelEx", lambda config, *rest: (config.hStream,))
+    for name in ("cuEventDestroy", "cuStreamDestroy"):
+        offer(name, lambda what: (what,))
+    main = object()
+    monkeypatch.setattr(driver, "CUstream", lambda handle: main)
+    graph = record(opened, branches=2)
+    assert log == [
+        ("cuEventRecord", "begin", main),
+        ("cuStreamWaitEvent", "side", "begin"),
+        *[("cuLaunchKernelEx", main), ("cuLaunchKernelEx", "side")] * 2,
+        ("cuEventRecord", "end", "side"),
+        ("cuStreamWaitEvent", main, "end"),
+        *[("cuEventDestroy", "begin"), ("cuEventDestroy", "end"), ("cuStreamDestroy", "side")],
+    ]
+    graph.launch()
+    assert opened.launches == 4
 
 
 @pytest.mark.parametrize("step", ["cuModuleLoadData", "cuLaunchKernelEx", "cuGraphInstantiate"])

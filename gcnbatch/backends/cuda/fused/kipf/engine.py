@@ -170,7 +170,7 @@ class KipfEngine:
         for steps in STEPS_OF_A_GRAPH:
             while left >= steps:
                 if steps not in self._graphs:
-                    self._graphs[steps] = self._recorder.record(self._launches.step(), steps)
+                    self._graphs[steps] = self._recorder.record([self._launches.step()], steps)
                 self._graphs[steps].launch()
                 left -= steps
 
