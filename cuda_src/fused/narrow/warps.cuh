@@ -3,16 +3,16 @@
 //
 // Parameters, results and their bits are those of `forward_phase` and `backward_phase`. There, all warps of a block share a
 // tile and meet at four barriers: a tile is done early, as a model alone needs. Here, a team of one, two or four warps
-// gathers its 16 rows and multiplies them, and waits for no other team: more work is done at once, as a cohort needs. A block
-// has as many warps in a team as still give each of its tiles a team. Weights are in shared memory.
+// gathers its 16 rows and multiplies them, and waits for no other team: more work is done at once, as a cohort needs. Each size of
+// a team has a kernel; `narrow.geometry.warps_of_tile` chooses. Weights are in shared memory.
 //
 // A lane owns four columns, or eight, of every fourth row of the tile, or every eighth (`Team`). Sums have the order of
 // fused/narrow/tile.cuh: a product is the sum of SLICES slices, a sum over rows first adds rows r and r + 8, then r + 4, r + 2 and
 // r + 1. Products that it adds are rounded first: a multiply-add would have other bits.
 // Launch: 512 threads, members in z; the teams of all blocks of a member share its tiles. Batch 50 of 19 nodes, 60 tiles, on 132
-//   multiprocessors: 64 members have 2 blocks and teams of a warp, 16 members 8 blocks and teams of two. Batches with more tiles
-//   than partial sums run the phases of blocks.
-// Shared memory: dynamic; see `narrow.geometry.forward_of_warps`, which has room for both. Half a warp reads 64 bytes of a row of
+//   multiprocessors: 64 members have 2 blocks and teams of a warp, 16 members 8 blocks and teams of two. A batch has at most as many
+//   tiles as partial sums.
+// Shared memory: dynamic; see `narrow.geometry.forward_of_warps`. Half a warp reads 64 bytes of a row of
 //   weights, or 16 bytes of four rows of the tile, K + 4 floats apart: no bank conflicts.
 // Traffic and determinism: as the other phases.
 #pragma once
@@ -74,24 +74,10 @@ struct Team {
   }
 };
 
-// The warps of the largest teams of which a block has one for each of its tiles.
-__device__ __forceinline__ int warps_of_tile(int N, int blocks) {
-  const int tiles = ceil_div(ceil_div(N, TILE), blocks);
-  return tiles <= WARPS / 4 ? 4 : tiles <= WARPS / 2 ? 2 : 1;
-}
-
-// Call phase(Team<warps>()).
-template <class Phase>
-__device__ __forceinline__ void with_team(int warps, Phase phase) {
-  if (warps == 4) return phase(Team<4>());
-  if (warps == 2) return phase(Team<2>());
-  phase(Team<1>());
-}
-
-// The first row that this warp gathers, where block `block` of `blocks` has teams of `warps` warps.
-__device__ __forceinline__ int first_gathered(int block, int blocks, int warps) {
-  const int warp = threadIdx.x / 32, part = warp / warps * blocks + block;
-  return part * TILE + warp % warps * (TILE / warps);
+// The first row that this warp gathers in block `block` of `blocks`.
+template <class Team>
+__device__ __forceinline__ int first_gathered(int block, int blocks) {
+  return (Team::number() * blocks + block) * TILE + Team::warp() * Team::GATHERED;
 }
 
 // A lane's outputs of a tile: four columns of row Team::row(j) from column Team::column(h) on.
@@ -271,9 +257,16 @@ struct Activations {
   }
 };
 
+// Pairs of rows whose neighbours' Y and G a warp loads at once. With two, these GPUs have too few registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int PAIRS_OF_GRADIENTS = 1;
+#else
+constexpr int PAIRS_OF_GRADIENTS = 2;
+#endif
+
 // dY, recomputed from Y and G.
 struct Gradients {
-  static constexpr int PAIRS = 2;
+  static constexpr int PAIRS = PAIRS_OF_GRADIENTS;
   struct Neighbour {
     float4 y, g;
   };

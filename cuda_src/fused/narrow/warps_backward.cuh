@@ -20,7 +20,7 @@ __device__ __forceinline__ void backward_tiles(const NarrowBackwardParams& param
     const OwnArrays own(units);
     const int first = part * TILE, rows = min(TILE, N - first);
     if (part >= Team::TEAMS * params.dx_blocks)
-      entries.load(tiles + WARPS * TILE * STRIDE, Team::GATHERED, own(params.t_indptr), own(params.t_indices),
+      entries.load(tiles + Team::TEAMS * TILE * STRIDE, Team::GATHERED, own(params.t_indptr), own(params.t_indices),
                    own(params.t_values), first + Team::warp() * Team::GATHERED, N);
     gather_rows<Team>(entries, Gradients(of), [&](int row, int column, const float4& sum) {
       *reinterpret_cast<float4*>(tile + row * STRIDE + column) = sum;
@@ -77,6 +77,7 @@ __device__ __forceinline__ void copy_transposed_weights(float* to, const float* 
 }
 
 // Blocks that compute G_prev.
+template <class Team>
 __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && block * TILE >= N) return;     // makes room for the next kernel
@@ -88,10 +89,9 @@ __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams&
   const auto own = [&](auto* first) { return params.members.of_step(first); };
 
   // Kernels before the previous one wrote weights, batch and the previous layer's statistics.
-  const int warps = warps_of_tile(N, params.dx_blocks);
   EntriesOfWarp entries;
-  entries.load(tiles + WARPS * TILE * (GROUP + 4), TILE / warps, own(params.t_indptr), own(params.t_indices),
-               own(params.t_values), first_gathered(block, params.dx_blocks, warps), N);
+  entries.load(tiles + Team::TEAMS * TILE * (GROUP + 4), Team::GATHERED, own(params.t_indptr), own(params.t_indices),
+               own(params.t_values), first_gathered<Team>(block, params.dx_blocks), N);
   copy_transposed_weights(weights, own(params.packed));
   set_columns(prev, tiles, params.statistics_prev(), N, GROUP, false);
   wait_for_previous();
@@ -99,8 +99,7 @@ __device__ __forceinline__ void backward_dx_of_warps(const NarrowBackwardParams&
   set_backward(of, tiles, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
                params.members.of_step(params.sums), params.sums_in_use(N), N, GROUP);
   __syncthreads();  // weights and columns are filled
-  with_team(warps,
-            [&](auto team) { backward_tiles<decltype(team)>(params, of, prev, weights, tiles, entries, N, block); });
+  backward_tiles<Team>(params, of, prev, weights, tiles, entries, N, block);
 }
 
 }  // namespace fused

@@ -2,8 +2,8 @@
 //
 // Parameters, results and their bits are those of `backward_dw`. There, a block has a tile of a sum of dW' at a time, and 288 of
 // its threads multiply. Here, a group of four, eight or sixteen warps owns a sum and waits for no other: a block has as many
-// groups as sums. In small cohorts two or four blocks share the columns of a sum. Four warps load a tile, so a group loads one,
-// two or four at once, the next ones while it multiplies.
+// groups as sums, and each number of groups has a kernel. In small cohorts two or four blocks share the columns of a sum. Four
+// warps load a tile, so a group loads one, two or four at once, the next ones while it multiplies.
 // Launch: 512 threads, members in z; the groups of all blocks of a member share its sums. Eight sums: 64 members on 132
 //   multiprocessors have 2 blocks and groups of four warps, 16 members 8 blocks and groups of sixteen, four members 32 blocks.
 //   `dw_blocks` is at most `dw_sums`, or twice or four times as many. K is at most MOST_OF_WARPS.
@@ -209,28 +209,27 @@ __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams
   }
 }
 
-// Blocks that compute dW', with a group for each of their sums, if there are so many.
-template <class Shape>
+// Blocks that compute dW', with a group for each of their SUMS sums.
+template <class Shape, int SUMS>
 __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams& params, float4* shared4, int block) {
   const Shape shape(params);
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && block % params.dw_sums * TILE >= N) return;  // makes room for the next kernel
   const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
-  const int sums = ceil_div(params.dw_sums, params.dw_blocks);
-  if (sums == 1) return backward_dw_of_groups<GradientOfBlock>(params, shape, of, N, block);
-  if (sums == 2)
-    return backward_dw_of_groups<GradientOfGroup<WARPS / 2, rests_of<Shape>()>>(params, shape, of, N, block);
-  backward_dw_of_groups<GradientOfGroup<WARPS / 4, rests_of<Shape>()>>(params, shape, of, N, block);
+  if constexpr (SUMS == 1) {
+    backward_dw_of_groups<GradientOfBlock>(params, shape, of, N, block);
+  } else {
+    backward_dw_of_groups<GradientOfGroup<WARPS / SUMS, rests_of<Shape>()>>(params, shape, of, N, block);
+  }
 }
 
-template <class Shape>
+template <class Shape, class Team, int SUMS>
 __device__ __forceinline__ void backward_phase_of_warps(const NarrowBackwardParams& params, float4* shared4) {
   const int block = blockIdx.x;
-  if (params.members.of_step(params.size)[BatchSize::N] > params.parts * TILE)  // several tiles a part
-    return backward_phase<Shape>(params, shared4);
-  if (!Shape::IS_FIRST && block < params.dx_blocks) return backward_dx_of_warps(params, shared4, block);
-  backward_dw_of_warps<Shape>(params, shared4, Shape::IS_FIRST ? block : block - params.dx_blocks);
+  if constexpr (!Shape::IS_FIRST)
+    if (block < params.dx_blocks) return backward_dx_of_warps<Team>(params, shared4, block);
+  backward_dw_of_warps<Shape, SUMS>(params, shared4, Shape::IS_FIRST ? block : block - params.dx_blocks);
 }
 
 }  // namespace fused

@@ -49,17 +49,18 @@ __device__ __forceinline__ void forward_tiles(const NarrowForwardParams& params,
       constexpr int AT_ONCE = Team::GATHERED < 8 ? Team::GATHERED : 8;
 #pragma unroll 1
       for (int at = 0; at < Team::GATHERED; at += AT_ONCE) {
+        if (lane >= quads) break;
         float4 given[AT_ONCE];
 #pragma unroll
         for (int r = 0; r < AT_ONCE; ++r)
-          if (lane < quads) given[r] = reinterpret_cast<const float4*>(x + (at + r) * params.x_stride)[lane];
+          given[r] = reinterpret_cast<const float4*>(x + (at + r) * params.x_stride)[lane];
 #pragma unroll
         for (int r = 0; r < AT_ONCE; ++r)
-          if (lane < quads) reinterpret_cast<float4*>(tile + (own_row + at + r) * stride)[lane] = given[r];
+          reinterpret_cast<float4*>(tile + (own_row + at + r) * stride)[lane] = given[r];
       }
     } else {
       if (part >= Team::TEAMS * gridDim.x)
-        entries.load(tiles + WARPS * TILE * stride, Team::GATHERED, own(params.indptr), own(params.indices),
+        entries.load(tiles + Team::TEAMS * TILE * stride, Team::GATHERED, own(params.indptr), own(params.indices),
                      own(params.values), first + own_row, N);
       float* u = own(params.u) + static_cast<long long>(first) * K;
       const bool is_owner = lane < Team::GATHERED;
@@ -108,7 +109,7 @@ __device__ __forceinline__ void forward_tiles(const NarrowForwardParams& params,
   }
 }
 
-template <class Shape>
+template <class Shape, class Team>
 __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams& params, float4* shared4) {
   const Shape shape(params);
   const int K = shape.K, block = blockIdx.x;
@@ -119,21 +120,18 @@ __device__ __forceinline__ void forward_phase_of_warps(const NarrowForwardParams
 
   if (Shape::IS_FIRST) wait_for_previous();  // for the update, which writes weights and batch
   const int N = params.members.of_step(params.size)[BatchSize::N];
-  if (N > params.parts * TILE) return forward_phase<Shape>(params, shared4);  // several tiles a part
-  if (block > 0 && block * TILE >= N) return;                                 // makes room for the next kernel
+  if (block > 0 && block * TILE >= N) return;  // makes room for the next kernel
   copy_weights_of_warps(shared4, own(params.packed), K);
-  const int warps = warps_of_tile(N, gridDim.x);
   EntriesOfWarp entries = {};
   if (!Shape::IS_FIRST) {
-    entries.load(tiles + WARPS * TILE * stride_of_tile<Shape>(), TILE / warps, own(params.indptr), own(params.indices),
-                 own(params.values), first_gathered(block, gridDim.x, warps), N);
+    entries.load(tiles + Team::TEAMS * TILE * stride_of_tile<Shape>(), Team::GATHERED, own(params.indptr),
+                 own(params.indices), own(params.values), first_gathered<Team>(block, gridDim.x), N);
     wait_for_previous();
   }
   if (block * TILE >= N) return;
   if (!Shape::IS_FIRST) set_columns(columns, tiles, params.statistics_prev(), N, GROUP, block == 0);
   __syncthreads();  // weights and columns are filled
-  with_team(warps,
-            [&](auto team) { forward_tiles<decltype(team)>(params, shape, weights, columns, tiles, entries, N); });
+  forward_tiles<Team>(params, shape, weights, columns, tiles, entries, N);
 }
 
 }  // namespace fused

@@ -3,8 +3,8 @@
 // Parameters, results and their bits are those of `readout_phase_of_warps` (fused/narrow/readout.cuh). There, a block has a graph and
 // three barriers; here it has none. A lane owns columns 2 lane and 2 lane + 1 with the sums of all COLUMN_LANES lanes that own
 // a column there: rows r, r + 8, … add up to sum r % 8. The sums are then added as `warp_sum` adds lanes.
-// Launch: 512 threads, members in z; the warps of all blocks of a member share the partial sums over graphs. 64 members on 132
-//   multiprocessors, batch 50: 2 blocks a member. Shared memory: 14 KB, static.
+// Launch: 512 threads, members in z; the warps of all blocks of a member share its graphs, each of which has a partial sum. 64
+//   members on 132 multiprocessors, batch 50: 2 blocks a member. Shared memory: 14 KB, static.
 // Traffic: reads 8 N P, writes 4 N P bytes. Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
@@ -24,24 +24,48 @@ struct SumsOfLanes {
   }
 };
 
-// Call use(lane, row, y) for each row of a graph and two columns, rows of COLUMN_LANES lanes at a time.
-template <class Use>
-__device__ __forceinline__ void each_row(const float* pairs, int n, Use use) {
-#pragma unroll 1
-  for (int first = 0; first < n; first += COLUMN_LANES) {
-    float2 y[COLUMN_LANES];
+// COLUMN_LANES rows of a graph in two columns.
+struct RowPairs {
+  float2 y[COLUMN_LANES];
+
+  __device__ __forceinline__ void load(const float* pairs, int first, int n) {
 #pragma unroll
     for (int l = 0; l < COLUMN_LANES; ++l)
       y[l] = first + l < n ? *reinterpret_cast<const float2*>(pairs + (first + l) * GROUP) : make_float2(0.f, 0.f);
+  }
+  // Call use(lane, row, y) for the rows from `first` on.
+  template <class Use>
+  __device__ __forceinline__ void each(int first, int n, Use use) const {
 #pragma unroll
     for (int l = 0; l < COLUMN_LANES; ++l)
       if (first + l < n) use(l, first + l, y[l]);
   }
-}
+};
+
+// A graph of the batch, and the target of output `lane`.
+struct GraphOfWarp {
+  int begin, n;
+  float target;
+
+  __device__ __forceinline__ GraphOfWarp(const ReadoutParams& params, int b, int B) : begin(0), n(0), target(0.f) {
+    if (b >= B) return;
+    const int* node_ptr = params.members.of_step(params.node_ptr);
+    const int lane = threadIdx.x % 32;
+    begin = node_ptr[b], n = node_ptr[b + 1] - begin;
+    if (lane < params.K) target = params.members.of_step(params.targets)[b * params.K + lane];
+  }
+  // Rows of columns 2 lane and 2 lane + 1 of a (N, GROUP) matrix.
+  template <class T>
+  __device__ __forceinline__ T* pairs(T* matrix) const {
+    return matrix + begin * GROUP + 2 * (threadIdx.x % 32);
+  }
+};
 
 __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& params) {
   __shared__ float4 scratch[REDUCTION_FLOATS / 4], columns_of_y[GROUP];
   __shared__ float2 weights[MOST_OUTPUTS * 32];  // of each output, two columns a lane
+  __shared__ float biases[MOST_OUTPUTS], loss_weights[MOST_OUTPUTS], label_weight;
+  __shared__ Head of_head;
   const int block = blockIdx.x, parts = params.parts_of_graphs, K = params.K, kind = params.readouts.kinds[0];
   const int lane = threadIdx.x % 32, p = 2 * lane;
 
@@ -51,78 +75,96 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
     const float* from = head.weight + e % 32 * 2 * K + e / 32;
     weights[e] = make_float2(from[0], from[K]);
   }
-  const float bias = lane < K ? head.bias[lane] : 0.f;
-  const float loss_weight = lane < K ? params.members.of_model(params.loss_weight)[lane] : 0.f;
   const int N = params.members.of_step(params.size)[BatchSize::N],
             B = params.members.of_step(params.size)[BatchSize::B];
-  const float label_weight = fmaxf(
-      params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight, 1.f);
+  if (threadIdx.x < K) {
+    biases[lane] = head.bias[lane], loss_weights[lane] = params.members.of_model(params.loss_weight)[lane];
+  }
+  if (threadIdx.x == 0) {
+    of_head = head;
+    label_weight = fmaxf(
+        params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight, 1.f);
+  }
+  const auto own = [&](auto* first) { return params.members.of_step(first); };
+  const int first_part = threadIdx.x / 32 * gridDim.x + block;
+  GraphOfWarp graph(params, first_part, B);
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
+  RowPairs rows;
+  rows.load(graph.pairs(own(params.y)), 0, graph.n);  // they arrive while the moments are reduced
   const Columns columns = columns_at(reinterpret_cast<float*>(columns_of_y), GROUP);
   if (N > 0) set_columns(columns, reinterpret_cast<float*>(scratch), params.statistics(), N, GROUP, block == 0);
   __syncthreads();  // weights and columns are filled
   Column column[2] = {};
   if (N > 0) column[0] = columns.column(p), column[1] = columns.column(p + 1);
 #pragma unroll 1
-  for (int part = threadIdx.x / 32 * gridDim.x + block; part < parts; part += WARPS * gridDim.x) {
-    SumsOfLanes sums[2], sums_x_hat[2];
-    double total = 0.0;
+  for (int part = first_part; part < parts; part += WARPS * gridDim.x) {
+    if (part != first_part) {
+      graph = GraphOfWarp(params, part, B);
+      rows.load(graph.pairs(own(params.y)), 0, graph.n);
+    }
+    const int n = graph.n;
+    if (part >= B) {  // no graph
+      if (lane == 0) own(params.losses)[part] = 0.0;
+      continue;
+    }
+    // ---- readout
+    SumsOfLanes pooled[2];
 #pragma unroll 1
-    for (int b = part; b < B; b += parts) {
-      const int begin = params.members.of_step(params.node_ptr)[b];
-      const int n = params.members.of_step(params.node_ptr)[b + 1] - begin;
-      const float target = lane < K ? params.members.of_step(params.targets)[b * K + lane] : 0.f;
-      const float* y_of_graph = params.members.of_step(params.y) + begin * GROUP + p;
-      // ---- readout
-      SumsOfLanes pooled[2];
-      each_row(y_of_graph, n, [&](int l, int, float2 y) {
+    for (int first = 0; first < n; first += COLUMN_LANES) {
+      if (first > 0) rows.load(graph.pairs(own(params.y)), first, n);
+      rows.each(first, n, [&](int l, int, float2 y) {
         pooled[0].of[l] += positive(column[0].normal(y.x));
         pooled[1].of[l] += positive(column[1].normal(y.y));
       });
-      float2 in = make_float2(pooled[0].total(), pooled[1].total());
-      if (kind == MEAN && n > 0) in.x /= n, in.y /= n;
-      *reinterpret_cast<float2*>(head.input + b * GROUP + p) = in;
-      // ---- outputs and loss; lane k has output k
-      float logit = 0.f;
+    }
+    float2 in = make_float2(pooled[0].total(), pooled[1].total());
+    if (kind == MEAN && n > 0) in.x /= n, in.y /= n;
+    *reinterpret_cast<float2*>(of_head.input + part * GROUP + p) = in;
+    // ---- outputs and loss; lane k has output k
+    float logit = 0.f;
 #pragma unroll 4
-      for (int k = 0; k < K; ++k) {
-        const float own = warp_sum(product_of_pair(in, weights[k * 32 + lane]));
-        if (lane == k) logit = own + bias;
-      }
-      Cost cost = {0.0, 0.f};
-      if (lane < K) {
-        cost = cost_of_output(logit, target, loss_weight, params.loss, label_weight);
-        head.gradient[b * K + lane] = cost.slope;
-      }
-      total += warp_sum(lane < K ? cost.value : 0.0);
-      // ---- backward
-      SumsOfLanes shares[2];
+    for (int k = 0; k < K; ++k) {
+      const float output = warp_sum(product_of_pair(in, weights[k * 32 + lane]));
+      if (lane == k) logit = output + biases[k];
+    }
+    Cost cost = {0.0, 0.f};
+    if (lane < K) {
+      cost = cost_of_output(logit, graph.target, loss_weights[lane], params.loss, label_weight);
+      of_head.gradient[part * K + lane] = cost.slope;
+    }
+    const double total = warp_sum(lane < K ? cost.value : 0.0);
+    if (lane == 0) own(params.losses)[part] = total;
+    // ---- backward
+    SumsOfLanes shares[2];
 #pragma unroll
-      for (int k = 0; k < MOST_OUTPUTS; ++k) {
-        const float gradient = __shfl_sync(FULL_WARP, cost.slope, k);
-        if (k < K) {
-          const float2 weight = weights[k * 32 + lane];
-          shares[0].of[k % COLUMN_LANES] += gradient * weight.x;
-          shares[1].of[k % COLUMN_LANES] += gradient * weight.y;
-        }
+    for (int k = 0; k < MOST_OUTPUTS; ++k) {
+      const float gradient = __shfl_sync(FULL_WARP, cost.slope, k);
+      if (k < K) {
+        const float2 weight = weights[k * 32 + lane];
+        shares[0].of[k % COLUMN_LANES] += gradient * weight.x;
+        shares[1].of[k % COLUMN_LANES] += gradient * weight.y;
       }
-      float2 share = make_float2(shares[0].total(), shares[1].total());
-      if (kind == MEAN) share.x /= n, share.y /= n;
-      float* g = params.members.of_step(params.g) + begin * GROUP + p;
-      each_row(y_of_graph, n, [&](int l, int i, float2 y) {
-        const float2 own =
+    }
+    float2 share = make_float2(shares[0].total(), shares[1].total());
+    if (kind == MEAN) share.x /= n, share.y /= n;
+    float* g = graph.pairs(own(params.g));
+    SumsOfLanes sums[2], sums_x_hat[2];
+#pragma unroll 1
+    for (int first = 0; first < n; first += COLUMN_LANES) {
+      rows.load(graph.pairs(own(params.y)), first, n);
+      rows.each(first, n, [&](int l, int i, float2 y) {
+        const float2 of_row =
             make_float2(column[0].normal(y.x) > 0.f ? share.x : 0.f, column[1].normal(y.y) > 0.f ? share.y : 0.f);
-        *reinterpret_cast<float2*>(g + i * GROUP) = own;
-        sums[0].of[l] += own.x, sums_x_hat[0].of[l] += own.x * column[0].x_hat(y.x);
-        sums[1].of[l] += own.y, sums_x_hat[1].of[l] += own.y * column[1].x_hat(y.y);
+        *reinterpret_cast<float2*>(g + i * GROUP) = of_row;
+        sums[0].of[l] += of_row.x, sums_x_hat[0].of[l] += of_row.x * column[0].x_hat(y.x);
+        sums[1].of[l] += of_row.y, sums_x_hat[1].of[l] += of_row.y * column[1].x_hat(y.y);
       });
     }
     if (params.sums)
-      reinterpret_cast<float4*>(params.members.of_step(params.sums) + part * 2 * GROUP)[lane] =
+      reinterpret_cast<float4*>(own(params.sums) + part * 2 * GROUP)[lane] =
           make_float4(sums[0].total(), sums_x_hat[0].total(), sums[1].total(), sums_x_hat[1].total());
-    if (lane == 0) params.members.of_step(params.losses)[part] = total;
   }
 }
 

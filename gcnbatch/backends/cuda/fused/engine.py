@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from gcnbatch.backends.cuda.fused.shared.epoch import BegunEpoch, Rates
 from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
+from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -96,6 +98,11 @@ class PlannedEpoch:
         """Steps of the longest member."""
         return max(plan.n_batches for plan in self.plans if plan)
 
+    @cached_property
+    def rows(self) -> int:
+        """Nodes of the largest batch."""
+        return max(int(plan.pointers["nodes"].max(initial=0)) for plan in self.plans if plan)
+
     @property
     def graphs(self) -> int:
         """Graphs of the member with the most."""
@@ -119,25 +126,39 @@ class Upload(NamedTuple):
 
 @dataclass
 class Training:
-    """A form's workspace for training, the launches of one step, and the captured graphs by number of steps."""
+    """A form's workspace for training, the launches of one step, and the captured graphs by number of steps.
 
+    Launches of different branches need not wait for each other.
+    """
+
+    device: Device
     at: Workspace
     rule: UpdateRule
-    calls: list[Call] = field(default_factory=list)
+    stage: Callable[[], None] = lambda: None  # launches the staging of the first batch of an epoch
+    branches: list[list[Call]] = field(default_factory=list)
     graphs: dict[int, Graph] = field(default_factory=dict)
 
     def can_run(self, planned: PlannedEpoch) -> bool:
         """Return whether the workspace is large enough for an epoch."""
         return self.at.capacity.holds(planned.needed) and self.at.plan.holds(planned.steps, planned.graphs)
 
-    def launch_for(self, members: tuple[int, ...]) -> None:
-        """Let launches work for these members, unless they already do, with few that rest."""
+    def launch_for(self, members: tuple[int, ...], rows: int) -> None:
+        """Let launches work for these members, unless they already do, with few that rest, and for such batches."""
         of_now, few = self.at.launched, (1 - MOST_RESTING) * len(self.at.launched)
-        if self.calls and set(members) <= set(of_now) and len(members) > few:
+        if self.branches and set(members) <= set(of_now) and len(members) > few and self.at.takes(rows):
             return
         self.close()
+        self.at.most_rows = rows
         self.at.launched = members
-        self.calls = [*self.at.forward(), *self.at.backward(), *self.at.update(self.rule)]
+        self.branches = [self._step_of(group) for group in self.at.branches()]
+        self.at.work_for(members)
+        call = self.at.stage()
+        self.stage = self.device.prepared(call.entry, call.launch, **call.arguments)
+
+    def _step_of(self, members: tuple[int, ...]) -> list[Call]:
+        """Return the launches of a step for some of the launched members."""
+        self.at.work_for(members)
+        return [*self.at.forward(), *self.at.backward(), *self.at.update(self.rule)]
 
     def close(self) -> None:
         """Destroy the captured graphs."""
@@ -216,9 +237,10 @@ class FusedEngine:
         now = min(one.first for _, one in running)
         begun = {member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates) for member, one in running}
         held.at.plan.begin(packed, now, begun)
-        held.launch_for(tuple(member for member, _ in running))
+        held.launch_for(tuple(member for member, _ in running), planned.rows)
         held.at.begin_epoch(packed)
-        self._run([*self._packing(held.at), held.at.stage()])
+        self._run(self._packing(held.at))
+        held.stage()
         self._remaining = planned.steps - now
         self._graph_steps = graph_steps(self._remaining)
 
@@ -244,7 +266,7 @@ class FusedEngine:
             self._packed.pop(held.at, None)
             del self._training[planned.form], held
         at = self._workspace(planned.needed, planned.steps, planned.graphs, planned.form)
-        self._training[planned.form] = Training(at, self._rule)
+        self._training[planned.form] = Training(self._device, at, self._rule)
         return self._training[planned.form]
 
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
@@ -262,7 +284,8 @@ class FusedEngine:
         if self._device.observer is not None:  # a profiler sees single launches, not those inside a graph
             self.flush()
             self._keep_packed()
-            self._run(self._training[self._now].calls)
+            for calls in self._training[self._now].branches:
+                self._run(calls)
             return
         self._queued, self._remaining = self._queued + 1, self._remaining - 1
         if self._queued == (self._graph_steps[0] if self._graph_steps else MAX_GRAPH_STEPS):
@@ -281,7 +304,7 @@ class FusedEngine:
     def _launch(self, steps: int) -> None:
         now = self._training[self._now]
         if steps not in now.graphs:
-            now.graphs[steps] = self._recorder.record([now.calls], steps, now.at.same_carveout)
+            now.graphs[steps] = self._recorder.record(now.branches, steps, now.at.same_carveout)
         now.graphs[steps].launch()
         self._keep_packed()
         self._queued -= steps

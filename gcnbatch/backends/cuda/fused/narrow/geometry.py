@@ -32,6 +32,8 @@ MOST_SPLITS = 4  # blocks that share the columns of a sum of a weight gradient
 MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
+MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
+BRANCHES = 4  # groups of members that have launches of their own, from so many members on
 MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
 
 
@@ -112,29 +114,43 @@ def residual(blocks: int, n_out: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-def forward_of_warps(blocks: int, n_in: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_forward_64x1_warps`, or that of the first layer.
+def branches(members: int) -> int:
+    """Return in how many groups members have launches of their own: one group fills what another leaves idle.
 
-    A batch of more tiles than partial sums runs the phase of `forward` in it.
+    >>> [branches(members) for members in (1, 3, 4, 64)]
+    [1, 1, 4, 4]
     """
-    floats = k * GROUP + COLUMNS_OF_WARPS + WARPS * TILE * U_STRIDE + ENTRIES_OF_WARPS
-    of_blocks = forward(blocks, n_in, GROUP, k)
-    return _with_at_least(of_blocks, floats)
+    return BRANCHES if members >= BRANCHES else 1
 
 
-def backward_of_warps(dx_blocks: int, dw_blocks: int, n_in: int, k: int) -> Launch:
-    """Return the launch of `fused_narrow_backward_64x1_warps`; that of the first layer has `dx_blocks` and `n_in` 0.
+def warps_of_tile(tiles: int, blocks: int) -> int:
+    """Return the warps of the largest teams of which `blocks` blocks have one for each of their tiles.
 
-    A batch of more tiles than partial sums runs the phase of `backward` in it.
+    >>> [warps_of_tile(60, blocks) for blocks in (33, 8, 2)]
+    [4, 2, 1]
     """
-    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS * TILE * (GROUP + 4) + ENTRIES_OF_WARPS
+    of_block = ceil_div(tiles, blocks)
+    return 4 if of_block <= WARPS // 4 else 2 if of_block <= WARPS // 2 else 1
+
+
+def sums_of_block(sums: int, blocks: int) -> int:
+    """Return how many groups of warps a block has for its share of the sums of a weight gradient: 1, 2 or 4."""
+    of_block = ceil_div(sums, blocks)
+    return of_block if of_block <= 2 else 4
+
+
+def forward_of_warps(blocks: int, k: int, warps: int) -> Launch:
+    """Return the launch of `fused_narrow_forward_64x1_warps…`, or that of the first layer."""
+    floats = k * GROUP + COLUMNS_OF_WARPS + WARPS // warps * TILE * U_STRIDE + ENTRIES_OF_WARPS
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int) -> Launch:
+    """Return the launch of `fused_narrow_backward_64x1_warps…`; that of the first layer has `dx_blocks` 0."""
+    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (GROUP + 4) + ENTRIES_OF_WARPS
     dw = 6 * GROUP + max(shared.REDUCTION_FLOATS, TILES_IN_BUFFERS * TILE * (U_STRIDE + DY_STRIDE))
-    of_blocks = backward(dx_blocks, dw_blocks, n_in, 1, GROUP, k)
-    return _with_at_least(of_blocks, max(dx, dw) if dx_blocks else dw)
-
-
-def _with_at_least(launch: Launch, floats: int) -> Launch:
-    return Launch(launch.grid, launch.block, max(launch.shared, FLOAT_BYTES * floats))
+    floats = max(dx, dw) if dx_blocks else dw
+    return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
 def specialised_readout(blocks: int) -> Launch:

@@ -26,7 +26,6 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
 SPECIALISED = "_64x1"  # suffix of specialised kernels
-OF_WARPS = f"{SPECIALISED}_warps"  # of those in which few warps have a whole tile
 
 
 class NarrowWorkspace(Workspace):
@@ -103,11 +102,27 @@ class NarrowWorkspace(Workspace):
                 return f"fused_narrow_{phase}{SPECIALISED}"
         return f"fused_narrow_{phase}"
 
-    def _has_warps(self, launch: Launch, entry: str, k: int = 0) -> bool:
+    def _has_warps(self, launch: Launch, entry: str, k: int = 0, many: int = geometry.MANY_TILES) -> bool:
         """Whether a launch runs in which few warps have a whole tile, instead of a kernel with the same results."""
         fits = launch.shared <= shared.shared_limit(self._device.compute_capability) and k <= geometry.MOST_OF_WARPS
-        many = self._training and len(self.launched) >= geometry.MANY_TILES
-        return many and fits and entry.endswith(SPECIALISED)
+        has_many = self._training and len(self.launched) >= many
+        return has_many and fits and self._has_tile_a_part(self.most_rows) and entry.endswith(SPECIALISED)
+
+    def _has_tile_a_part(self, rows: int) -> bool:
+        """Whether batches of so many nodes have at most one tile for each partial sum."""
+        return ceil_div(rows, shared.TILE) <= self._dealt.parts
+
+    def takes(self, rows: int) -> bool:
+        return self._has_tile_a_part(rows) or not self._has_tile_a_part(self.most_rows)
+
+    @property
+    def _usual_tiles(self) -> int:
+        """Tiles of a batch of average graphs."""
+        return ceil_div(int(self.capacity.graphs * self._data.sizes["nodes"].mean()), shared.TILE)
+
+    def branches(self) -> list[tuple[int, ...]]:
+        number = geometry.branches(len(self.launched)) if self._training else 1
+        return [self.launched[branch::number] for branch in range(number)]
 
     def _shape(self, number: int) -> dict[str, Any]:
         layer = self._stack.nodes[number]
@@ -138,9 +153,10 @@ class NarrowWorkspace(Workspace):
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
         members, entry = len(self.launched), self._entry("forward", number)
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
-        launch = geometry.forward_of_warps(blocks, layer.n_in, layer.k)
+        warps = geometry.warps_of_tile(self._usual_tiles, blocks)
+        launch = geometry.forward_of_warps(blocks, layer.k, warps)
         if self._has_warps(launch, entry, layer.k):
-            return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, fields | self._shape(number))
+            return self._call(f"{entry}_warps{warps}", launch, fields | self._shape(number))
         blocks = self._dealt.forward_blocks(members, self._device.multiprocessors)
         launch = geometry.forward(blocks, layer.n_in, layer.n_out, layer.k)
         return self._call(entry, launch, fields | self._shape(number))
@@ -178,8 +194,8 @@ class NarrowWorkspace(Workspace):
         entry = f"fused_narrow_readout{SPECIALISED}"
         blocks = min(self._graph_parts, max(1, self._device.multiprocessors // len(self.launched)))
         launch = geometry.specialised_readout(blocks)
-        if self._has_warps(launch, entry):
-            return self._call(entry.replace(SPECIALISED, OF_WARPS), launch, self._readout_fields())
+        if self._has_warps(launch, entry, many=geometry.MANY_GRAPHS) and self.capacity.graphs <= self._graph_parts:
+            return self._call(f"{entry}_warps", launch, self._readout_fields())
         return self._call(entry, geometry.specialised_readout(self._graph_blocks), self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
@@ -218,10 +234,12 @@ class NarrowWorkspace(Workspace):
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
         of_warps = self._dealt.backward_blocks_of_warps(is_first, members, self._device.multiprocessors)
-        launch_of_warps = geometry.backward_of_warps(*of_warps, n_in, layer.k)
+        sums = geometry.sums_of_block(self._dealt.dw_sums, of_warps[1])
+        warps = 1 if is_first or sums > 1 else geometry.warps_of_tile(self._usual_tiles, of_warps[0])
+        launch_of_warps = geometry.backward_of_warps(*of_warps, warps)
         if self._has_warps(launch_of_warps, entry, layer.k):
             dx_blocks, dw_blocks = of_warps
-            launch, entry = launch_of_warps, entry.replace(SPECIALISED, OF_WARPS)
+            launch, entry = launch_of_warps, f"{entry}_sums{sums}" if is_first else f"{entry}_warps{warps}_sums{sums}"
         fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if sums_graphs else self._dealt.parts}
         fields |= {"sums_are_of_graphs": int(sums_graphs), "dw_sums": self._dealt.dw_sums}
         fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}

@@ -105,7 +105,7 @@ class Workspace(ABC):
         self._cohort, self._device, self._memory = cohort, cohort.device, memory
         self._stack, self._model, self._data = cohort.stack, cohort.model, cohort.data
         self.capacity, self.plan, self._training = capacity, plan, training
-        self.launched = tuple(range(cohort.members))
+        self.launched, self.most_rows = tuple(range(cohort.members)), capacity.rows
         self._drops = training and self._stack.dropout > 0
         self._graph_parts = max(1, min(capacity.graphs, self._device.multiprocessors))
         self._allocate_batch()
@@ -143,6 +143,10 @@ class Workspace(ABC):
     def _job_tables(self) -> tuple[Any, DeviceArray, DeviceArray]:
         """Return the jobs of the update, the chunk of each block, and an array of one double per block."""
 
+    def takes(self, rows: int) -> bool:
+        """Whether the launches made for batches of up to `most_rows` nodes also work for batches of up to `rows`."""
+        return True
+
     # -------------------------------------------------------------------------------------------- arrays
 
     @property
@@ -153,6 +157,15 @@ class Workspace(ABC):
     @launched.setter
     def launched(self, members: tuple[int, ...]) -> None:
         self._launched = members
+        self.work_for(members)
+
+    def branches(self) -> list[tuple[int, ...]]:
+        """Return the launched members in groups that have launches of their own."""
+        return [self.launched]
+
+    def work_for(self, members: tuple[int, ...]) -> None:
+        """Let the launches that are made from now on work for these of the launched members."""
+        self._members_of_launch = members
         owner, places = self._model.trainable.owner, np.zeros(MAX_MEMBERS, np.uint8)
         places[: len(members)] = members
         model = owner.stride if isinstance(owner, Arena) else 0
@@ -160,7 +173,7 @@ class Workspace(ABC):
 
     def _call(self, entry: str, launch: Launch, fields: dict[str, Any]) -> Call:
         """Return the launch of a kernel for all launched members, which are its grid's last dimension."""
-        (x, y, z), members = launch.grid, len(self.launched)
+        (x, y, z), members = launch.grid, len(self._members_of_launch)
         launch = launch if z == members else replace(launch, grid=(x, y, members))
         return Call(entry, launch, fields | {"members": self._members})
 
@@ -408,4 +421,4 @@ class Workspace(ABC):
         common |= {"beta1": rule.beta1, "rest1": 1.0 - rule.beta1, "beta2": rule.beta2, "rest2": 1.0 - rule.beta2}
         fields = {"common": common, "jobs": jobs, "stage": self._stage}
         launch = geometry.update(n_chunks + stages)
-        return Call(self.update_entry, replace(launch, grid=(launch.grid[0], 1, len(self.launched))), fields)
+        return Call(self.update_entry, replace(launch, grid=(launch.grid[0], 1, len(self._members_of_launch))), fields)

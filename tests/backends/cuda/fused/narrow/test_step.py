@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
-from gcnbatch.backends.cuda.fused.shared.geometry import columns_of_u
+from gcnbatch.backends.cuda.fused.shared.geometry import TILE, columns_of_u
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
@@ -117,38 +118,54 @@ def test_a_thread_updates_four_elements_of_many_parameters(head: int, clip: int,
     assert {call.entry for call in at.update(rule)} == {f"fused_narrow_update{entry}"}
 
 
-@pytest.mark.parametrize("members", [1, 3, 4, 7, 8, 33, 64])
-@pytest.mark.parametrize("max_nodes", [12, 400])
-def test_large_cohorts_launch_kernels_in_which_few_warps_have_whole_tiles(
-    members: int, max_nodes: int, tmp_path: Path
-) -> None:
-    """Also where the largest possible batch has more tiles than there are multiprocessors."""
-    write_set(tmp_path / "data.h5", n_channels=1, n_graphs=40, max_nodes=max_nodes)
+@pytest.mark.parametrize("members", [1, 3, 4, 7, 8, 16, 33, 64])
+def test_large_cohorts_launch_kernels_in_which_few_warps_have_whole_tiles(members: int, tmp_path: Path) -> None:
+    write_set(tmp_path / "data.h5", n_channels=1, n_graphs=40, max_nodes=400)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
-    at.launched = tuple(range(members))
+    at.launched, at.most_rows = tuple(range(members)), 132 * TILE
     entries = Sources(cuda_sources()).entries
     for call in (*at.forward(), *at.backward()):
-        assert call.entry.endswith("_64x1_warps" if members >= geometry.MANY_TILES else "_64x1")
+        many = geometry.MANY_GRAPHS if "readout" in call.entry else geometry.MANY_TILES
+        assert call.entry.endswith("_64x1") == (members < many)
         assert call.launch.grid[2] == members
         assert entries[call.entry].pack(call.arguments)
-        if members >= geometry.MANY_TILES:
+        if members >= many:
             assert call.launch.grid[0] <= 2 * max(1, 132 // members)
 
 
-@pytest.mark.parametrize("n_features", [1, 4, 75, 80])
-def test_kernels_of_large_cohorts_have_room_for_the_phases_of_blocks(n_features: int, tmp_path: Path) -> None:
-    """A batch of more tiles than partial sums runs these phases in them."""
-    write_set(tmp_path / "data.h5", n_channels=1, n_features=n_features)
+@pytest.mark.parametrize("members", [3, 4, 7, 64])
+def test_large_cohorts_launch_for_groups_of_members(members: int, tmp_path: Path) -> None:
+    """Each member is in one group. A launch has the members of its group, with as many blocks as without groups."""
+    write_set(tmp_path / "data.h5", n_channels=1)
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
-    at.launched = tuple(range(geometry.MANY_TILES - 1))
-    of_blocks = {call.entry: call.launch.shared for call in (*at.forward(), *at.backward())}
+    at.launched = tuple(range(0, 2 * members, 2))
+    blocks = [call.launch.grid[0] for call in (*at.forward(), *at.backward())]
+    groups = at.branches()
+    assert len(groups) == (geometry.BRANCHES if members >= geometry.BRANCHES else 1)
+    assert sorted(member for group in groups for member in group) == list(at.launched)
+    for group in groups:
+        at.work_for(group)
+        calls = (*at.forward(), *at.backward())
+        assert [call.launch.grid[0] for call in calls] == blocks
+        for call in calls:
+            assert call.launch.grid[2] == len(group)
+            assert tuple(call.arguments["members"]["places"][: len(group)]) == group
+
+
+def test_batches_with_more_tiles_than_partial_sums_run_in_block_kernels(tmp_path: Path) -> None:
+    """The largest batch of the epoch decides; launches for such batches also work for smaller ones."""
+    write_set(tmp_path / "data.h5", n_channels=1, n_graphs=40, max_nodes=400)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
     at.launched = tuple(range(33))
-    of_warps = {call.entry: call.launch.shared for call in (*at.forward(), *at.backward())}
-    assert len(of_warps) == 5
-    for entry, room in of_warps.items():
-        assert room >= of_blocks[entry.removesuffix("_warps")]
-        if "forward" in entry and entry.endswith("_warps"):  # rows of U are as long for any number of features
-            assert room >= 4 * geometry.WARPS * geometry.TILE * geometry.U_STRIDE
+    found = {}
+    for rows in (132 * TILE, 132 * TILE + 1):
+        at.most_rows = rows
+        found[rows] = [call.entry.endswith("_64x1") for call in (*at.forward(), *at.backward())]
+    few, many = found
+    assert (any(found[few]), all(found[many])) == (False, True)
+    assert at.takes(few)
+    at.most_rows = few
+    assert [at.takes(rows) for rows in (few - 100, few, many)] == [True, True, False]
 
 
 @pytest.mark.parametrize("about", [{"n_features": 88}, {"n_channels": 2}])
@@ -156,13 +173,12 @@ def test_layers_without_such_kernels_keep_theirs_in_large_cohorts(about: dict[st
     write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
     _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
     at.launched = tuple(range(33))
-    assert not at.forward()[0].entry.endswith("_warps")
-    assert not at.backward()[-1].entry.endswith("_warps")
+    assert not re.search("_warps|_sums", at.forward()[0].entry + at.backward()[-1].entry)
 
 
 def test_a_gpu_with_little_shared_memory_keeps_the_block_kernels(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", n_channels=1, n_features=75)
     device, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64]",), training=True)
     device.compute_capability, at.launched = (7, 5), tuple(range(33))
-    found = [call.entry.endswith("_warps") for call in (*at.forward(), *at.backward())]
-    assert found == [False, False, True, False, False]  # the readout takes little
+    found = [bool(re.search("_warps|_sums", call.entry)) for call in (*at.forward(), *at.backward())]
+    assert found == [True, True, True, False, False]  # teams of four warps and the readout take little
