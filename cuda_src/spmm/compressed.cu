@@ -41,8 +41,8 @@ constexpr int ROW_BYTES = 576;  // head and 128 floats, in whole units of 64 byt
 constexpr int COMPRESSED_THREADS = 128, WARPS = COMPRESSED_THREADS / 32;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 constexpr int COMPRESSED_BLOCKS = 8;
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int COMPRESSED_BLOCKS = 10;  // its compiler takes more registers than 12 leave
+#elif defined(__CUDACC_RTC__) || defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int COMPRESSED_BLOCKS = 10;  // these compilers take more registers than 12 leave
 #else
 constexpr int COMPRESSED_BLOCKS = 12;  // at least, of a multiprocessor: 42 registers, as many as 1536 threads can have
 #endif

@@ -52,6 +52,7 @@ def text_for(source: KernelSource, arch: str) -> tuple[bool, ...]:
     conditions = [condition for text in texts for condition in ARCH_CONDITION.findall(text)]
     replaced = {
         "\\\n": " ",
+        "defined(__CUDACC_RTC__)": "False",  # of one compiler, the same for all architectures
         "defined(__CUDA_ARCH__)": "True",
         "__CUDA_ARCH__": f"{number}0",
         "__CUDA_ARCH_FEAT_SM90_ALL": str(arch == "sm_90a"),
