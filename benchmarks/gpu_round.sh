@@ -19,18 +19,22 @@ trap 'rm -rf "$work"' EXIT
 
 gcnbatch() { python3 -m gcnbatch "$@"; }
 gpu_tests() { python3 -m pytest -m gpu -q -p no:benchmark -p no:cacheprovider "$@"; }
-# Tests of new or changed kernels, small enough for a sanitizer.
-checked=(tests/ops/test_sddmm.py tests/ops/test_join.py tests/ops/test_layer_norm.py tests/ops/test_concatenate.py
-    tests/runners/test_input_gradients.py tests/backends/cuda/fused/test_cohort.py tests/ops/test_readout.py)
-sanitize() { # TOOL: the tests of each file in a process of its own, side by side: a tool slows its process, not the GPU
-    export tool=$1 work
-    # shellcheck disable=SC2016
-    printf '%s\n' "${checked[@]}" | xargs -P 8 -I{} bash -c 'compute-sanitizer --tool "$tool" --error-exitcode 9 \
-        --report-api-errors no python3 -m pytest -m gpu -q -x -p no:cacheprovider {} > "$work/$(basename {}).log" 2>&1'
-    local code=$?
-    for file in "${checked[@]}"; do
-        echo "== $file"
-        tail -n 12 "$work/$(basename "$file").log"
+# Tests of new or changed kernels, small enough for a sanitizer: files, with options.
+checked=(tests/ops/test_relu_dropout.py tests/ops/test_concatenate.py tests/backends/cuda/spmm/test_compressed.py
+    tests/backends/cuda/spmm/test_large.py tests/backends/cuda/fused/test_cohort.py tests/backends/cuda/fused/test_propagate.py
+    "tests/backends/cuda/test_training.py -k Kipf-fused")
+sanitize() { # TOOL: a process for each entry, side by side: a tool slows its process, not the GPU
+    local at code=0 running=()
+    for at in "${!checked[@]}"; do
+        # shellcheck disable=SC2086
+        compute-sanitizer --tool "$1" --error-exitcode 9 --report-api-errors no python3 -m pytest -m gpu -q -x \
+            -p no:benchmark -p no:cacheprovider ${checked[at]} > "$work/$at.log" 2>&1 &
+        running+=($!)
+    done
+    for at in "${!checked[@]}"; do
+        wait "${running[at]}" || code=1
+        echo "== ${checked[at]}"
+        tail -n 12 "$work/$at.log"
     done
     return $code
 }
