@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Backend, Batch
 from gcnbatch.backends.ops import Array, Csr
 from gcnbatch.model.gcn import Gcn
-from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Join, Junction, Layer, Relu
+from gcnbatch.model.junctions import Junction
+from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Join, Layer, Relu
 
 Float64 = NDArray[np.float64]
 

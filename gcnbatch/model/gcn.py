@@ -15,27 +15,24 @@ from gcnbatch.backends.ops import Array, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.model.activated import fuse
+from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum
 from gcnbatch.model.layers import (
     ActivationConv,
-    Add,
     BatchNormRelu,
-    Concatenate,
     Context,
     Dense,
     Dropout,
     Gradients,
     GraphConv,
     Join,
-    Junction,
     Layer,
     LayerNormRelu,
-    Maximum,
     Propagate,
     ReadoutLayer,
     Relu,
     VirtualNode,
     Weights,
-    fuse,
 )
 from gcnbatch.model.parameters import ParameterLayout
 

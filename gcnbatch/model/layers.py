@@ -8,7 +8,7 @@ Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -86,7 +86,7 @@ class GraphConv:
         self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
     ) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
-        dz = ctx.ops.spmm_backward(graphs, dout, _zeros(ctx, self.behind))
+        dz = ctx.ops.spmm_backward(graphs, dout, share_of_zeros(ctx, self.behind))
         return _product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs, kept)
 
 
@@ -132,7 +132,7 @@ class Propagate:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.spmm(ctx.batch.adjacency, h, _zeros(ctx, self.rate)), None
+        return ctx.ops.spmm(ctx.batch.adjacency, h, share_of_zeros(ctx, self.rate)), None
 
     def backward(
         self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
@@ -181,7 +181,7 @@ class ActivationConv:
         return Weights(self.name, self.n_in, self.n_out).specs()
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        p = ctx.ops.spmm(ctx.batch.adjacency, h, _zeros(ctx, self.rate))
+        p = ctx.ops.spmm(ctx.batch.adjacency, h, share_of_zeros(ctx, self.rate))
         return ctx.ops.matmul(p, ctx.parameters[f"{self.name}.weight"]), p
 
     def backward(
@@ -192,7 +192,7 @@ class ActivationConv:
         _, dw = ctx.ops.matmul_backward(dout, saved, w, False, ctx.gradients.get(name))
         if not need_dh:
             return None, {name: dw}
-        dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, _zeros(ctx, self.rate))
+        dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, share_of_zeros(ctx, self.rate))
         return ctx.ops.matmul_dx(dp, w, kept=kept), {name: dw}
 
 
@@ -306,45 +306,6 @@ class Dropout:
         return (ctx.ops.dropout_backward(dout, saved, self.rate) if need_dh else None), {}
 
 
-class Product(Layer, Protocol):
-    """A layer that can apply the gradient of the ReLU and dropout before it."""
-
-    def backward(
-        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
-    ) -> tuple[Array | None, Gradients]:
-        """As `Layer.backward`; with `kept` of `Ops.relu_dropout`, the first is the gradient by the input of that."""
-
-
-PRODUCTS = (GraphConv, Dense, Propagate, Weights, ActivationConv)
-
-
-@dataclass(frozen=True)
-class Activated:
-    """A product behind ReLU and dropout, which are computed together; named as the product."""
-
-    dropout: Dropout
-    product: Product
-
-    @property
-    def name(self) -> str:
-        """The product's name."""
-        return self.product.name
-
-    def specs(self) -> list[ParameterSpec]:
-        return self.product.specs()
-
-    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        propagates = isinstance(self.product, Propagate | ActivationConv)
-        reader = Reader(ctx.batch.adjacency, _zeros(ctx, self.dropout.rate)) if propagates else None
-        h, kept = self.dropout.behind_relu(ctx, h, reader)
-        out, saved = self.product.forward(ctx, h)
-        return out, (kept, saved)
-
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        kept, of_product = saved
-        return self.product.backward(ctx, dout, of_product, need_dh, kept)
-
-
 @dataclass(frozen=True)
 class Join:
     """Graphs (B, P) with their scaled features: (B, P + D).
@@ -428,108 +389,7 @@ class VirtualNode:
         return ctx.ops.add(dout, ctx.ops.readout_backward(dr, ctx.batch.node_ptr, "mean", kept)), gradients
 
 
-@dataclass(frozen=True)
-class Add:
-    """Sum of the output of the layer before and that of an earlier layer: a residual connection."""
-
-    name: str
-    of: str
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The earlier layers whose outputs it reads."""
-        return (self.of,)
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
-
-    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
-        return ctx.ops.add(h, *others), None
-
-    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
-        """Return the gradients by the output of the layer before and by those of `others`."""
-        return dout, dout
-
-
-@dataclass(frozen=True)
-class Concatenate:
-    """Outputs of earlier layers, in their order, and of the layer before, side by side (jumping knowledge).
-
-    Source: Xu et al.: "Representation learning on graphs with jumping knowledge networks", ICML 2018.
-    """
-
-    name: str
-    others: tuple[str, ...]
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
-
-    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
-        parts = (*others, h)
-        return ctx.ops.concatenate(parts), [part.shape[1] for part in parts]
-
-    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
-        """Return the gradients by the output of the layer before and by those of `others`."""
-        *others, own = ctx.ops.concatenate_backward(dout, saved)
-        return own, *others
-
-
-@dataclass(frozen=True)
-class Maximum:
-    """The largest of the outputs of earlier layers and of the layer before, by element (jumping knowledge).
-
-    Source: as `Concatenate`. All have one width. Of equal values the earliest has the gradient.
-    """
-
-    name: str
-    others: tuple[str, ...]
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
-
-    def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
-        largest, *parts = *others, h
-        saved = []
-        for part in parts:
-            saved.append((largest, part))
-            largest = ctx.ops.maximum(largest, part)
-        return largest, saved
-
-    def backward(self, ctx: Context, dout: Array, saved: Any) -> tuple[Array, ...]:
-        """Return the gradients by the output of the layer before and by those of `others`."""
-        found: list[Array] = []
-        for largest, part in reversed(saved):
-            dout, d = ctx.ops.maximum_backward(dout, largest, part)
-            found.append(d)
-        own, *others = found
-        return own, dout, *reversed(others)
-
-
-Junction = Add | Concatenate | Maximum  # layers that read outputs of earlier layers, too
-
-
-def fuse(layers: Sequence[Layer | Junction]) -> tuple[Layer | Junction, ...]:
-    """Return the layers with each ReLU, dropout and product in a row as one `Activated`.
-
-    The output of such a ReLU or dropout must not be read by a junction.
-    """
-    read = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
-    found: list[Layer | Junction] = []
-    for layer in layers:
-        relu, dropout = found[-2:] if len(found) > 1 else (None, None)
-        if (
-            isinstance(layer, PRODUCTS)
-            and isinstance(dropout, Dropout)
-            and isinstance(relu, Relu)
-            and read.isdisjoint({relu.name, dropout.name})
-        ):
-            found[-2:] = [Activated(dropout, layer)]
-        else:
-            found.append(layer)
-    return tuple(found)
-
-
-def _zeros(ctx: Context, rate: float | None) -> float:
+def share_of_zeros(ctx: Context, rate: float | None) -> float:
     """Return the expected share of zeros behind a ReLU with dropout of this rate; without a ReLU (None), 0."""
     return 0.0 if rate is None else 1 - ACTIVE * (1 - rate * ctx.training)
 

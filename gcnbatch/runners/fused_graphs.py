@@ -14,18 +14,15 @@ from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLa
 from gcnbatch.backends.ops import Array, Readout
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
+from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum
 from gcnbatch.model.layers import (
-    Add,
     BatchNormRelu,
-    Concatenate,
     Dense,
     Dropout,
     GraphConv,
     Join,
-    Junction,
     Layer,
     LayerNormRelu,
-    Maximum,
     ReadoutLayer,
     Relu,
     VirtualNode,

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cpu.ops import CpuOps, sigmoid_costs, softmax_costs
+from gcnbatch.backends.cpu.costs import sigmoid_costs, softmax_costs
+from gcnbatch.backends.cpu.ops import CpuOps
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
 from gcnbatch.model.gcn import uniform_weights

@@ -9,7 +9,7 @@ import pytest
 
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.model.gcn import Gcn, build, freeze_layers
-from gcnbatch.model.layers import Add
+from gcnbatch.model.junctions import Add
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset, dense
 from tests.model.cases import Case
