@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
   const long long warp_first = thread / 32 * WARP_ELEMENTS - skipped;
   if (warp_first >= n) return;
   const bool aligned = skipped % 4 == 0 && is_aligned(x, 0) && is_aligned(y, 0);
-  const unsigned drawn = threshold ? kept_of_block({seed, purpose, epoch, step}, first / 8 + thread, threshold) : 0xffu;
+  const unsigned drawn = kept_of_block({seed, purpose, epoch, step}, first / 8 + thread, threshold);
   const int shift = lane % 2 * 4;
   const unsigned low = __shfl_sync(FULL_WARP, drawn, lane / 2) >> shift;
   const unsigned high = __shfl_sync(FULL_WARP, drawn, lane / 2 + 16) >> shift;

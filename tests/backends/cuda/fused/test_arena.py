@@ -24,7 +24,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_cohort import FusedCohort
-from tests.backends.cuda.fused.test_host import HostDevice
+from tests.backends.cuda.fused.host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.training.runs import configure, write_set
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from importlib import import_module
-from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,7 +23,6 @@ from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.epoch import Rates, StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
-from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.graph import Call
@@ -35,56 +32,10 @@ from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe, label_weights
-from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.fp16 import workspaces as fp16
+from tests.backends.cuda.fused.host import HostDevice, workspace
 from tests.backends.cuda.models import MODELS
 from tests.training.runs import configure, write_set
-
-
-@dataclass
-class HostDevice:
-    """A device without memory: it returns addresses and records uploads."""
-
-    multiprocessors: int = 132
-    compute_capability: tuple[int, int] = (9, 0)
-    used: int = 4096
-    free: int = 1 << 30
-    uploaded: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
-
-    def memory(self) -> SimpleNamespace:
-        return SimpleNamespace(free=self.free)
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
-        shape = (shape,) if isinstance(shape, int) else shape
-        array = DeviceArray(self.used, shape, np.dtype(dtype))
-        self.used += -(-prod(shape) * array.dtype.itemsize // 256) * 256
-        return array
-
-    zeros = empty
-
-    def upload(self, host: Any, out: DeviceArray | None = None) -> DeviceArray:
-        values = np.asarray(host)
-        array = self.empty(values.shape, values.dtype) if out is None else out
-        assert (array.shape, array.dtype) == (values.shape, values.dtype)
-        self.uploaded[array.ptr] = values.copy()
-        return array
-
-    def send_rows(self, host: Any, out: DeviceArray, pitch: int, ahead: bool = False) -> None:
-        for row, values in enumerate(host):
-            self.upload(values, replace(out, ptr=out.ptr + row * pitch))
-
-    def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
-        assert len(Sources(cuda_sources()).entries[entry].pack(arguments)) > 0
-
-    def for_cohorts(self) -> HostDevice:
-        return self
-
-    def prepared(self, entry: str, launch: Launch, **arguments: Any) -> Any:
-        return partial(self.launch, entry, launch, **arguments)
-
-    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> Any:
-        return np.zeros((rows, *array.shape), array.dtype)
-
 
 CASES = {
     "plain": (),
@@ -93,18 +44,6 @@ CASES = {
 }
 FORMS = (Narrow, WideTf32, Wide)
 for_each_form = pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
-
-
-def workspace(
-    path: Path, assignments: tuple[str, ...], training: bool, form: type[Form] = Narrow
-) -> tuple[HostDevice, Workspace]:
-    device: Any = HostDevice()
-    with opened(configure(f"data.path={path}", *assignments)) as work:
-        task = work.task
-        cohort = cohort_of(device, task, (form,))
-        recorder: Any = None
-        at = form(cohort, recorder, training).workspace(cohort.data.capacity(8), steps=3, graphs=24)
-    return device, at
 
 
 @for_each_form

@@ -20,7 +20,7 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.runners.choice import make_runner, refusal
 from tests.backends.cuda.fused.cohorts import cohort_of
-from tests.backends.cuda.fused.test_host import HostDevice
+from tests.backends.cuda.fused.host import HostDevice
 from tests.training.runs import configure, write_set
 
 

@@ -18,7 +18,7 @@ from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime import loader
 from tests.backends.cuda.fused.cohorts import cohort_of
-from tests.backends.cuda.fused.test_host import HostDevice
+from tests.backends.cuda.fused.host import HostDevice
 from tests.training.runs import configure, write_set
 
 

@@ -26,7 +26,7 @@ from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.fused_kipf import describe
 from gcnbatch.runners.task import RunnerTask
-from tests.backends.cuda.fused.test_host import HostDevice
+from tests.backends.cuda.fused.host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.training.runs import configure, write_set
 

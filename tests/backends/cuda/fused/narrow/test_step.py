@@ -21,7 +21,7 @@ from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe
-from tests.backends.cuda.fused.test_host import workspace
+from tests.backends.cuda.fused.host import workspace
 from tests.training.runs import configure, write_set
 
 PLAIN = ["forward_first_64x1", "forward_64x1", "readout_64x1"]
