@@ -140,7 +140,7 @@ struct StagedRows {
   }
   // Store them in the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE); rows beyond the last are 0.
   __device__ __forceinline__ void store(float* to_u, float* dy, const OfY& of, int N, int K) const {
-    const Gradients source(of);
+    const Gradients source(nullptr, nullptr, 0, of);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < STAGED_ROWS; ++r)

@@ -31,17 +31,60 @@ __device__ __forceinline__ void copy_weights_of_warps(float4* to, const float* p
   }
 }
 
+// Store the moments (GROUP, 2) of the first `rows` rows of a tile. All columns take each step together: a sum over rows waits for
+// shuffles. IS_WHOLE: `rows` is TILE.
+template <bool IS_WHOLE, class Team>
+__device__ __forceinline__ void store_moments(const LaneOutputs<Team>& of, float* moments, int rows) {
+  const auto exists = [&](int j) { return IS_WHOLE || Team::row(j) < rows; };
+  float mean[Team::QUADS][4], squares[Team::QUADS][4];
+#pragma unroll
+  for (int h = 0; h < Team::QUADS; ++h)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float value[Team::ROWS];
+#pragma unroll
+      for (int j = 0; j < Team::ROWS; ++j) value[j] = exists(j) ? of.of[j][h][i] : 0.f;
+      const float sum = Team::sum_of_rows(value);
+      mean[h][i] = IS_WHOLE ? sum * (1.f / TILE) : sum / rows;
+    }
+#pragma unroll
+  for (int h = 0; h < Team::QUADS; ++h)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float value[Team::ROWS];
+#pragma unroll
+      for (int j = 0; j < Team::ROWS; ++j) {
+        const float distance = exists(j) ? of.of[j][h][i] - mean[h][i] : 0.f;
+        value[j] = __fmul_rn(distance, distance);
+      }
+      squares[h][i] = Team::sum_of_rows(value);
+    }
+#pragma unroll
+  for (int h = 0; h < Team::QUADS; ++h) {
+    float2 pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = make_float2(0.f, 0.f);
+      join_rows(pairs[i], mean[h][i], squares[h][i], rows, 0);
+    }
+    store_pairs<Team>(moments, h, pairs);
+  }
+}
+
 // The teams' tiles of all blocks of a member, one after the other.
 template <class Team, class Shape>
 __device__ __forceinline__ void forward_tiles(const NarrowForwardParams& params, const Shape& shape,
                                               const float* weights, const Columns& columns, float* tiles,
                                               EntriesOfWarp entries, int N) {
   const int K = shape.K, stride = stride_of_tile<Shape>(), quads = K / 4, lane = threadIdx.x % 32;
-  float* tile = tiles + Team::number() * TILE * stride;
+  float *tile = tiles + Team::number() * TILE * stride, *of_entries = tiles + Team::TEAMS * TILE * stride;
   const unsigned units = params.members.units_of_step();
 
+  const int team = same_in_warp(Team::number());
+  N = same_in_warp(N);
+
 #pragma unroll 1
-  for (int part = Team::number() * gridDim.x + blockIdx.x; part * TILE < N; part += Team::TEAMS * gridDim.x) {
+  for (int part = team * gridDim.x + blockIdx.x; part * TILE < N; part += Team::TEAMS * gridDim.x) {
     const OwnArrays own(units);
     const int first = part * TILE, rows = min(TILE, N - first), own_row = Team::warp() * Team::GATHERED;
     if constexpr (Shape::IS_FIRST) {  // x has rows up to the end of the last tile
@@ -60,13 +103,13 @@ __device__ __forceinline__ void forward_tiles(const NarrowForwardParams& params,
       }
     } else {
       if (part >= Team::TEAMS * gridDim.x)
-        entries.load(tiles + Team::TEAMS * TILE * stride, Team::GATHERED, own(params.indptr), own(params.indices),
-                     own(params.values), first + own_row, N);
+        entries.load(of_entries, Team::GATHERED, own(params.indptr), own(params.indices), own(params.values),
+                     first + own_row, N);
       float* u = own(params.u) + static_cast<long long>(first) * K;
       const bool is_owner = lane < Team::GATHERED;
       const float row_sum =
           is_owner && own_row + lane < rows ? own(params.x)[(first + own_row + lane) * params.x_stride] : 0.f;
-      gather_rows<Team>(entries, Activations(own(params.y_prev), columns), [&](int row, int column, const float4& sum) {
+      gather_rows<Team>(entries, of_entries, Activations(params.y_prev, units, columns), [&](int row, int column, const float4& sum) {
         *reinterpret_cast<float4*>(tile + row * stride + column) = sum;
         if (params.u && row < rows) *reinterpret_cast<float4*>(u + row * K + column) = sum;  // for dW'
       });
@@ -85,24 +128,11 @@ __device__ __forceinline__ void forward_tiles(const NarrowForwardParams& params,
     out.multiply(tile, stride, weights, GROUP, K);
     out.store(own(params.y) + first * GROUP, rows);
     if (params.moments) {
-#pragma unroll
-      for (int h = 0; h < Team::QUADS; ++h) {
-        float2 moments[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float value[Team::ROWS], squares[Team::ROWS];
-#pragma unroll
-          for (int j = 0; j < Team::ROWS; ++j) value[j] = Team::row(j) < rows ? out.of[j][h][i] : 0.f;
-          const float sum = Team::sum_of_rows(value), mean = rows == TILE ? sum * (1.f / TILE) : sum / rows;
-#pragma unroll
-          for (int j = 0; j < Team::ROWS; ++j) {
-            const float distance = Team::row(j) < rows ? value[j] - mean : 0.f;
-            squares[j] = __fmul_rn(distance, distance);
-          }
-          moments[i] = make_float2(0.f, 0.f);
-          join_rows(moments[i], mean, Team::sum_of_rows(squares), rows, 0);
-        }
-        store_pairs<Team>(own(params.moments) + part * 2 * GROUP, h, moments);
+      float* moments = own(params.moments) + part * 2 * GROUP;
+      if (rows == TILE) {
+        store_moments<true>(out, moments, rows);
+      } else {
+        store_moments<false>(out, moments, rows);
       }
     }
     Team::wait();  // the tile may be overwritten

@@ -158,6 +158,18 @@ def specialised_readout(blocks: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
+def readout_blocks_of_warps(graphs: int, members: int, multiprocessors: int) -> int:
+    """Return the blocks of a member in which a warp has a graph: one wave.
+
+    Two blocks fit a multiprocessor. The second is of use only to members with more graphs than warps.
+
+    >>> [readout_blocks_of_warps(50, members, 132) for members in (8, 16, 64)]
+    [16, 8, 4]
+    """
+    at_once = multiprocessors // members
+    return min(graphs, max(1, at_once, min(2 * multiprocessors // members, ceil_div(graphs, WARPS))))
+
+
 def chunks(jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False) -> NDArray[Any]:
     """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks,).
 

@@ -192,7 +192,7 @@ class NarrowWorkspace(Workspace):
         if not self._has_specialised_readout():
             return super()._readout_call()
         entry = f"fused_narrow_readout{SPECIALISED}"
-        blocks = min(self._graph_parts, max(1, self._device.multiprocessors // len(self.launched)))
+        blocks = geometry.readout_blocks_of_warps(self._graph_parts, len(self.launched), self._device.multiprocessors)
         launch = geometry.specialised_readout(blocks)
         if self._has_warps(launch, entry, many=geometry.MANY_GRAPHS) and self.capacity.graphs <= self._graph_parts:
             return self._call(f"{entry}_warps", launch, self._readout_fields())
