@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +82,8 @@ class PlannedEpoch:
         The form that trains the epoch.
     needed : Capacity
         The capacity that its largest batch needs.
+    rows : int
+        Nodes of the largest batch.
     weights : list of float32, (steps,)
         Weights of the labels of each member's batches.
     """
@@ -91,17 +92,13 @@ class PlannedEpoch:
     plans: Sequence[EpochPlan | None]
     form: Form
     needed: Capacity
+    rows: int
     weights: Sequence[NDArray[np.float32]]
 
     @property
     def steps(self) -> int:
         """Steps of the longest member."""
         return max(plan.n_batches for plan in self.plans if plan)
-
-    @cached_property
-    def rows(self) -> int:
-        """Nodes of the largest batch."""
-        return max(int(plan.pointers["nodes"].max(initial=0)) for plan in self.plans if plan)
 
     @property
     def graphs(self) -> int:
@@ -211,8 +208,12 @@ class FusedEngine:
             labels.weights(own) if own is not None else np.zeros(0, np.float32)
             for labels, own in zip(self._cohort.labels, batches, strict=True)
         ]
-        needed = form.capacity([plan for plan in plans if plan], graphs)
-        self._planned, self._upload = PlannedEpoch(batches, plans, form, needed, weights), None
+        planned = [plan for plan in plans if plan]
+        needed, rows = (
+            form.capacity(planned, graphs),
+            max(int(plan.pointers["nodes"].max(initial=0)) for plan in planned),
+        )
+        self._planned, self._upload = PlannedEpoch(batches, plans, form, needed, rows, weights), None
         held = self._training.get(form)
         if held and held.can_run(self._planned):
             packed = self._planned.pack(held.at)
