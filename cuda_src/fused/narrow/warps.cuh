@@ -158,6 +158,31 @@ __device__ __forceinline__ void store_pairs(float* to, int h, const float2 (&pai
   quads[1] = make_float4(pairs[2].x, pairs[2].y, pairs[3].x, pairs[3].y);
 }
 
+// ---- copies to shared memory ----
+
+__device__ __forceinline__ float4 load_quad(const float* from, bool exists) {
+  return exists ? *reinterpret_cast<const float4*>(from) : make_float4(0.f, 0.f, 0.f, 0.f);
+}
+
+// Copy 16 bytes, or write zeros if nothing exists; this thread's copies have arrived after `wait_for_copies`. They take no registers
+// meanwhile.
+__device__ __forceinline__ void copy_quad(float* to, const float* from, bool exists = true) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
+               : "memory");
+#else
+  *reinterpret_cast<float4*>(to) = load_quad(from, exists);
+#endif
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // ---- sums over neighbours ----
 
 // An entry of A: where its node's row begins in a matrix of GROUP columns, and its value.
@@ -286,10 +311,6 @@ __device__ __forceinline__ void gather_rows(const EntriesOfWarp& entries, float*
   } else {
     gather_entries<Team, 1>(StoredEntries{entries.nodes, entries.factors}, entries.place, source, done);
   }
-}
-
-__device__ __forceinline__ float4 load_quad(const float* from, bool exists) {
-  return exists ? *reinterpret_cast<const float4*>(from) : make_float4(0.f, 0.f, 0.f, 0.f);
 }
 
 // A lane's four columns of the rows of a matrix (N, GROUP) of the member. The compiler must not see where the distance comes from:

@@ -19,9 +19,12 @@ namespace fused {
 constexpr int STAGING_WARPS = 4;                                   // that load a tile
 constexpr int STAGED_ROWS = TILE / STAGING_WARPS;                  // of a warp
 constexpr int BUFFERS = 2;                                         // one barrier for each time that a group loads tiles
-constexpr int TILES_IN_BUFFERS = BUFFERS * WARPS / STAGING_WARPS;  // of all groups of a block
+constexpr int TILES_AT_ONCE = WARPS / STAGING_WARPS;               // that all groups of a block load
 constexpr int U_STRIDE = MOST_OF_WARPS + 4;
 constexpr int DY_STRIDE = GROUP + 4;
+constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);  // of a tile of U and dY
+constexpr int DW_FLOATS = TILES_AT_ONCE * (BUFFERS * STAGED_FLOATS + TILE * GROUP);  // all buffers, and tiles of G
+static_assert(STAGED_FLOATS >= REDUCTION_FLOATS, "the second buffer is scratch before");
 
 // The warps that have a sum.
 template <int GROUP_WARPS>
@@ -43,7 +46,7 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   static constexpr int OWNERS = 2 * GROUP_WARPS;                          // threads with the same columns share K
   static constexpr int OWN_ROWS = GROUP / OWNERS;                         // of the rows k below GROUP
   static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);               // of the rows k from GROUP on
-  static constexpr int ROWS_AT_ONCE = OWN_ROWS + OWN_RESTS < 10 ? 2 : 1;  // of a tile; as registers allow
+  static constexpr int ROWS_AT_ONCE = 2;                                  // of a tile
   static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
   float4 of[OWN_ROWS + OWN_RESTS];
 
@@ -58,18 +61,19 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   // Add the product of the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE). Outputs of rows k from K on are not stored.
   __device__ __forceinline__ void add(const float* u, const float* dy, int) {
     float4 sum[OWN_ROWS + OWN_RESTS] = {};
+    u += 4 * owner(), dy += 4 * quad();
 #pragma unroll ROWS_AT_ONCE
-    for (int r = 0; r < TILE; ++r) {
-      const float4 b = reinterpret_cast<const float4*>(dy + r * DY_STRIDE)[quad()];
+    for (int r = 0; r < TILE; ++r, u += U_STRIDE, dy += DY_STRIDE) {
+      const float4 b = *reinterpret_cast<const float4*>(dy);
 #pragma unroll
       for (int k = 0; k < OWN_ROWS; k += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(u + r * U_STRIDE + row(k));
+        const float4 a = *reinterpret_cast<const float4*>(u + k * OWNERS);
         sum[k] = add_product(sum[k], a.x, b), sum[k + 1] = add_product(sum[k + 1], a.y, b);
         sum[k + 2] = add_product(sum[k + 2], a.z, b), sum[k + 3] = add_product(sum[k + 3], a.w, b);
       }
 #pragma unroll
       for (int k = OWN_ROWS; k < OWN_ROWS + OWN_RESTS; ++k)
-        if (RESTS % OWNERS == 0 || owner() < RESTS) sum[k] = add_product(sum[k], u[r * U_STRIDE + row(k)], b);
+        if (RESTS % OWNERS == 0 || owner() < RESTS) sum[k] = add_product(sum[k], u[row(k) - 4 * owner()], b);
     }
 #pragma unroll
     for (int k = 0; k < OWN_ROWS + OWN_RESTS; ++k) of[k] = combine(of[k], sum[k]);
@@ -113,42 +117,58 @@ struct GradientOfBlock : WarpGroup<WARPS> {
   }
 };
 
-// A warp's rows of a tile on their way to shared memory: rows of U, and of Y and G, of which half a warp has one each.
+// A warp's rows of a tile of U (TILE, U_STRIDE), and of Y (TILE, DY_STRIDE), which becomes dY with G (TILE, GROUP). Half a warp has a
+// row of Y and G; a lane reads no quads of these but those that it copied.
 struct StagedRows {
-  float4 u[STAGED_ROWS];
-  Gradients::Neighbour near[STAGED_ROWS / 2];
-  int first;  // the warp's first row
+  const float *u, *y, *g;  // this lane's quads of a tile that begins at row 0
+  float* of_g;             // in shared memory
+  int N, K;
 
+  __device__ __forceinline__ StagedRows(const NarrowBackwardParams& params, const OfY& of, float* of_g, int N, int K)
+      : u(params.members.of_step(params.u) + row() * K + 4 * (threadIdx.x % 32)),
+        y(of.y + near_row(0) * GROUP + column()),
+        g(of.g + near_row(0) * GROUP + column()),
+        of_g(of_g + near_row(0) * GROUP + column()),
+        N(N),
+        K(K) {
+    asm volatile("" : "+l"(u), "+l"(y), "+l"(g));  // else the compiler computes them anew for each tile
+  }
   __device__ __forceinline__ static int row() { return threadIdx.x / 32 % STAGING_WARPS * STAGED_ROWS; }
   __device__ __forceinline__ static int near_row(int t) { return row() + 2 * t + threadIdx.x % 32 / 16; }
+  __device__ __forceinline__ static int column() { return 4 * (threadIdx.x % 16); }
+  __device__ __forceinline__ static float* near_quad(float* tile) {
+    return tile + TILE * U_STRIDE + near_row(0) * DY_STRIDE + column();
+  }
 
-  // Load the rows of the tile from row `of_tile` on: of U and Y, which kernels before the previous one wrote, and of G.
-  __device__ __forceinline__ void load_u(const float* from_u, const float* y, int of_tile, int N, int K) {
-    const int lane = threadIdx.x % 32;
-    first = of_tile;
+  // Copy the rows of the tile from row `first` on: of U and Y, which kernels before the previous one wrote, and of G. Rows beyond the
+  // last are 0.
+  __device__ __forceinline__ void copy_u(float* tile, int first) const {
+    const int quad = 4 * (threadIdx.x % 32);
+    const float *from_u = u + first * K, *from_y = y + first * GROUP;
+    float* to_u = tile + row() * U_STRIDE + quad;
+    if (quad < K)
 #pragma unroll
-    for (int r = 0; r < STAGED_ROWS; ++r)
-      u[r] = load_quad(from_u + (first + row() + r) * K + 4 * lane, first + row() + r < N && 4 * lane < K);
-#pragma unroll
-    for (int t = 0; t < STAGED_ROWS / 2; ++t)
-      near[t].y = load_quad(y + (first + near_row(t)) * GROUP + 4 * (lane % 16), first + near_row(t) < N);
-  }
-  __device__ __forceinline__ void load_g(const float* g, int N) {
+      for (int r = 0; r < STAGED_ROWS; ++r, from_u += K) copy_quad(to_u + r * U_STRIDE, from_u, first + row() + r < N);
 #pragma unroll
     for (int t = 0; t < STAGED_ROWS / 2; ++t)
-      near[t].g = load_quad(g + (first + near_row(t)) * GROUP + 4 * (threadIdx.x % 16), first + near_row(t) < N);
+      copy_quad(near_quad(tile) + 2 * t * DY_STRIDE, from_y + 2 * t * GROUP, first + near_row(t) < N);
   }
-  // Store them in the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE); rows beyond the last are 0.
-  __device__ __forceinline__ void store(float* to_u, float* dy, const OfY& of, int N, int K) const {
+  __device__ __forceinline__ void copy_g(int first) const {
+    const float* from_g = g + first * GROUP;
+#pragma unroll
+    for (int t = 0; t < STAGED_ROWS / 2; ++t)
+      copy_quad(of_g + 2 * t * GROUP, from_g + 2 * t * GROUP, first + near_row(t) < N);
+  }
+  // Wait for the copies, and replace Y by dY.
+  __device__ __forceinline__ void finish(float* tile, const OfY& of, int first) const {
     const Gradients source(nullptr, nullptr, 0, of);
-    const int lane = threadIdx.x % 32;
+    wait_for_copies();
 #pragma unroll
-    for (int r = 0; r < STAGED_ROWS; ++r)
-      if (4 * lane < K) reinterpret_cast<float4*>(to_u + (row() + r) * U_STRIDE)[lane] = u[r];
-#pragma unroll
-    for (int t = 0; t < STAGED_ROWS / 2; ++t)
-      reinterpret_cast<float4*>(dy + near_row(t) * DY_STRIDE)[lane % 16] =
-          first + near_row(t) < N ? source.term(near[t]) : make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int t = 0; t < STAGED_ROWS / 2; ++t) {
+      float4* own = reinterpret_cast<float4*>(near_quad(tile) + 2 * t * DY_STRIDE);
+      const float4 term = source.term({*own, *reinterpret_cast<const float4*>(of_g + 2 * t * GROUP)});
+      *own = first + near_row(t) < N ? term : make_float4(0.f, 0.f, 0.f, 0.f);
+    }
   }
 };
 
@@ -166,46 +186,46 @@ __device__ constexpr int rests_of() {
 template <class Gradient, class Shape>
 __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams& params, const Shape& shape,
                                                       const OfY& of, int N, int block) {
-  constexpr bool IS_PREFETCHED = Gradient::TILES_AT_ONCE > 1;  // else there are no registers for it, but other groups
-  constexpr int FLOATS = TILE * (U_STRIDE + DY_STRIDE);        // of a tile of both
-  const int K = shape.K, step = params.dw_sums * TILE;
-  const int own_tile = threadIdx.x / 32 / STAGING_WARPS % Gradient::TILES_AT_ONCE;
-  const int split = block / params.dw_sums, splits = max(1, params.dw_blocks / params.dw_sums);
-  const int first_sum = Gradient::number() * params.dw_blocks + block % params.dw_sums;
-  float* scratch = of.dgamma + GROUP;  // then tiles of U and dY
-  const float* from_u = params.members.of_step(params.u);
-  StagedRows rows;
-  if (IS_PREFETCHED) rows.load_u(from_u, of.y, first_sum * TILE + own_tile * step, N, K);
+  constexpr int AT_ONCE = Gradient::TILES_AT_ONCE;
+  const int K = shape.K, step = params.dw_sums * TILE, loaded = threadIdx.x / 32 / STAGING_WARPS;
+  const int own_tile = loaded % AT_ONCE, sums = params.dw_sums;
+  const int split = block / sums, splits = max(1, params.dw_blocks / sums);
+  float* shared = of.dgamma + GROUP;
+  float* buffers = shared + Gradient::number() * BUFFERS * AT_ONCE * STAGED_FLOATS;
+  const auto tile_in = [&](int buffer) { return buffers + (buffer * AT_ONCE + own_tile) * STAGED_FLOATS; };
+  const StagedRows rows(params, of, shared + TILES_AT_ONCE * BUFFERS * STAGED_FLOATS + loaded * TILE * GROUP, N, K);
+
+  int s = Gradient::number() * params.dw_blocks + block % sums, first = s * TILE;
+  rows.copy_u(tile_in(0), first + own_tile * step);
   wait_for_previous();
-  if (block % params.dw_sums * TILE >= N) return;
-  if (IS_PREFETCHED) rows.load_g(of.g, N);
-  set_backward(of, scratch, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
-               params.members.of_step(params.sums), params.sums_in_use(N), N, GROUP);
+  rows.copy_g(first + own_tile * step);
+  // the scratch lies in the second buffer of the first group
+  set_backward(of, shared + AT_ONCE * STAGED_FLOATS, params.members.of_step(params.stats),
+               params.members.of_model_or_null(params.gamma), params.members.of_step(params.sums),
+               params.sums_in_use(N), N, GROUP);
   __syncthreads();  // columns are filled
 
-  float* buffers = scratch + Gradient::number() * BUFFERS * Gradient::TILES_AT_ONCE * FLOATS;
+  Gradient total(split, splits);
   int buffer = 0;
 #pragma unroll 1
-  for (int s = first_sum; s < params.dw_sums && s * TILE < N; s += Gradient::GROUPS * params.dw_blocks) {
-    Gradient total(split, splits);
-#pragma unroll 1
-    for (int first = s * TILE; first < N; first += Gradient::TILES_AT_ONCE * step) {
-      const auto fetch = [&](int of_tile) {
-        rows.load_u(from_u, of.y, of_tile, N, K);
-        rows.load_g(of.g, N);
-      };
-      if (!IS_PREFETCHED || rows.first != first + own_tile * step) fetch(first + own_tile * step);
-      float* tiles = buffers + buffer * Gradient::TILES_AT_ONCE * FLOATS;
-      float* own = tiles + own_tile * FLOATS;
-      rows.store(own, own + TILE * U_STRIDE, of, N, K);
-      Gradient::wait();  // the tiles are filled; all threads have read the other buffer
-      if (IS_PREFETCHED) fetch(rows.first + Gradient::TILES_AT_ONCE * step);
-#pragma unroll 1
-      for (int t = 0; t < Gradient::TILES_AT_ONCE && first + t * step < N; ++t)
-        total.add(tiles + t * FLOATS, tiles + t * FLOATS + TILE * U_STRIDE, K);
-      buffer ^= 1;
+  while (s < sums && first < N) {
+    rows.finish(tile_in(buffer), of, first + own_tile * step);
+    Gradient::wait();  // the tiles are filled; all threads have read the other buffer
+    int next_s = s, next = first + AT_ONCE * step;
+    if (next >= N) next_s += Gradient::GROUPS * params.dw_blocks, next = next_s * TILE;
+    if (next_s < sums && next < N) {
+      rows.copy_u(tile_in(buffer ^ 1), next + own_tile * step);
+      rows.copy_g(next + own_tile * step);
     }
-    total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
+    const float* tiles = buffers + buffer * AT_ONCE * STAGED_FLOATS;
+#pragma unroll 1
+    for (int t = 0; t < AT_ONCE && first + t * step < N; ++t)
+      total.add(tiles + t * STAGED_FLOATS, tiles + t * STAGED_FLOATS + TILE * U_STRIDE, K);
+    if (next_s != s) {
+      total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
+      total = Gradient(split, splits);
+    }
+    s = next_s, first = next, buffer ^= 1;
   }
 }
 
@@ -215,6 +235,7 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
   const Shape shape(params);
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && block % params.dw_sums * TILE >= N) return;  // makes room for the next kernel
+  if (N == 0) return wait_for_previous();                            // the member rests
   const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
   if constexpr (SUMS == 1) {

@@ -17,12 +17,10 @@ WARPS = THREADS // 32
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
 _OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.cuh
-COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, DY_STRIDE = (
-    _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "DY_STRIDE")
+COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, U_STRIDE = (
+    _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "U_STRIDE")
 )
-TILES_IN_BUFFERS, ENTRIES_OF_WARPS, U_STRIDE = (
-    _OF_WARPS.constant(name) for name in ("TILES_IN_BUFFERS", "ENTRIES_OF_WARPS", "U_STRIDE")
-)
+ENTRIES_OF_WARPS, DW_FLOATS = (_OF_WARPS.constant(name) for name in ("ENTRIES_OF_WARPS", "DW_FLOATS"))
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
@@ -148,7 +146,7 @@ def forward_of_warps(blocks: int, k: int, warps: int) -> Launch:
 def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int) -> Launch:
     """Return the launch of `fused_narrow_backward_64x1_warps…`; that of the first layer has `dx_blocks` 0."""
     dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (GROUP + 4) + ENTRIES_OF_WARPS
-    dw = 6 * GROUP + max(shared.REDUCTION_FLOATS, TILES_IN_BUFFERS * TILE * (U_STRIDE + DY_STRIDE))
+    dw = 6 * GROUP + DW_FLOATS
     floats = max(dx, dw) if dx_blocks else dw
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
