@@ -25,11 +25,11 @@ namespace fused {
 static_assert(SHARES_LAUNCHES, "a model alone runs the kernels of fused/narrow/step.cu");
 
 constexpr int COLUMNS_OF_WARPS = 10 * GROUP;  // floats: columns of Y with dbeta / N and dgamma / N, and of Y_prev
-constexpr int ENTRIES_OF_ROW = 6;  // of A in shared memory, on average over a warp's rows; the others are in memory
-constexpr int ENTRIES_OF_WARP = TILE * ENTRIES_OF_ROW + BATCH;        // a warp reads up to BATCH beyond its last one
-constexpr int ENTRIES_OF_WARPS = 2 * WARPS * ENTRIES_OF_WARP;         // floats: rows of nodes, and factors
-constexpr int MOST_RESTS = 16;                                       // rows k of W' beyond GROUP
-constexpr int MOST_OF_WARPS = GROUP + MOST_RESTS;                    // the largest K
+constexpr int ENTRIES_OF_ROW = 5;  // of A in shared memory, on average over a warp's rows; the others are in memory
+constexpr int ENTRIES_OF_WARP = TILE * ENTRIES_OF_ROW + BATCH;  // a warp reads up to BATCH beyond its last one
+constexpr int ENTRIES_OF_WARPS = 2 * WARPS * ENTRIES_OF_WARP;   // floats: rows of nodes, and factors
+constexpr int MOST_RESTS = 16;                                  // rows k of W' beyond GROUP
+constexpr int MOST_OF_WARPS = GROUP + MOST_RESTS;               // the largest K
 
 // A number that all lanes of a warp have, in a way that the compiler sees: it then takes branches on it for the whole warp, and
 // does not write code for lanes that part at a shuffle.
@@ -160,27 +160,15 @@ __device__ __forceinline__ void store_pairs(float* to, int h, const float2 (&pai
 
 // ---- copies to shared memory ----
 
-__device__ __forceinline__ float4 load_quad(const float* from, bool exists) {
-  return exists ? *reinterpret_cast<const float4*>(from) : make_float4(0.f, 0.f, 0.f, 0.f);
-}
-
-// Copy 16 bytes, or write zeros if nothing exists; this thread's copies have arrived after `wait_for_copies`. They take no registers
-// meanwhile.
+// Copy 16 bytes asynchronously, or write zeros if nothing exists. Copies take no registers until they arrive.
 __device__ __forceinline__ void copy_quad(float* to, const float* from, bool exists = true) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
-               : "memory");
-#else
-  *reinterpret_cast<float4*>(to) = load_quad(from, exists);
-#endif
+  copy_async<4>(to, from, exists ? 4 : 0);
 }
 
-__device__ __forceinline__ void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
+// Wait for all copies of this thread.
+__device__ __forceinline__ void wait_for_quads() {
+  commit_copies();
+  wait_for_copies<0>();
 }
 
 // ---- sums over neighbours ----

@@ -16,13 +16,13 @@
 
 namespace fused {
 
-constexpr int STAGING_WARPS = 4;                                   // that load a tile
-constexpr int STAGED_ROWS = TILE / STAGING_WARPS;                  // of a warp
-constexpr int BUFFERS = 2;                                         // one barrier for each time that a group loads tiles
-constexpr int TILES_AT_ONCE = WARPS / STAGING_WARPS;               // that all groups of a block load
+constexpr int STAGING_WARPS = 4;                      // that load a tile
+constexpr int STAGED_ROWS = TILE / STAGING_WARPS;     // of a warp
+constexpr int BUFFERS = 2;                            // one barrier for each time that a group loads tiles
+constexpr int TILES_AT_ONCE = WARPS / STAGING_WARPS;  // that all groups of a block load
 constexpr int U_STRIDE = MOST_OF_WARPS + 4;
 constexpr int DY_STRIDE = GROUP + 4;
-constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);  // of a tile of U and dY
+constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);                         // of a tile of U and dY
 constexpr int DW_FLOATS = TILES_AT_ONCE * (BUFFERS * STAGED_FLOATS + TILE * GROUP);  // all buffers, and tiles of G
 static_assert(STAGED_FLOATS >= REDUCTION_FLOATS, "the second buffer is scratch before");
 
@@ -43,10 +43,10 @@ struct WarpGroup {
 // bit 0 have different rows k, so that half a warp reads a row of dY from shared memory at once.
 template <int GROUP_WARPS, int RESTS>
 struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
-  static constexpr int OWNERS = 2 * GROUP_WARPS;                          // threads with the same columns share K
-  static constexpr int OWN_ROWS = GROUP / OWNERS;                         // of the rows k below GROUP
-  static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);               // of the rows k from GROUP on
-  static constexpr int ROWS_AT_ONCE = 2;                                  // of a tile
+  static constexpr int OWNERS = 2 * GROUP_WARPS;             // threads with the same columns share K
+  static constexpr int OWN_ROWS = GROUP / OWNERS;            // of the rows k below GROUP
+  static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);  // of the rows k from GROUP on
+  static constexpr int ROWS_AT_ONCE = 2;                     // of a tile
   static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
   float4 of[OWN_ROWS + OWN_RESTS];
 
@@ -162,7 +162,7 @@ struct StagedRows {
   // Wait for the copies, and replace Y by dY.
   __device__ __forceinline__ void finish(float* tile, const OfY& of, int first) const {
     const Gradients source(nullptr, nullptr, 0, of);
-    wait_for_copies();
+    wait_for_quads();
 #pragma unroll
     for (int t = 0; t < STAGED_ROWS / 2; ++t) {
       float4* own = reinterpret_cast<float4*>(near_quad(tile) + 2 * t * DY_STRIDE);

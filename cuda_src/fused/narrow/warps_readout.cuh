@@ -152,7 +152,8 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
     float2 share = make_float2(shares[0].total(), shares[1].total());
     if (kind == MEAN) share.x /= n, share.y /= n;
     float* g = graph.pairs(own(params.g));
-    float4 sums;  // of G and G x_hat in both columns: first every second row, then the others, as SumsOfLanes::total adds
+    float4
+        sums;  // of G and G x_hat in both columns: first every second row, then the others, as SumsOfLanes::total adds
 #pragma unroll 1
     for (int odd = 0; odd < 2; ++odd) {
       float4 of[COLUMN_LANES / 2] = {};
@@ -175,9 +176,7 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
       const float4 sum = combine(combine(of[0], of[2]), combine(of[1], of[3]));
       sums = odd ? combine(sums, sum) : sum;
     }
-    if (params.sums)
-      reinterpret_cast<float4*>(own(params.sums) + part * 2 * GROUP)[lane] =
-          sums;
+    if (params.sums) reinterpret_cast<float4*>(own(params.sums) + part * 2 * GROUP)[lane] = sums;
   }
 }
 

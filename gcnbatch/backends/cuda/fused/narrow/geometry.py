@@ -145,7 +145,7 @@ def forward_of_warps(blocks: int, k: int, warps: int) -> Launch:
 
 def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int) -> Launch:
     """Return the launch of `fused_narrow_backward_64x1_warps…`; that of the first layer has `dx_blocks` 0."""
-    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (GROUP + 4) + ENTRIES_OF_WARPS
+    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (2 * GROUP + 4) + ENTRIES_OF_WARPS
     dw = 6 * GROUP + DW_FLOATS
     floats = max(dx, dw) if dx_blocks else dw
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
