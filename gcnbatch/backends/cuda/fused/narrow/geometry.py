@@ -31,6 +31,7 @@ MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
+READOUT_BLOCKS = 2  # of a specialised readout that run on a multiprocessor at once
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
 MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
 
@@ -159,13 +160,13 @@ def specialised_readout(blocks: int) -> Launch:
 def readout_blocks_of_warps(graphs: int, members: int, multiprocessors: int) -> int:
     """Return the blocks of a member in which a warp has a graph: one wave.
 
-    Two blocks fit a multiprocessor. The second is of use only to members with more graphs than warps.
+    The second block of a multiprocessor is of use only to members with more graphs than warps.
 
     >>> [readout_blocks_of_warps(50, members, 132) for members in (8, 16, 64)]
     [16, 8, 4]
     """
     at_once = multiprocessors // members
-    return min(graphs, max(1, at_once, min(2 * multiprocessors // members, ceil_div(graphs, WARPS))))
+    return min(graphs, max(1, at_once, min(READOUT_BLOCKS * multiprocessors // members, ceil_div(graphs, WARPS))))
 
 
 def chunks(jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False) -> NDArray[Any]:
