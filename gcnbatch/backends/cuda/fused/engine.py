@@ -82,6 +82,8 @@ class PlannedEpoch:
         The form that trains the epoch.
     needed : Capacity
         The capacity that its largest batch needs.
+    steps, graphs : int
+        Those of the members with the most.
     rows : int
         Nodes of the largest batch.
     weights : list of float32, (steps,)
@@ -92,18 +94,10 @@ class PlannedEpoch:
     plans: Sequence[EpochPlan | None]
     form: Form
     needed: Capacity
+    steps: int
+    graphs: int
     rows: int
     weights: Sequence[NDArray[np.float32]]
-
-    @property
-    def steps(self) -> int:
-        """Steps of the longest member."""
-        return max(plan.n_batches for plan in self.plans if plan)
-
-    @property
-    def graphs(self) -> int:
-        """Graphs of the member with the most."""
-        return max(len(plan.graphs) for plan in self.plans if plan)
 
     def pack(self, at: Workspace) -> NDArray[np.int32]:
         """Return the upload to a workspace, (members, …), without what `begin_epoch` fills in."""
@@ -203,17 +197,23 @@ class FusedEngine:
 
     def expect(self, batches: Batches) -> None:
         """Plan and pack the next epoch; the device may still run the current one."""
-        (form, plans), graphs = self._plan(batches), max(len(b) for one in batches if one is not None for b in one)
+        form, plans = self._plan(batches)
         weights = [
             labels.weights(own) if own is not None else np.zeros(0, np.float32)
             for labels, own in zip(self._cohort.labels, batches, strict=True)
         ]
-        planned = [plan for plan in plans if plan]
-        needed, rows = (
-            form.capacity(planned, graphs),
-            max(int(plan.pointers["nodes"].max(initial=0)) for plan in planned),
+        running = [plan for plan in plans if plan]
+        self._planned = PlannedEpoch(
+            batches,
+            plans,
+            form,
+            needed=form.capacity(running, max(int(np.diff(plan.batch_ptr).max(initial=0)) for plan in running)),
+            steps=max(plan.n_batches for plan in running),
+            graphs=max(len(plan.graphs) for plan in running),
+            rows=max(int(plan.pointers["nodes"].max(initial=0)) for plan in running),
+            weights=weights,
         )
-        self._planned, self._upload = PlannedEpoch(batches, plans, form, needed, rows, weights), None
+        self._upload = None
         held = self._training.get(form)
         if held and held.can_run(self._planned):
             packed = self._planned.pack(held.at)
