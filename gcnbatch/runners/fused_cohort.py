@@ -64,7 +64,7 @@ class Member(FusedState):
             for name, array in self._arrays().items()
         }
 
-    def expect(self, steps: int) -> None:
+    def prepare_rates(self, steps: int) -> None:
         """Prepare the rates of an epoch of so many steps."""
         rates_of_steps(self._task.train, self._updates, steps, 0, 0.0)
 
@@ -122,7 +122,7 @@ class FusedCohort:
         self._count_updates()
         for member, own in zip(self._members, batches, strict=True):
             if own is not None:
-                member.expect(len(own))
+                member.prepare_rates(len(own))
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
         self._count_updates()
