@@ -34,6 +34,7 @@ class NarrowWorkspace(Workspace):
     def __init__(self, cohort: Cohort, memory: Memory, capacity: Capacity, plan: StagedEpoch, training: bool) -> None:
         self._dealt = geometry.dealt(capacity.rows, cohort.members, cohort.device.multiprocessors)
         super().__init__(cohort, memory, capacity, plan, training)
+        self.may_skip_decay = cohort.members > 1
         self.update_entry = "fused_narrow_update_of_many" if self._has_wide_chunks else "fused_narrow_update"
         if training:
             self._jobs = self._job_tables()
