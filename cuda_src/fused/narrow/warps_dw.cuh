@@ -24,6 +24,7 @@ constexpr int U_STRIDE = MOST_OF_WARPS + 4;
 constexpr int DY_STRIDE = GROUP + 4;
 constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);                         // of a tile of U and dY
 constexpr int DW_FLOATS = TILES_AT_ONCE * (BUFFERS * STAGED_FLOATS + TILE * GROUP);  // all buffers, and tiles of G
+constexpr int EXCHANGE_FLOATS = 16 * THREADS;  // products of all teams but the first, if two or four blocks share a sum
 static_assert(STAGED_FLOATS >= REDUCTION_FLOATS, "the second buffer is scratch before");
 
 // The warps that have a sum.
@@ -50,7 +51,7 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
   float4 of[OWN_ROWS + OWN_RESTS];
 
-  __device__ __forceinline__ GradientOfGroup(int, int) : of() {}
+  __device__ __forceinline__ explicit GradientOfGroup(int) : of() {}
   __device__ __forceinline__ static int owner() {
     return threadIdx.x / 32 % GROUP_WARPS * 2 + static_cast<int>(threadIdx.x & 1);
   }
@@ -58,10 +59,15 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   __device__ __forceinline__ static int row(int k) {
     return k < OWN_ROWS ? k / 4 * 4 * OWNERS + 4 * owner() + k % 4 : GROUP + (k - OWN_ROWS) * OWNERS + owner();
   }
-  // Add the product of the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE). Outputs of rows k from K on are not stored.
-  __device__ __forceinline__ void add(const float* u, const float* dy, int) {
+  // Add the products of `count` tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE), one after the other. Outputs of rows k from K
+  // on are not stored.
+  __device__ __forceinline__ void add_tiles(const float* tiles, int count, int, float4*) {
+#pragma unroll 1
+    for (int t = 0; t < count; ++t) add(tiles + t * STAGED_FLOATS);
+  }
+  __device__ __forceinline__ void add(const float* tile) {
     float4 sum[OWN_ROWS + OWN_RESTS] = {};
-    u += 4 * owner(), dy += 4 * quad();
+    const float *u = tile + 4 * owner(), *dy = tile + TILE * U_STRIDE + 4 * quad();
 #pragma unroll ROWS_AT_ONCE
     for (int r = 0; r < TILE; ++r, u += U_STRIDE, dy += DY_STRIDE) {
       const float4 b = *reinterpret_cast<const float4*>(dy);
@@ -85,33 +91,77 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   }
 };
 
-// The only sum of a block, or its share `split` of the columns of a sum that `splits` blocks have. A thread has 4 x 4 outputs, so that
-// few warps multiply much; the others only load. Lanes that differ in bit 0 have different rows k, in bit 1 different columns.
+// The only sum of a block, or its share `split` of the columns of a sum that SPLITS blocks have. A thread has 4 x 4 outputs of a tile,
+// so that few warps multiply much. Each of SPLITS teams multiplies other tiles; the first adds all products in order. Lanes
+// that differ in bit 0 have different rows k, in bit 1 different columns.
+template <int SPLITS>
 struct GradientOfBlock : WarpGroup<WARPS> {
+  static constexpr int QUADS = GROUP / 4 / SPLITS, TEAM_THREADS = THREADS / SPLITS,
+                       TILES_OF_TEAM = TILES_AT_ONCE / SPLITS;
   float4 of[4];
   int k, p;  // the first row and column of the outputs
 
-  __device__ __forceinline__ GradientOfBlock(int split, int splits) : of() {
-    const int quads = GROUP / 4 / splits, lane = threadIdx.x % 32;
-    k = 4 * (threadIdx.x / 32 * (32 / quads) + lane / 2 / quads * 2 + lane % 2);
-    p = 4 * (split * quads + lane / 2 % quads);
+  __device__ __forceinline__ explicit GradientOfBlock(int split) : of() {
+    const int lane = threadIdx.x % 32;
+    k = 4 * (threadIdx.x % TEAM_THREADS / 32 * (32 / QUADS) + lane / 2 / QUADS * 2 + lane % 2);
+    p = 4 * (split * QUADS + lane / 2 % QUADS);
   }
-  // As GradientOfGroup::add.
-  __device__ __forceinline__ void add(const float* u, const float* dy, int K) {
-    if (k >= K) return;
-    float4 sum[4] = {};
+  __device__ __forceinline__ static int team() { return threadIdx.x / TEAM_THREADS; }
+
+  // As GradientOfGroup::add_tiles. `products` has room for those of the other teams: EXCHANGE_FLOATS.
+  __device__ __forceinline__ void add_tiles(const float* tiles, int count, int K, float4* products) {
+    if constexpr (SPLITS == 1) {
+#pragma unroll 1
+      for (int t = 0; t < count && k < K; ++t) {
+        float4 product[4];
+        multiply(product, tiles + t * STAGED_FLOATS);
+        add(product);
+      }
+    } else {
+      float4 own[TILES_OF_TEAM][4];
+#pragma unroll
+      for (int pass = 0; pass < TILES_OF_TEAM; ++pass) {
+        const int t = pass * SPLITS + team();
+        if (k >= K || t >= count) continue;
+        multiply(own[pass], tiles + t * STAGED_FLOATS);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (team() > 0) products[place_of(t, i)] = own[pass][i];
+      }
+      wait();  // the other teams' products are written
+      if (k >= K || team() > 0) return;
+#pragma unroll
+      for (int t = 0; t < TILES_AT_ONCE; ++t) {
+        if (t >= count) break;
+        if (t % SPLITS == 0) {
+          add(own[t / SPLITS]);
+        } else {
+          add({products[place_of(t, 0)], products[place_of(t, 1)], products[place_of(t, 2)], products[place_of(t, 3)]});
+        }
+      }
+    }
+  }
+  // Where outputs i of tile t are, of a team but the first.
+  __device__ __forceinline__ static int place_of(int t, int i) {
+    return ((t / SPLITS * (SPLITS - 1) + t % SPLITS - 1) * 4 + i) * TEAM_THREADS + threadIdx.x % TEAM_THREADS;
+  }
+  __device__ __forceinline__ void add(const float4 (&product)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of[i] = combine(of[i], product[i]);
+  }
+  __device__ __forceinline__ void multiply(float4 (&sum)[4], const float* tile) const {
+    const float *u = tile + k, *dy = tile + TILE * U_STRIDE + p;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4
-    for (int r = 0; r < TILE; ++r) {
-      const float4 a = *reinterpret_cast<const float4*>(u + r * U_STRIDE + k);
-      const float4 b = *reinterpret_cast<const float4*>(dy + r * DY_STRIDE + p);
+    for (int r = 0; r < TILE; ++r, u += U_STRIDE, dy += DY_STRIDE) {
+      const float4 a = *reinterpret_cast<const float4*>(u), b = *reinterpret_cast<const float4*>(dy);
       sum[0] = add_product(sum[0], a.x, b), sum[1] = add_product(sum[1], a.y, b);
       sum[2] = add_product(sum[2], a.z, b), sum[3] = add_product(sum[3], a.w, b);
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) of[i] = combine(of[i], sum[i]);
   }
   __device__ __forceinline__ void store(float* to, int K) const {
-    if (k >= K) return;
+    if (k >= K || team() > 0) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) *reinterpret_cast<float4*>(to + (k + i) * GROUP + p) = of[i];
   }
@@ -189,8 +239,8 @@ __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams
   constexpr int AT_ONCE = Gradient::TILES_AT_ONCE;
   const int K = shape.K, step = params.dw_sums * TILE, loaded = threadIdx.x / 32 / STAGING_WARPS;
   const int own_tile = loaded % AT_ONCE, sums = params.dw_sums;
-  const int split = block / sums, splits = max(1, params.dw_blocks / sums);
   float* shared = of.dgamma + GROUP;
+  float4* products = reinterpret_cast<float4*>(shared + DW_FLOATS);
   float* buffers = shared + Gradient::number() * BUFFERS * AT_ONCE * STAGED_FLOATS;
   const auto tile_in = [&](int buffer) { return buffers + (buffer * AT_ONCE + own_tile) * STAGED_FLOATS; };
   const StagedRows rows(params, of, shared + TILES_AT_ONCE * BUFFERS * STAGED_FLOATS + loaded * TILE * GROUP, N, K);
@@ -205,7 +255,7 @@ __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams
                params.sums_in_use(N), N, GROUP);
   __syncthreads();  // columns are filled
 
-  Gradient total(split, splits);
+  Gradient total(block / sums);
   int buffer = 0;
 #pragma unroll 1
   while (s < sums && first < N) {
@@ -217,13 +267,10 @@ __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams
       rows.copy_u(tile_in(buffer ^ 1), next + own_tile * step);
       rows.copy_g(next + own_tile * step);
     }
-    const float* tiles = buffers + buffer * AT_ONCE * STAGED_FLOATS;
-#pragma unroll 1
-    for (int t = 0; t < AT_ONCE && first + t * step < N; ++t)
-      total.add(tiles + t * STAGED_FLOATS, tiles + t * STAGED_FLOATS + TILE * U_STRIDE, K);
+    total.add_tiles(buffers + buffer * AT_ONCE * STAGED_FLOATS, min(AT_ONCE, ceil_div(N - first, step)), K, products);
     if (next_s != s) {
       total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
-      total = Gradient(split, splits);
+      total = Gradient(block / sums);
     }
     s = next_s, first = next, buffer ^= 1;
   }
@@ -239,7 +286,14 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
   const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
   if constexpr (SUMS == 1) {
-    backward_dw_of_groups<GradientOfBlock>(params, shape, of, N, block);
+    const int splits = params.dw_blocks / params.dw_sums;
+    if (splits == 4) {
+      backward_dw_of_groups<GradientOfBlock<4>>(params, shape, of, N, block);
+    } else if (splits == 2) {
+      backward_dw_of_groups<GradientOfBlock<2>>(params, shape, of, N, block);
+    } else {
+      backward_dw_of_groups<GradientOfBlock<1>>(params, shape, of, N, block);
+    }
   } else {
     backward_dw_of_groups<GradientOfGroup<WARPS / SUMS, rests_of<Shape>()>>(params, shape, of, N, block);
   }

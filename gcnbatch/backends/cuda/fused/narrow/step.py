@@ -239,7 +239,7 @@ class NarrowWorkspace(Workspace):
         of_warps = self._dealt.backward_blocks_of_warps(is_first, members, self._device.multiprocessors)
         sums = geometry.sums_of_block(self._dealt.dw_sums, of_warps[1])
         warps = 1 if is_first or sums > 1 else geometry.warps_of_tile(self._usual_tiles, of_warps[0])
-        launch_of_warps = geometry.backward_of_warps(*of_warps, warps)
+        launch_of_warps = geometry.backward_of_warps(*of_warps, warps, self._dealt.dw_sums)
         if self._has_warps(launch_of_warps, entry, layer.k):
             dx_blocks, dw_blocks = of_warps
             launch, entry = launch_of_warps, f"{entry}_sums{sums}" if is_first else f"{entry}_warps{warps}_sums{sums}"
