@@ -190,10 +190,11 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
   if (number < 0) {  // first: they follow the longest chain of pointers before their wait
     bool is_waiting = true;
-    stage_batch<Stagers<SHARES_LAUNCHES>>(*of.members.of_step(params.stage), blockIdx.x, n_stages, [&] {
-      if (is_waiting) wait_for_previous();
-      is_waiting = false;
-    });
+    stage_batch<Stagers<SHARES_LAUNCHES>>(*of.members.of_step(params.stage), of.members.of_step(of.progress),
+                                          blockIdx.x, n_stages, [&] {
+                                            if (is_waiting) wait_for_previous();
+                                            is_waiting = false;
+                                          });
     return;
   }
   const Progress at = Progress::read(of.members.of_step(of.progress));
