@@ -12,7 +12,6 @@ from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
 from gcnbatch.backends.cuda.fused.shared.arena import Arena, Region
-from gcnbatch.backends.cuda.fused.shared.epoch import Rates
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
 from gcnbatch.data.graphs import Int64
@@ -64,13 +63,11 @@ class Member(FusedState):
             for name, array in self._arrays().items()
         }
 
-    def prepare_rates(self, steps: int) -> None:
-        """Prepare the rates of an epoch of so many steps."""
-        rates_of_steps(self._task.train, self._updates, steps, 0, 0.0)
-
-    def rates(self, epoch: MemberEpoch) -> Rates:
-        """Return the rates of an epoch, whose step `first` is the member's next update."""
-        return rates_of_steps(self._task.train, self._updates, len(epoch.batches), epoch.first, epoch.learning_rate)
+    def epoch(self, epoch: MemberEpoch) -> EngineEpoch:
+        """Return an epoch, whose step `first` is the member's next update, as the engine takes it."""
+        steps = self._updates, len(epoch.batches), epoch.first
+        rates = rates_of_steps(self._task.train, *steps, epoch.learning_rate)
+        return EngineEpoch(epoch.epoch, epoch.batches, rates, epoch.first)
 
     def count_updates(self, number: int) -> None:
         """Note that so many steps were queued."""
@@ -118,11 +115,18 @@ class FusedCohort:
     def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
         if all(own is None for own in batches):
             return
-        self._engine.expect(batches)
         self._count_updates()
-        for member, own in zip(self._members, batches, strict=True):
-            if own is not None:
-                member.prepare_rates(len(own))
+        self._engine.expect(batches, self._guess(batches))
+
+    def _guess(self, batches: Sequence[Sequence[Int64] | None]) -> list[EngineEpoch | None] | None:
+        """Return the epochs of these batches if they follow the last one, with its learning rates; None: unknown."""
+        found: list[EngineEpoch | None] = []
+        for member, own, last in zip(self._members, batches, self._epochs or [None] * self.size, strict=True):
+            if own is not None and last is None:
+                return None
+            following = last and own and MemberEpoch(last.epoch + 1, own, last.learning_rate)
+            found.append(member.epoch(following) if following else None)
+        return found
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
         self._count_updates()
@@ -139,9 +143,7 @@ class FusedCohort:
         if self._next is None:
             self._engine.begin_epoch(
                 [
-                    EngineEpoch(one.epoch, one.batches, member.rates(one), one.first)
-                    if one is not None and one.first < len(one.batches)
-                    else None
+                    member.epoch(one) if one is not None and one.first < len(one.batches) else None
                     for member, one in zip(self._members, self._epochs, strict=True)
                 ]
             )

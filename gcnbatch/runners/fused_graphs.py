@@ -114,6 +114,7 @@ class FusedGraphsRunner(FusedState):
         of = (stack, self._model(), self._optimizer(), task.source)
         self._engine: FusedEngine = backend.graphs_engine(*of, [labels_of(task)])
         self._epoch: tuple[int, Sequence[Int64], float] | None = None
+        self._begun: EngineEpoch | None = None  # the last one
         self._last = -1
 
     @property
@@ -124,17 +125,23 @@ class FusedGraphsRunner(FusedState):
         return self._engine.about()
 
     def expect(self, batches: Sequence[Int64]) -> None:
-        self._engine.expect([batches])
+        last = self._begun
+        guess = last and [self._epoch_of(last.epoch + 1, batches, last.rates.learning_rate, 0)]
+        self._engine.expect([batches], guess)
+
+    def _epoch_of(self, epoch: int, batches: Sequence[Int64], learning_rate: float, first: int) -> EngineEpoch:
+        """Return an epoch, whose step `first` is the next update, as the engine takes it."""
+        rates = rates_of_steps(self._task.train, self._updates, len(batches), first, learning_rate)
+        return EngineEpoch(epoch, batches, rates, first)
 
     def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
         self._epoch = epoch, batches, learning_rate
 
     def step(self, index: int) -> None:
         if self._epoch is not None:
-            epoch, batches, learning_rate = self._epoch
-            rates = rates_of_steps(self._task.train, self._updates, len(batches), index, learning_rate)
-            self._engine.begin_epoch([EngineEpoch(epoch, batches, rates, index)])
-            self._epoch, self._last = None, len(batches) - 1
+            self._begun = self._epoch_of(*self._epoch, index)
+            self._engine.begin_epoch([self._begun])
+            self._epoch, self._last = None, len(self._begun.batches) - 1
         self._updates += 1
         self._engine.step()
         if index == self._last:  # no further step can join the queued ones in one graph launch

@@ -64,8 +64,35 @@ class EngineEpoch(NamedTuple):
     rates: Rates
     first: int
 
+    def begins_as(self, other: EngineEpoch) -> bool:
+        """Return whether another epoch of the same batches has the same number, first step and rates."""
+        mine, theirs = self.rates, other.rates
+        return (self.epoch, self.first, mine.learning_rate) == (
+            other.epoch,
+            other.first,
+            theirs.learning_rate,
+        ) and (mine.corrections is theirs.corrections or np.array_equal(mine.corrections, theirs.corrections))
 
-Batches = Sequence[Sequence[Int64] | None]  # of an epoch, by member; None: the member rests
+
+Epochs = Sequence[EngineEpoch | None]  # by member; None: the member rests
+Batches = Sequence[Sequence[Int64] | None]  # of an epoch
+
+
+def members_of(epochs: Epochs) -> tuple[int, ...]:
+    """Return the members that run in an epoch."""
+    return tuple(member for member, one in enumerate(epochs) if one)
+
+
+def first_step(epochs: Epochs) -> int:
+    """Return the first step of any member."""
+    return min(one.first for one in epochs if one)
+
+
+def write_begin(at: Workspace, packed: NDArray[np.int32], epochs: Epochs) -> None:
+    """Write how an epoch begins to its packed upload, (members, …), or the front of it."""
+    running = ((member, one) for member, one in enumerate(epochs) if one)
+    begun = {member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates) for member, one in running}
+    at.plan.begin(packed, first_step(epochs), begun)
 
 
 @dataclass(frozen=True)
@@ -133,10 +160,14 @@ class Training:
         """Return whether the workspace is large enough for an epoch."""
         return self.at.capacity.holds(planned.needed) and self.at.plan.holds(planned.steps, planned.graphs)
 
-    def launch_for(self, members: tuple[int, ...], rows: int) -> None:
-        """Let launches work for these members, unless they already do, with few that rest, and for such batches."""
+    def works_for(self, members: tuple[int, ...], rows: int) -> bool:
+        """Return whether launches work for these members, with few that rest, and for batches of so many nodes."""
         of_now, few = self.at.launched, (1 - MOST_RESTING) * len(self.at.launched)
-        if self.branches and set(members) <= set(of_now) and len(members) > few and self.at.takes(rows):
+        return bool(self.branches) and set(members) <= set(of_now) and len(members) > few and self.at.takes(rows)
+
+    def launch_for(self, members: tuple[int, ...], rows: int) -> None:
+        """Let launches work for these members and such batches, unless they already do."""
+        if self.works_for(members, rows):
             return
         self.close()
         self.at.most_rows = rows
@@ -192,18 +223,23 @@ class FusedEngine:
         self._graph_steps: list[int] = []  # of the epoch's graphs not yet launched
         self._planned: PlannedEpoch | None = None
         self._upload: Upload | None = None  # of the planned epoch
+        self._early: Epochs | None = None  # that epoch as it was guessed, if the device has begun it
 
     # -------------------------------------------------------------------------------------------- training
 
-    def expect(self, batches: Batches) -> None:
-        """Plan and pack the next epoch; the device may still run the current one."""
+    def expect(self, batches: Batches, guess: Epochs | None = None) -> None:
+        """Plan and pack the next epoch; the device may still run the current one.
+
+        If no step of that one is still to be queued, the device receives the plan. If it is known how the next epoch
+        probably begins (`guess`), the device stages its first batches, too, right after the last step.
+        """
         form, plans = self._plan(batches)
         weights = [
             labels.weights(own) if own is not None else np.zeros(0, np.float32)
             for labels, own in zip(self._cohort.labels, batches, strict=True)
         ]
         running = [plan for plan in plans if plan]
-        self._planned = PlannedEpoch(
+        self._planned = planned = PlannedEpoch(
             batches,
             plans,
             form,
@@ -213,15 +249,22 @@ class FusedEngine:
             rows=max(int(plan.pointers["nodes"].max(initial=0)) for plan in running),
             weights=weights,
         )
-        self._upload = None
+        self._upload = self._early = None
         held = self._training.get(form)
-        if held and held.can_run(self._planned):
-            packed = self._planned.pack(held.at)
-            if not (self._queued or self._remaining):  # no later step reads the plan that it replaces
-                packed = held.at.send_plan(packed)
+        if not (held and held.can_run(planned)):
+            return
+        packed = planned.pack(held.at)
+        if self._queued or self._remaining:  # later steps read the plan that it replaces
             self._upload = Upload(held.at, packed)
+            return
+        if guess and held.works_for(members_of(guess), planned.rows):
+            self._early = guess
+            write_begin(held.at, packed, guess)
+        self._upload = Upload(held.at, held.at.send_plan(packed))
+        if self._early:
+            held.stage()
 
-    def begin_epoch(self, epochs: Sequence[EngineEpoch | None]) -> None:
+    def begin_epoch(self, epochs: Epochs) -> None:
         """Upload the plans of an epoch of each member and stage the first batches; a member with None rests."""
         self.flush()
         batches = [one.batches if one else None for one in epochs]
@@ -230,19 +273,22 @@ class FusedEngine:
         ):
             self.expect(batches)
         assert self._planned is not None
-        planned, upload, self._planned, self._upload = self._planned, self._upload, None, None
+        planned, upload, early = self._planned, self._upload, self._early
+        self._planned = self._upload = self._early = None
         self._now = planned.form
-        held = self._prepared(planned)
-        packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
-        running = [(member, one) for member, one in enumerate(epochs) if one]
-        now = min(one.first for _, one in running)
-        begun = {member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates) for member, one in running}
-        held.at.plan.begin(packed, now, begun)
-        held.launch_for(tuple(member for member, _ in running), planned.rows)
-        held.at.begin_epoch(packed)
+        held, members = self._prepared(planned), members_of(epochs)
+        has_begun = early is not None and all(
+            one.begins_as(guessed) for one, guessed in zip(epochs, early, strict=True) if one and guessed
+        )
+        if not has_begun:
+            packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
+            write_begin(held.at, packed, epochs)
+            held.launch_for(members, planned.rows)
+            held.at.begin_epoch(packed)
         self._run(self._packing(held.at))
-        held.stage()
-        self._remaining = planned.steps - now
+        if not has_begun:
+            held.stage()
+        self._remaining = planned.steps - first_step(epochs)
         self._graph_steps = graph_steps(self._remaining)
 
     def about(self) -> dict[str, int]:
@@ -369,6 +415,7 @@ class FusedEngine:
         """Mark a member's packed weights as out of date: something other than a step wrote its parameters."""
         for members in self._packed.values():
             members.discard(member)
+        self._early = None  # as below
         if self._predicted is not None:
             self._predicted.forget()  # the scaling of features of graphs
 
