@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
+from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.planned_epoch import EngineEpoch
 from gcnbatch.backends.cuda.fused.shared.arena import Arena, Region
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
 from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
-from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
+from gcnbatch.backends.cuda.fused.engine import FusedEngine
+from gcnbatch.backends.cuda.fused.planned_epoch import EngineEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLayer, Norm, Stack
 from gcnbatch.backends.ops import Array, Readout
 from gcnbatch.data.graphs import Int64

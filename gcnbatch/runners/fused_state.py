@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.shared.epoch import Rates
 from gcnbatch.backends.cuda.fused.shared.model import VALUES, DeviceModel, UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.copies import aligned
@@ -16,6 +18,7 @@ from gcnbatch.config_sections import TrainConfig
 from gcnbatch.model.layers import Dropout
 from gcnbatch.model.parameters import ParameterLayout
 from gcnbatch.runners.state import MOMENTS, ModelState
+from gcnbatch.runners.task import RunnerTask
 
 
 class Engine(Protocol):
@@ -32,6 +35,10 @@ class FusedState(ModelState):
     """`ModelState` that an engine updates. Every read or write launches the queued steps first."""
 
     _engine: Engine
+
+    def __init__(self, backend: FusedBackend, task: RunnerTask, zeros: Callable[..., Array] | None = None) -> None:
+        super().__init__(backend, task, zeros)
+        self._on = backend.device
 
     def _model(self) -> DeviceModel:
         """Return the arrays that the engine works on."""
@@ -65,7 +72,8 @@ class FusedState(ModelState):
 
     def take_loss(self) -> tuple[float, float]:
         self._engine.flush()
-        return super().take_loss()
+        ((loss, weight),) = self._on.fetch_rows(self._totals, self._totals.nbytes, 1, clears=True).tolist()
+        return loss, weight
 
     def state(self) -> dict[str, NDArray[Any]]:
         self._engine.flush()

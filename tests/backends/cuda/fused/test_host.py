@@ -19,6 +19,7 @@ from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
+from gcnbatch.backends.cuda.fused.planned_epoch import EngineEpoch
 from gcnbatch.backends.cuda.fused.shared import data
 from gcnbatch.backends.cuda.fused.shared.epoch import Rates, StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
@@ -260,7 +261,7 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
         if expected is not None:
             fused.expect([expected])
         done.clear()
-        fused.begin_epoch([engine.EngineEpoch(0, batches, rates, 0)])
+        fused.begin_epoch([EngineEpoch(0, batches, rates, 0)])
         assert done == ([] if expected is batches else ["planned", "packed"])
         uploads.append(device.uploaded[fused._training[fused._forms[0]].at.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
@@ -268,15 +269,16 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     assert (uploads[0] != uploads[1]).any()
 
 
-def test_an_epoch_expected_after_the_last_step_is_uploaded_before_it_begins(
+def test_an_epoch_expected_after_the_last_step_begins_before_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rates and first step follow when it begins. Together they are the upload of an unexpected epoch."""
+    """If it is as guessed, nothing follows; else rates and first step, and the first batch is staged again."""
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
     graph = SimpleNamespace(launch=lambda: None, close=lambda: None)
     monkeypatch.setattr(engine.Recorder, "record", lambda *given: graph)
-    monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
+    staged: list[str] = []
+    monkeypatch.setattr(HostDevice, "launch", lambda self, entry, launch, /, **arguments: staged.append(entry))
     monkeypatch.setattr(HostDevice, "observer", None, raising=False)
     write_set(tmp_path / "data.h5")
     at: Any
@@ -287,31 +289,53 @@ def test_an_epoch_expected_after_the_last_step_is_uploaded_before_it_begins(
     )
     rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
     fused = engine.FusedEngine(at._cohort, rule, (Narrow,), Wide)
-    batches, rates = list(np.arange(16).reshape(2, 8)), Rates(1.0, np.ones((2, 2), np.float32))
+    batches, corrections = list(np.arange(16).reshape(2, 8)), np.ones((2, 2), np.float32)
+    epoch = EngineEpoch(3, batches, Rates(1.0, corrections), 0)
 
-    def begin() -> None:
-        fused.begin_epoch([engine.EngineEpoch(3, batches, rates, 0)])
+    def run() -> None:
+        for _ in batches:
+            fused.step()
+        fused.flush()
+        sent.clear()
+        staged.clear()
 
-    begin()
+    fused.begin_epoch([epoch])
     _, whole = sent[-1]
     fused.step()
     sent.clear()
-    fused.expect([batches])  # a step is still to run
-    begin()
+    fused.expect([batches], [epoch])  # a step is still to run
+    fused.begin_epoch([epoch])
     ((is_ahead, again),) = sent
     assert not is_ahead
     np.testing.assert_array_equal(again, whole)
-    for _ in batches:
-        fused.step()
-    fused.flush()
-    sent.clear()
-    fused.expect([batches])
-    begin()
-    (is_ahead, ahead), (is_front_ahead, front) = sent
-    assert (is_ahead, is_front_ahead) == (True, False)
-    assert front.shape[1] < ahead.shape[1] == whole.shape[1]
-    ahead[:, : front.shape[1]] = front
+
+    run()
+    fused.expect([batches], [epoch])
+    assert staged == ["fused_stage"]
+    fused.begin_epoch([epoch._replace(rates=Rates(1.0, corrections.copy()))])
+    ((is_ahead, ahead),) = sent
+    assert is_ahead
+    assert staged == ["fused_stage"]
     np.testing.assert_array_equal(ahead, whole)
+
+    others = [epoch._replace(epoch=4), epoch._replace(first=1), epoch._replace(rates=Rates(2.0, corrections))]
+    guesses: list[list[EngineEpoch] | None] = [None, *([other] for other in others)]
+    for guess in guesses:
+        run()
+        fused.expect([batches], guess)
+        fused.begin_epoch([epoch])
+        (is_ahead, ahead), (is_front_ahead, front) = sent
+        assert (is_ahead, is_front_ahead) == (True, False)
+        assert staged == ["fused_stage"] * (1 if guess is None else 2)
+        assert front.shape[1] < ahead.shape[1] == whole.shape[1]
+        ahead[:, : front.shape[1]] = front
+        np.testing.assert_array_equal(ahead, whole)
+
+    run()
+    fused.expect([batches], [epoch])
+    fused.parameters_changed()  # staging scales features of graphs by some
+    fused.begin_epoch([epoch])
+    assert staged.count("fused_stage") == 2
 
 
 # form of training, compute capability, precision, kernels of the products
@@ -366,7 +390,7 @@ def test_prediction_weights_are_packed_again_after_every_change(
     assert folds()
     fused.gradients(graphs, device.empty(2, np.float64))  # changes the running statistics
     assert folds()
-    fused.begin_epoch([engine.EngineEpoch(0, [graphs], Rates(1.0, np.ones((1, 2), np.float32)), 0)])
+    fused.begin_epoch([EngineEpoch(0, [graphs], Rates(1.0, np.ones((1, 2), np.float32)), 0)])
     assert not folds()
     launched.clear()
     fused.step()
