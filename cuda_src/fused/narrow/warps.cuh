@@ -316,7 +316,7 @@ __device__ __forceinline__ float4 quad_of(const float* columns) {
 
 // Activations of the previous layer: Z = relu(norm(Y)).
 struct Activations {
-  static constexpr int PAIRS = 4;  // of rows whose neighbours a warp loads at once
+  static constexpr int PAIRS = 2;  // of rows whose neighbours a warp loads at once
   using Neighbour = float4;
   const float* y;
   float4 mean, slope, beta;

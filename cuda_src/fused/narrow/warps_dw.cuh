@@ -16,16 +16,21 @@
 
 namespace fused {
 
-constexpr int STAGING_WARPS = 4;                      // that load a tile
-constexpr int STAGED_ROWS = TILE / STAGING_WARPS;     // of a warp
-constexpr int BUFFERS = 2;                            // one barrier for each time that a group loads tiles
-constexpr int TILES_AT_ONCE = WARPS / STAGING_WARPS;  // that all groups of a block load
+constexpr int STAGING_WARPS = 4;                         // that load a tile
+constexpr int STAGED_ROWS = TILE / STAGING_WARPS;        // of a warp
+constexpr int BUFFERS = 2;                               // one barrier for each time that a group loads tiles
+constexpr int TILES_AT_ONCE = WARPS / STAGING_WARPS;     // that all groups of a block load
+constexpr int TILES_OF_BLOCK = BUFFERS * TILES_AT_ONCE;  // that a block with one sum loads
 constexpr int U_STRIDE = MOST_OF_WARPS + 4;
 constexpr int DY_STRIDE = GROUP + 4;
-constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);                         // of a tile of U and dY
-constexpr int DW_FLOATS = TILES_AT_ONCE * (BUFFERS * STAGED_FLOATS + TILE * GROUP);  // all buffers, and tiles of G
-constexpr int EXCHANGE_FLOATS = 16 * THREADS;  // products of all teams but the first, if two or four blocks share a sum
-static_assert(STAGED_FLOATS >= REDUCTION_FLOATS, "the second buffer is scratch before");
+constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);  // of a tile of U and dY
+constexpr int G_FLOATS = TILE * GROUP;                        // of a tile of G
+// Buffers of tiles, and of G. In a block with one sum, products of other teams overwrite G.
+constexpr int DW_FLOATS = TILES_OF_BLOCK * (STAGED_FLOATS + G_FLOATS);
+constexpr int SCRATCH_FLOATS = REDUCTION_FLOATS;  // behind them
+constexpr int PRODUCTS_FLOATS = 16 * THREADS / 2 * TILES_OF_BLOCK / 2;
+constexpr int SPLIT_FLOATS = PRODUCTS_FLOATS - TILES_OF_BLOCK * G_FLOATS;  // behind them, if blocks share a sum
+static_assert(SPLIT_FLOATS >= SCRATCH_FLOATS, "the reduction is over when products are stored");
 
 // The warps that have a sum.
 template <int GROUP_WARPS>
@@ -51,7 +56,7 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
   float4 of[OWN_ROWS + OWN_RESTS];
 
-  __device__ __forceinline__ explicit GradientOfGroup(int) : of() {}
+  __device__ __forceinline__ GradientOfGroup() : of() {}
   __device__ __forceinline__ static int owner() {
     return threadIdx.x / 32 % GROUP_WARPS * 2 + static_cast<int>(threadIdx.x & 1);
   }
@@ -61,7 +66,7 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   }
   // Add the products of `count` tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE), one after the other. Outputs of rows k from K
   // on are not stored.
-  __device__ __forceinline__ void add_tiles(const float* tiles, int count, int, float4*) {
+  __device__ __forceinline__ void add_tiles(const float* tiles, int count) {
 #pragma unroll 1
     for (int t = 0; t < count; ++t) add(tiles + t * STAGED_FLOATS);
   }
@@ -92,12 +97,13 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
 };
 
 // The only sum of a block, or its share `split` of the columns of a sum that SPLITS blocks have. A thread has 4 x 4 outputs of a tile,
-// so that few warps multiply much. Each of SPLITS teams multiplies other tiles; the first adds all products in order. Lanes
+// so that few warps multiply much. SPLITS teams multiply different tiles; the first adds all products in order. Lanes
 // that differ in bit 0 have different rows k, in bit 1 different columns.
 template <int SPLITS>
 struct GradientOfBlock : WarpGroup<WARPS> {
   static constexpr int QUADS = GROUP / 4 / SPLITS, TEAM_THREADS = THREADS / SPLITS,
-                       TILES_OF_TEAM = TILES_AT_ONCE / SPLITS;
+                       TILES_OF_TEAM = TILES_OF_BLOCK / SPLITS;
+  static_assert(SPLITS == 1 || 16 * TEAM_THREADS * (TILES_OF_BLOCK - TILES_OF_TEAM) <= PRODUCTS_FLOATS, "see place_of");
   float4 of[4];
   int k, p;  // the first row and column of the outputs
 
@@ -108,42 +114,31 @@ struct GradientOfBlock : WarpGroup<WARPS> {
   }
   __device__ __forceinline__ static int team() { return threadIdx.x / TEAM_THREADS; }
 
-  // As GradientOfGroup::add_tiles. `products` has room for those of the other teams: EXCHANGE_FLOATS.
+  // Add the products of `count` tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE) in order. Outputs of rows k from K on are not
+  // stored. `products`: of the other teams' tiles.
   __device__ __forceinline__ void add_tiles(const float* tiles, int count, int K, float4* products) {
-    if constexpr (SPLITS == 1) {
+    const int first = team() * TILES_OF_TEAM;
 #pragma unroll 1
-      for (int t = 0; t < count && k < K; ++t) {
-        float4 product[4];
-        multiply(product, tiles + t * STAGED_FLOATS);
+    for (int t = first; t < min(count, first + TILES_OF_TEAM) && k < K; ++t) {
+      float4 product[4];
+      multiply(product, tiles + t * STAGED_FLOATS);
+      if (first == 0) {
         add(product);
-      }
-    } else {
-      float4 own[TILES_OF_TEAM][4];
+      } else {
 #pragma unroll
-      for (int pass = 0; pass < TILES_OF_TEAM; ++pass) {
-        const int t = pass * SPLITS + team();
-        if (k >= K || t >= count) continue;
-        multiply(own[pass], tiles + t * STAGED_FLOATS);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (team() > 0) products[place_of(t, i)] = own[pass][i];
-      }
-      wait();  // the other teams' products are written
-      if (k >= K || team() > 0) return;
-#pragma unroll
-      for (int t = 0; t < TILES_AT_ONCE; ++t) {
-        if (t >= count) break;
-        if (t % SPLITS == 0) {
-          add(own[t / SPLITS]);
-        } else {
-          add({products[place_of(t, 0)], products[place_of(t, 1)], products[place_of(t, 2)], products[place_of(t, 3)]});
-        }
+        for (int i = 0; i < 4; ++i) products[place_of(t, i)] = product[i];
       }
     }
+    if constexpr (SPLITS > 1) {
+      wait();  // the other teams' products are stored
+#pragma unroll 1
+      for (int t = TILES_OF_TEAM; t < count && first == 0 && k < K; ++t)
+        add({products[place_of(t, 0)], products[place_of(t, 1)], products[place_of(t, 2)], products[place_of(t, 3)]});
+    }
   }
-  // Where outputs i of tile t are, of a team but the first.
+  // Where outputs i of tile t of another team are.
   __device__ __forceinline__ static int place_of(int t, int i) {
-    return ((t / SPLITS * (SPLITS - 1) + t % SPLITS - 1) * 4 + i) * TEAM_THREADS + threadIdx.x % TEAM_THREADS;
+    return ((t - TILES_OF_TEAM) * 4 + i) * TEAM_THREADS + threadIdx.x % TEAM_THREADS;
   }
   __device__ __forceinline__ void add(const float4 (&product)[4]) {
 #pragma unroll
@@ -171,14 +166,12 @@ struct GradientOfBlock : WarpGroup<WARPS> {
 // row of Y and G; a lane reads no quads of these but those that it copied.
 struct StagedRows {
   const float *u, *y, *g;  // this lane's quads of a tile that begins at row 0
-  float* of_g;             // in shared memory
   int N, K;
 
-  __device__ __forceinline__ StagedRows(const NarrowBackwardParams& params, const OfY& of, float* of_g, int N, int K)
+  __device__ __forceinline__ StagedRows(const NarrowBackwardParams& params, const OfY& of, int N, int K)
       : u(params.members.of_step(params.u) + row() * K + 4 * (threadIdx.x % 32)),
         y(of.y + near_row(0) * GROUP + column()),
         g(of.g + near_row(0) * GROUP + column()),
-        of_g(of_g + near_row(0) * GROUP + column()),
         N(N),
         K(K) {
     asm volatile("" : "+l"(u), "+l"(y), "+l"(g));  // else the compiler computes them anew for each tile
@@ -203,15 +196,17 @@ struct StagedRows {
     for (int t = 0; t < STAGED_ROWS / 2; ++t)
       copy_quad(near_quad(tile) + 2 * t * DY_STRIDE, from_y + 2 * t * GROUP, first + near_row(t) < N);
   }
-  __device__ __forceinline__ void copy_g(int first) const {
+  __device__ __forceinline__ void copy_g(float* of_g, int first) const {
     const float* from_g = g + first * GROUP;
+    of_g += near_row(0) * GROUP + column();
 #pragma unroll
     for (int t = 0; t < STAGED_ROWS / 2; ++t)
       copy_quad(of_g + 2 * t * GROUP, from_g + 2 * t * GROUP, first + near_row(t) < N);
   }
   // Wait for the copies, and replace Y by dY.
-  __device__ __forceinline__ void finish(float* tile, const OfY& of, int first) const {
+  __device__ __forceinline__ void finish(float* tile, const float* of_g, const OfY& of, int first) const {
     const Gradients source(nullptr, nullptr, 0, of);
+    of_g += near_row(0) * GROUP + column();
     wait_for_quads();
 #pragma unroll
     for (int t = 0; t < STAGED_ROWS / 2; ++t) {
@@ -221,6 +216,14 @@ struct StagedRows {
     }
   }
 };
+
+// Fill the columns of Y; all threads of a block call and wait.
+__device__ __forceinline__ void set_backward_of_warps(const NarrowBackwardParams& params, const OfY& of, float* scratch,
+                                                      int N) {
+  set_backward(of, scratch, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
+               params.members.of_step(params.sums), params.sums_in_use(N), N, GROUP);
+  __syncthreads();
+}
 
 // Rows k of dW' beyond GROUP; the data set determines those of the first layer.
 template <class Shape>
@@ -237,43 +240,75 @@ template <class Gradient, class Shape>
 __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams& params, const Shape& shape,
                                                       const OfY& of, int N, int block) {
   constexpr int AT_ONCE = Gradient::TILES_AT_ONCE;
-  const int K = shape.K, step = params.dw_sums * TILE, loaded = threadIdx.x / 32 / STAGING_WARPS;
-  const int own_tile = loaded % AT_ONCE, sums = params.dw_sums;
-  float* shared = of.dgamma + GROUP;
-  float4* products = reinterpret_cast<float4*>(shared + DW_FLOATS);
-  float* buffers = shared + Gradient::number() * BUFFERS * AT_ONCE * STAGED_FLOATS;
+  const int K = shape.K, sums = params.dw_sums, step = sums * TILE, loaded = threadIdx.x / 32 / STAGING_WARPS;
+  const int own_tile = loaded % AT_ONCE;
+  float *shared = of.dgamma + GROUP, *buffers = shared + Gradient::number() * BUFFERS * AT_ONCE * STAGED_FLOATS;
+  float* of_g = shared + TILES_OF_BLOCK * STAGED_FLOATS + loaded * G_FLOATS;
   const auto tile_in = [&](int buffer) { return buffers + (buffer * AT_ONCE + own_tile) * STAGED_FLOATS; };
-  const StagedRows rows(params, of, shared + TILES_AT_ONCE * BUFFERS * STAGED_FLOATS + loaded * TILE * GROUP, N, K);
+  const StagedRows rows(params, of, N, K);
 
-  int s = Gradient::number() * params.dw_blocks + block % sums, first = s * TILE;
+  int s = Gradient::number() * params.dw_blocks + block, first = s * TILE;
   rows.copy_u(tile_in(0), first + own_tile * step);
   wait_for_previous();
-  rows.copy_g(first + own_tile * step);
-  // the scratch lies in the second buffer of the first group
-  set_backward(of, shared + AT_ONCE * STAGED_FLOATS, params.members.of_step(params.stats),
-               params.members.of_model_or_null(params.gamma), params.members.of_step(params.sums),
-               params.sums_in_use(N), N, GROUP);
-  __syncthreads();  // columns are filled
+  rows.copy_g(of_g, first + own_tile * step);
+  set_backward_of_warps(params, of, shared + DW_FLOATS, N);
 
-  Gradient total(block / sums);
+  Gradient total;
   int buffer = 0;
 #pragma unroll 1
   while (s < sums && first < N) {
-    rows.finish(tile_in(buffer), of, first + own_tile * step);
+    rows.finish(tile_in(buffer), of_g, of, first + own_tile * step);
     Gradient::wait();  // the tiles are filled; all threads have read the other buffer
     int next_s = s, next = first + AT_ONCE * step;
     if (next >= N) next_s += Gradient::GROUPS * params.dw_blocks, next = next_s * TILE;
     if (next_s < sums && next < N) {
       rows.copy_u(tile_in(buffer ^ 1), next + own_tile * step);
-      rows.copy_g(next + own_tile * step);
+      rows.copy_g(of_g, next + own_tile * step);
     }
-    total.add_tiles(buffers + buffer * AT_ONCE * STAGED_FLOATS, min(AT_ONCE, ceil_div(N - first, step)), K, products);
+    total.add_tiles(buffers + buffer * AT_ONCE * STAGED_FLOATS, min(AT_ONCE, ceil_div(N - first, step)));
     if (next_s != s) {
       total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
-      total = Gradient(block / sums);
+      total = Gradient();
     }
     s = next_s, first = next, buffer ^= 1;
   }
+}
+
+// Blocks that have one sum, or share its columns with SPLITS - 1 others. They load the tiles of an average batch at once.
+template <int SPLITS, class Shape>
+__device__ __forceinline__ void backward_dw_of_block(const NarrowBackwardParams& params, const Shape& shape,
+                                                     const OfY& of, int N, int block) {
+  constexpr int LOADED = TILES_OF_BLOCK / TILES_AT_ONCE;  // tiles of a warp
+  const int K = shape.K, sums = params.dw_sums, step = sums * TILE, s = block % sums;
+  float *tiles = of.dgamma + GROUP, *of_g = tiles + TILES_OF_BLOCK * STAGED_FLOATS;
+  float4* products = reinterpret_cast<float4*>(of_g);
+  const StagedRows rows(params, of, N, K);
+  GradientOfBlock<SPLITS> total(block / sums);
+  int first = s * TILE;
+  // use(tile of this warp, its G, its first row)
+  const auto each = [&](auto use) {
+#pragma unroll
+    for (int i = 0; i < LOADED; ++i) {
+      const int t = threadIdx.x / 32 / STAGING_WARPS + i * TILES_AT_ONCE;
+      if (first + t * step < N) use(tiles + t * STAGED_FLOATS, of_g + t * G_FLOATS, first + t * step);
+    }
+  };
+
+  each([&](float* tile, float*, int from) { rows.copy_u(tile, from); });
+  wait_for_previous();
+  each([&](float*, float* g, int from) { rows.copy_g(g, from); });
+  set_backward_of_warps(params, of, tiles + DW_FLOATS, N);
+#pragma unroll 1
+  while (true) {
+    each([&](float* tile, float* g, int from) { rows.finish(tile, g, of, from); });
+    total.wait();  // the tiles are filled; G may be overwritten
+    total.add_tiles(tiles, min(TILES_OF_BLOCK, ceil_div(N - first, step)), K, products);
+    first += TILES_OF_BLOCK * step;
+    if (first >= N) break;
+    total.wait();  // all threads have read tiles and products
+    each([&](float* tile, float* g, int from) { rows.copy_u(tile, from), rows.copy_g(g, from); });
+  }
+  total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
 }
 
 // Blocks that compute dW', with a group for each of their SUMS sums.
@@ -288,11 +323,11 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
   if constexpr (SUMS == 1) {
     const int splits = params.dw_blocks / params.dw_sums;
     if (splits == 4) {
-      backward_dw_of_groups<GradientOfBlock<4>>(params, shape, of, N, block);
+      backward_dw_of_block<4>(params, shape, of, N, block);
     } else if (splits == 2) {
-      backward_dw_of_groups<GradientOfBlock<2>>(params, shape, of, N, block);
+      backward_dw_of_block<2>(params, shape, of, N, block);
     } else {
-      backward_dw_of_groups<GradientOfBlock<1>>(params, shape, of, N, block);
+      backward_dw_of_block<1>(params, shape, of, N, block);
     }
   } else {
     backward_dw_of_groups<GradientOfGroup<WARPS / SUMS, rests_of<Shape>()>>(params, shape, of, N, block);

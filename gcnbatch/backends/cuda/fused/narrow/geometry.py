@@ -20,8 +20,8 @@ _OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.c
 COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, U_STRIDE = (
     _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "U_STRIDE")
 )
-ENTRIES_OF_WARPS, DW_FLOATS, EXCHANGE_FLOATS = (
-    _OF_WARPS.constant(name) for name in ("ENTRIES_OF_WARPS", "DW_FLOATS", "EXCHANGE_FLOATS")
+ENTRIES_OF_WARPS, DW_FLOATS, SCRATCH_FLOATS, SPLIT_FLOATS = (
+    _OF_WARPS.constant(name) for name in ("ENTRIES_OF_WARPS", "DW_FLOATS", "SCRATCH_FLOATS", "SPLIT_FLOATS")
 )
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
@@ -149,7 +149,7 @@ def forward_of_warps(blocks: int, k: int, warps: int) -> Launch:
 def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int, dw_sums: int) -> Launch:
     """Return the launch of `fused_narrow_backward_64x1_warps…`; that of the first layer has `dx_blocks` 0."""
     dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (2 * GROUP + 4) + ENTRIES_OF_WARPS
-    dw = 6 * GROUP + DW_FLOATS + (EXCHANGE_FLOATS if dw_blocks > dw_sums else 0)
+    dw = 6 * GROUP + DW_FLOATS + (SPLIT_FLOATS if dw_blocks > dw_sums else SCRATCH_FLOATS)
     floats = max(dx, dw) if dx_blocks else dw
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
