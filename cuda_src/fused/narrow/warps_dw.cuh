@@ -1,11 +1,12 @@
 // The gradient of the weights, dW' = U^T dY, for layers of 64 columns and 1 channel in large cohorts. No kernels here.
 //
 // Parameters, results and their bits are those of `backward_dw`. There, a block has a tile of a sum of dW' at a time, and 288 of
-// its threads multiply. Here, a group of four, eight or sixteen warps owns a sum and waits for no other: a block has as many
-// groups as sums, and each number of groups has a kernel. In small cohorts two or four blocks share the columns of a sum. Four
-// warps load a tile, so a group loads one, two or four at once, the next ones while it multiplies.
+// its threads multiply. Here, a group of four or eight warps owns a sum and waits for no other: a block has as many groups as sums,
+// and each number of groups has a kernel. Four warps load a tile, so a group loads one or two at once, the next ones while it
+// multiplies. In small cohorts a block has one sum, or two or four blocks share its columns. It loads the tiles of an average batch
+// at once, and its warps multiply different ones.
 // Launch: 512 threads, members in z; the groups of all blocks of a member share its sums. Eight sums: 64 members on 132
-//   multiprocessors have 2 blocks and groups of four warps, 16 members 8 blocks and groups of sixteen, four members 32 blocks.
+//   multiprocessors have 2 blocks and groups of four warps, 16 members 8 blocks with a sum, four members 32 blocks.
 //   `dw_blocks` is at most `dw_sums`, or twice or four times as many. K is at most MOST_OF_WARPS.
 // Shared memory: dynamic; see `narrow.geometry.backward_of_warps`. Half a warp reads 128 bytes of a row of dY, or less, and 16 bytes
 //   for each of its rows k of a row of U.
@@ -52,7 +53,6 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   static constexpr int OWNERS = 2 * GROUP_WARPS;             // threads with the same columns share K
   static constexpr int OWN_ROWS = GROUP / OWNERS;            // of the rows k below GROUP
   static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);  // of the rows k from GROUP on
-  static constexpr int ROWS_AT_ONCE = 2;                     // of a tile
   static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
   float4 of[OWN_ROWS + OWN_RESTS];
 
@@ -73,7 +73,7 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   __device__ __forceinline__ void add(const float* tile) {
     float4 sum[OWN_ROWS + OWN_RESTS] = {};
     const float *u = tile + 4 * owner(), *dy = tile + TILE * U_STRIDE + 4 * quad();
-#pragma unroll ROWS_AT_ONCE
+#pragma unroll 2
     for (int r = 0; r < TILE; ++r, u += U_STRIDE, dy += DY_STRIDE) {
       const float4 b = *reinterpret_cast<const float4*>(dy);
 #pragma unroll
