@@ -25,7 +25,7 @@ namespace fused {
 static_assert(SHARES_LAUNCHES, "a model alone runs the kernels of fused/narrow/step.cu");
 
 constexpr int COLUMNS_OF_WARPS = 10 * GROUP;  // floats: columns of Y with dbeta / N and dgamma / N, and of Y_prev
-constexpr int ENTRIES_OF_ROW = 5;  // of A in shared memory, on average over a warp's rows; the others are in memory
+constexpr int ENTRIES_OF_ROW = 6;  // of A in shared memory, on average over a warp's rows; the others are in memory
 constexpr int ENTRIES_OF_WARP = TILE * ENTRIES_OF_ROW + BATCH;  // a warp reads up to BATCH beyond its last one
 constexpr int ENTRIES_OF_WARPS = 2 * WARPS * ENTRIES_OF_WARP;   // floats: rows of nodes, and factors
 constexpr int MOST_RESTS = 16;                                  // rows k of W' beyond GROUP

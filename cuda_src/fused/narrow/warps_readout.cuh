@@ -25,24 +25,40 @@ struct SumsOfLanes {
   }
 };
 
-// ROWS rows of a graph in two columns.
-template <int ROWS = COLUMN_LANES>
-struct RowPairs {
+// Every second one of COLUMN_LANES rows of a graph, in two columns.
+struct HalfOfRows {
+  static constexpr int ROWS = COLUMN_LANES / 2;
   float2 y[ROWS];
 
+  // Rows first, first + 2, … of n; beyond the last, the last.
   __device__ __forceinline__ void load(const float* pairs, int first, int n) {
 #pragma unroll
     for (int l = 0; l < ROWS; ++l)
-      y[l] = first + l < n ? *reinterpret_cast<const float2*>(pairs + (first + l) * GROUP) : make_float2(0.f, 0.f);
-  }
-  // Call use(lane, row, y) for the rows from `first` on.
-  template <class Use>
-  __device__ __forceinline__ void each(int first, int n, Use use) const {
-#pragma unroll
-    for (int l = 0; l < ROWS; ++l)
-      if (first + l < n) use(l, first + l, y[l]);
+      y[l] =
+          n > 0 ? *reinterpret_cast<const float2*>(pairs + min(first + 2 * l, n - 1) * GROUP) : make_float2(0.f, 0.f);
   }
 };
+
+// Sum over the n rows of a graph, in the order of SumsOfLanes::total: first every second row, then the others, so that only half of the
+// sums take registers. `add(sum, row, y)` adds a row. `rows` holds the first rows if `is_loaded`.
+template <class Sum, class Add>
+__device__ __forceinline__ Sum sum_of_graph(HalfOfRows& rows, bool is_loaded, const float* pairs, int n, Add add) {
+  Sum total = {};
+#pragma unroll 1
+  for (int odd = 0; odd < 2; ++odd) {
+    Sum of[HalfOfRows::ROWS] = {};
+#pragma unroll 1
+    for (int first = odd; first < n; first += COLUMN_LANES) {
+      if (first > 0 || !is_loaded) rows.load(pairs, first, n);
+#pragma unroll
+      for (int l = 0; l < HalfOfRows::ROWS; ++l)
+        if (first + 2 * l < n) add(of[l], first + 2 * l, rows.y[l]);
+    }
+    const Sum sum = combine(combine(of[0], of[2]), combine(of[1], of[3]));
+    total = odd ? combine(total, sum) : sum;
+  }
+  return total;
+}
 
 // A graph of the batch, and the target of output `lane`.
 struct GraphOfWarp {
@@ -93,7 +109,7 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
-  RowPairs<> rows;
+  HalfOfRows rows;
   rows.load(graph.pairs(own(params.y)), 0, graph.n);  // they arrive while the moments are reduced
   const Columns columns = columns_at(reinterpret_cast<float*>(columns_of_y), GROUP);
   if (N > 0) set_columns(columns, reinterpret_cast<float*>(scratch), params.statistics(), N, GROUP, block == 0);
@@ -112,16 +128,9 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
       continue;
     }
     // ---- readout
-    SumsOfLanes pooled[2];
-#pragma unroll 1
-    for (int first = 0; first < n; first += COLUMN_LANES) {
-      if (first > 0) rows.load(graph.pairs(own(params.y)), first, n);
-      rows.each(first, n, [&](int l, int, float2 y) {
-        pooled[0].of[l] += positive(column[0].normal(y.x));
-        pooled[1].of[l] += positive(column[1].normal(y.y));
-      });
-    }
-    float2 in = make_float2(pooled[0].total(), pooled[1].total());
+    float2 in = sum_of_graph<float2>(rows, true, graph.pairs(own(params.y)), n, [&](float2& sum, int, float2 y) {
+      sum.x += positive(column[0].normal(y.x)), sum.y += positive(column[1].normal(y.y));
+    });
     if (kind == MEAN && n > 0) in.x /= n, in.y /= n;
     *reinterpret_cast<float2*>(of_head.input + part * GROUP + p) = in;
     // ---- outputs and loss; lane k has output k
@@ -152,30 +161,15 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
     float2 share = make_float2(shares[0].total(), shares[1].total());
     if (kind == MEAN) share.x /= n, share.y /= n;
     float* g = graph.pairs(own(params.g));
-    float4
-        sums;  // of G and G x_hat in both columns: first every second row, then the others, as SumsOfLanes::total adds
-#pragma unroll 1
-    for (int odd = 0; odd < 2; ++odd) {
-      float4 of[COLUMN_LANES / 2] = {};
-#pragma unroll 1
-      for (int first = odd; first < n; first += COLUMN_LANES) {
-        float2 y[COLUMN_LANES / 2];
-#pragma unroll
-        for (int l = 0; l < COLUMN_LANES / 2; ++l)
-          y[l] = *reinterpret_cast<const float2*>(graph.pairs(own(params.y)) + min(first + 2 * l, n - 1) * GROUP);
-#pragma unroll
-        for (int l = 0; l < COLUMN_LANES / 2; ++l) {
-          if (first + 2 * l >= n) continue;
-          const float2 of_row = make_float2(column[0].normal(y[l].x) > 0.f ? share.x : 0.f,
-                                            column[1].normal(y[l].y) > 0.f ? share.y : 0.f);
-          *reinterpret_cast<float2*>(g + (first + 2 * l) * GROUP) = of_row;
-          of[l].x += of_row.x, of[l].y += of_row.x * column[0].x_hat(y[l].x);
-          of[l].z += of_row.y, of[l].w += of_row.y * column[1].x_hat(y[l].y);
-        }
-      }
-      const float4 sum = combine(combine(of[0], of[2]), combine(of[1], of[3]));
-      sums = odd ? combine(sums, sum) : sum;
-    }
+    // of G and G x_hat in both columns
+    const float4 sums =
+        sum_of_graph<float4>(rows, false, graph.pairs(own(params.y)), n, [&](float4& sum, int i, float2 y) {
+          const float2 of_row =
+              make_float2(column[0].normal(y.x) > 0.f ? share.x : 0.f, column[1].normal(y.y) > 0.f ? share.y : 0.f);
+          *reinterpret_cast<float2*>(g + i * GROUP) = of_row;
+          sum.x += of_row.x, sum.y += of_row.x * column[0].x_hat(y.x);
+          sum.z += of_row.y, sum.w += of_row.y * column[1].x_hat(y.y);
+        });
     if (params.sums) reinterpret_cast<float4*>(own(params.sums) + part * 2 * GROUP)[lane] = sums;
   }
 }

@@ -193,13 +193,11 @@ class NarrowWorkspace(Workspace):
         if not self._has_specialised_readout():
             return super()._readout_call()
         entry = f"fused_narrow_readout{SPECIALISED}"
-        members, graphs = len(self.launched), self._graph_parts
-        blocks = geometry.readout_blocks_of_warps(graphs, members, self._device.multiprocessors)
-        launch = geometry.specialised_readout(blocks)
+        graphs, multiprocessors = self._graph_parts, self._device.multiprocessors
+        launch = geometry.readout_of_warps(graphs, len(self.launched), multiprocessors)
         if self._has_warps(launch, entry, many=geometry.MANY_GRAPHS) and self.capacity.graphs <= graphs:
             return self._call(f"{entry}_warps", launch, self._readout_fields())
-        blocks = shared.blocks(graphs, members, geometry.READOUT_BLOCKS * self._device.multiprocessors)
-        return self._call(entry, geometry.specialised_readout(blocks), self._readout_fields())
+        return self._call(entry, geometry.specialised_readout(self._graph_blocks), self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
 
