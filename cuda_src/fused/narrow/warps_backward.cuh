@@ -1,7 +1,7 @@
 // The gradient with respect to a layer's input, where a team of warps has a tile (fused/narrow/warps.cuh). No kernels here.
 #pragma once
 
-#include "fused/narrow/warps.cuh"
+#include "fused/narrow/warps_gather.cuh"
 
 namespace fused {
 

@@ -4,7 +4,7 @@
 // three barriers; here it has none. A lane owns columns 2 lane and 2 lane + 1 with the sums of all COLUMN_LANES lanes that own
 // a column there: rows r, r + 8, … add up to sum r % 8. The sums are then added as `warp_sum` adds lanes.
 // Launch: 512 threads, members in z; the warps of all blocks of a member share its graphs, each of which has a partial sum. 64
-//   members on 132 multiprocessors, batch 50: 2 blocks a member. Shared memory: 14 KB, static.
+//   members on 132 multiprocessors, batch 50: 4 blocks a member, two on a multiprocessor. Shared memory: 14 KB, static.
 // Traffic: reads 8 N P, writes 4 N P bytes. Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
 
@@ -33,9 +33,10 @@ struct HalfOfRows {
   // Rows first, first + 2, … of n; beyond the last, the last.
   __device__ __forceinline__ void load(const float* pairs, int first, int n) {
 #pragma unroll
-    for (int l = 0; l < ROWS; ++l)
-      y[l] =
-          n > 0 ? *reinterpret_cast<const float2*>(pairs + min(first + 2 * l, n - 1) * GROUP) : make_float2(0.f, 0.f);
+    for (int l = 0; l < ROWS; ++l) {
+      const int row = min(first + 2 * l, n - 1);
+      y[l] = n > 0 ? *reinterpret_cast<const float2*>(pairs + row * GROUP) : make_float2(0.f, 0.f);
+    }
   }
 };
 
