@@ -173,6 +173,21 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
   return sum;
 }
 
+// A warp sums a piece and stores it.
+template <bool ADDS>
+__device__ __forceinline__ void compressed_product(const CompressedProduct& product) {
+  __shared__ __align__(16) float4 rings[WARPS][RING_GROUPS * GROUP * CHUNK / 16];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * WARPS + warp;
+  const Pieces& pieces = product.pieces;
+  if (piece >= pieces.count) return;
+  const int first = __ldg(pieces.first + piece), n_entries = __ldg(pieces.first + piece + 1) - first;
+  const bool narrow = __ldg(product.unfit) <= product.n_operand_rows / (SAMPLED * UNFIT_SHARE);
+  const float4 sum = narrow ? compressed_sum<NARROW_CHUNK, NARROW_CAPACITY>(rings[warp], product, first, n_entries)
+                            : compressed_sum<CHUNK, CAPACITY>(rings[warp], product, first, n_entries);
+  if (4 * lane < product.results.width)
+    product.results.store_piece<ADDS>(__ldg(pieces.target + piece), sum, 4 * lane);
+}
+
 // ----------------------------------------------------------------------------------------------------- entry points
 
 // Compressed rows of column_scale[i] * x[i, :]; `unfit` is 0 before.
@@ -247,13 +262,11 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compres
 // Requirements: `rows` aligned to 64 bytes, `partials` to 16; partial_stride divisible by 4.
 extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed(
     const __grid_constant__ CompressedProduct product) {
-  __shared__ __align__(16) float4 rings[WARPS][RING_GROUPS * GROUP * CHUNK / 16];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * WARPS + warp;
-  const Pieces& pieces = product.pieces;
-  if (piece >= pieces.count) return;
-  const int first = __ldg(pieces.first + piece), n_entries = __ldg(pieces.first + piece + 1) - first;
-  const bool narrow = __ldg(product.unfit) <= product.n_operand_rows / (SAMPLED * UNFIT_SHARE);
-  const float4 sum = narrow ? compressed_sum<NARROW_CHUNK, NARROW_CAPACITY>(rings[warp], product, first, n_entries)
-                            : compressed_sum<CHUNK, CAPACITY>(rings[warp], product, first, n_entries);
-  if (4 * lane < product.results.width) product.results.store_piece(__ldg(pieces.target + piece), sum, 4 * lane);
+  compressed_product<false>(product);
+}
+
+// The same, added to `out`: out += ...
+extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_add(
+    const __grid_constant__ CompressedProduct product) {
+  compressed_product<true>(product);
 }

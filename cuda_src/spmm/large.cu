@@ -128,7 +128,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
 }
 
 // A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of slice blockIdx.y.
-template <bool WEIGHTED, bool MARKED>
+template <bool WEIGHTED, bool MARKED, bool ADDS = false>
 __device__ __forceinline__ void pieces_product(const LargeProduct& product) {
   const Pieces& pieces = product.pieces;
   const int lane_bits = product.lane_bits, group_bits = product.group_bits, piece_bits = lane_bits + group_bits;
@@ -145,7 +145,26 @@ __device__ __forceinline__ void pieces_product(const LargeProduct& product) {
   }
   sum = sum_over_bits(sum, lane_bits, piece_bits);
   if (live && group == 0)
-    product.results.store_piece(__ldg(pieces.target + piece), sum, blockIdx.y * product.slice_width + in_slice);
+    product.results.store_piece<ADDS>(__ldg(pieces.target + piece), sum, blockIdx.y * product.slice_width + in_slice);
+}
+
+template <bool ADDS = false>
+__device__ __forceinline__ void reduce_pieces(const PiecesReduction& reduction) {
+  const Results& results = reduction.results;
+  const int lane_bits = reduction.lane_bits, groups = 32 >> lane_bits;
+  const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x & 31) >> lane_bits;
+  const int split = blockIdx.x * (LARGE_THREADS / 32) + threadIdx.x / 32;
+  const int column = 4 * ((blockIdx.y << lane_bits) + lane);
+  const bool live = split < reduction.n_split && column < results.width;
+  float4 sum = zero_vec<float4>();
+  if (live) {
+    const int end = __ldg(reduction.split_first + split + 1);
+#pragma unroll 4
+    for (int slot = __ldg(reduction.split_first + split) + group; slot < end; slot += groups)
+      sum = add_vec(sum, load_vec<float4>(results.partials + row_offset(slot, results.partial_stride) + column));
+  }
+  sum = sum_over_bits(sum, lane_bits, 5);
+  if (live && group == 0) results.store_row<ADDS>(__ldg(reduction.split_row + split), sum, column);
 }
 
 // ----------------------------------------------------------------------------------------------------- entry points
@@ -204,19 +223,26 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_mark(int* __res
 // Launch: a warp per split row, grid.y over blocks of 2^lane_bits vectors of columns; 128 threads.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces(
     const __grid_constant__ PiecesReduction reduction) {
-  const Results& results = reduction.results;
-  const int lane_bits = reduction.lane_bits, groups = 32 >> lane_bits;
-  const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x & 31) >> lane_bits;
-  const int split = blockIdx.x * (LARGE_THREADS / 32) + threadIdx.x / 32;
-  const int column = 4 * ((blockIdx.y << lane_bits) + lane);
-  const bool live = split < reduction.n_split && column < results.width;
-  float4 sum = zero_vec<float4>();
-  if (live) {
-    const int end = __ldg(reduction.split_first + split + 1);
-#pragma unroll 4
-    for (int slot = __ldg(reduction.split_first + split) + group; slot < end; slot += groups)
-      sum = add_vec(sum, load_vec<float4>(results.partials + row_offset(slot, results.partial_stride) + column));
-  }
-  sum = sum_over_bits(sum, lane_bits, 5);
-  if (live && group == 0) results.store_row(__ldg(reduction.split_row + split), sum, column);
+  reduce_pieces(reduction);
+}
+
+// Those of the kernels above that add to `out`: out += ...
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted_add(
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<true, false, true>(product);
+}
+
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted_add(
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<false, false, true>(product);
+}
+
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_marked_add(
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<false, true, true>(product);
+}
+
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces_add(
+    const __grid_constant__ PiecesReduction reduction) {
+  reduce_pieces<true>(reduction);
 }
