@@ -174,7 +174,7 @@ class _EdgeReader:
             return np.concatenate(self._ranks.exchange(np.split(values[order], ends[:-1]), counts))
 
         places = (columns, rows) if turned else (rows, columns)
-        return _Entries(*map(send, places), send(weights))
+        return _Entries(send(places[0]), send(places[1]), send(weights))
 
 
 def _halo_rows(

@@ -40,6 +40,17 @@ class DeviceThreads:
             self._device.upload(np.concatenate(others), out)
         return [self._device.upload(part) for part in found]
 
+    def exchange_beside(self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray) -> Arrived:
+        self.exchange(parts, rows, out)
+        return Arrived()
+
+
+class Arrived:
+    """An exchange that has ended."""
+
+    def arrive(self) -> None:
+        pass
+
 
 class OneAtATime:
     """`ThreadCommunicator` that lets another rank run while this one waits."""

@@ -52,7 +52,10 @@ def test_parts_together_are_the_graph(options: dict[str, Any], ranks: int, tmp_p
     for rank, part in enumerate(parts):
         first, stop = part.bounds[rank : rank + 2]
         adjacency = part.adjacency
-        for name, of_rows, of_columns, expected in (("forward", 1, channels, dense), ("transpose", channels, 1, dense.T)):
+        for name, of_rows, of_columns, expected in (
+            ("forward", 1, channels, dense),
+            ("transpose", channels, 1, dense.T),
+        ):
             matrix, halo = getattr(adjacency, name), getattr(adjacency, f"of_{name}")
             others = [parts[owner].adjacency for owner in range(ranks)]
             halos = [getattr(other, f"of_{name}") for other in others]

@@ -11,15 +11,21 @@ from typing import Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
-from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
+
+
+class Arriving(Protocol):
+    """An exchange that has started."""
+
+    def arrive(self) -> None:
+        """Let kernels launched from now on wait for it."""
 
 
 class DeviceCommunicator(Communicator, Protocol):
@@ -30,6 +36,9 @@ class DeviceCommunicator(Communicator, Protocol):
 
     def exchange(self, parts: Any, rows: Any, out: DeviceArray | None = None) -> list[DeviceArray]:
         """Send a part to each rank; receive those of the others in `out`, one after the other."""
+
+    def exchange_beside(self, parts: Any, rows: Any, out: DeviceArray) -> Arriving:
+        """Start `exchange`; kernels launched before `Arriving.arrive` do not wait for it."""
 
 
 class SyncedSaved(NamedTuple):
@@ -57,26 +66,34 @@ class DeviceDistributedOps:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
-        (n, width), device, halo = h.shape, self._device, adjacency.exchanged
-        both, packed = device.empty((n + halo.n_received, width)), self._local.take(h, halo.rows)
-        self._ranks.exchange(halo.sent_parts(packed), halo.received, both.view(n * width, (halo.n_received, width)))
-        device.copy(h, both.view(0, h.shape))
-        return self._local.spmm(adjacency, both, zeros)
+        y = self._device.empty((h.shape[0], h.shape[1] // adjacency.n_channels))
+        self._multiply(y, h, adjacency.of_forward, zeros)
+        return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
-        """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
+        """Gradient of `spmm` by this rank's rows, as `spmm` with its rows of the transpose."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm_backward(adjacency, dy, zeros)
-        halo, dh = adjacency.exchanged, self._local.spmm_backward(adjacency.wide, dy, zeros)
-        n, width = dy.shape[0], dh.shape[1]
-        own = dh.view(0, (n, width))
-        parts = halo.received_parts(dh.view(n * width, (halo.n_received, width)))
-        shares = self._ranks.exchange(parts, halo.sent)
-        for rows, share in zip(halo.sent_rows(), shares, strict=True):
-            if count := rows.size:
-                about = {"x": own, "share": share, "rows": rows, "n_rows": count, "P": width}
-                self._device.launch("halo_add", row_tiles(count, width), **about)
-        return own
+        dh = self._device.empty((dy.shape[0], adjacency.n_channels * dy.shape[1]))
+        self._multiply(dh, dy, adjacency.of_transpose, zeros)
+        return dh
+
+    def _multiply(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
+        """Launch the product of a rank's rows; columns of own nodes are multiplied while the halo is on its way."""
+        (n, width), device, exchanged = h.shape, self._device, rows.exchanged
+        packed, n_halo = self._local.take(h, exchanged.rows), exchanged.n_received
+        if rows.halo is None:
+            both = device.empty((n + n_halo, width))
+            halo = both.view(n * width, (n_halo, width))
+            self._ranks.exchange(exchanged.sent_parts(packed), exchanged.received, halo)
+            device.copy(h, both.view(0, h.shape))
+            self._local.sparse_product(out, both, rows.own, rows.blocks, zeros)
+            return
+        halo = device.empty((n_halo, width))
+        exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
+        self._local.sparse_product(out, h, rows.own, rows.blocks, zeros)
+        exchange.arrive()
+        self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, accumulate=True)
 
     def relu_dropout(
         self,

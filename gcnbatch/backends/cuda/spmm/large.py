@@ -183,9 +183,10 @@ def mark(device: Device, matrix: DeviceCsr, uses: NDArray[Any]) -> DeviceCsr:
 
 
 def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0) -> None:
-    """Launch ``out = A dense`` for a matrix in pieces; an unweighted matrix has scales instead of values.
+    """Launch ``out = A dense``, or ``out += A dense``, for a matrix in pieces.
 
-    `zeros` is the expected share of zeros in the dense operand. It changes the speed, and results by rounding.
+    An unweighted matrix has scales instead of values. `zeros` is the expected share of zeros in the dense operand. It
+    changes the speed, and results by rounding.
     """
     for start in range(0, product.width, MOST_COLUMNS):
         part = product._replace(
@@ -234,8 +235,8 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         "group_bits": shape.group_bits,
     }
     kernel = "spmm_large_marked" if marked else f"spmm_large_{'un' if scales else ''}weighted"
-    device.launch(kernel, shape.product, **arguments)
-    _reduce(device, pieces, results)
+    device.launch(_entry(kernel, product), shape.product, **arguments)
+    _reduce(device, product, pieces, results)
 
 
 def compress_relu_dropout(
@@ -282,7 +283,7 @@ def _compress(device: Device, product: Product, scales: Scales) -> CompressedRow
 
 
 def multiply_compressed(device: Device, product: Product, dense: CompressedRows, large: Large) -> None:
-    """Launch ``out = A dense`` for an unweighted matrix; `product.dense` is not read."""
+    """Launch ``out = A dense``, or ``out += A dense``, for an unweighted matrix; `product.dense` is not read."""
     pieces = large.pieces
     results = _results(device, product, pieces, large.scales, MOST_COLUMNS)
     launch = Launch((ceil_div(pieces.target.size, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1))
@@ -293,8 +294,13 @@ def multiply_compressed(device: Device, product: Product, dense: CompressedRows,
         "unfit": dense.unfit,
         "n_operand_rows": dense.shape[0],
     }
-    device.launch("spmm_compressed", launch, **arguments)
-    _reduce(device, pieces, results)
+    device.launch(_entry("spmm_compressed", product), launch, **arguments)
+    _reduce(device, product, pieces, results)
+
+
+def _entry(kernel: str, product: Product) -> str:
+    """Return the form of a kernel that overwrites the result, or adds to it."""
+    return f"{kernel}_add" if product.accumulate else kernel
 
 
 def _pieces(product: Product, pieces: Pieces) -> dict[str, Any]:
@@ -325,7 +331,7 @@ def _results(
     }
 
 
-def _reduce(device: Device, pieces: Pieces, results: dict[str, Any]) -> None:
+def _reduce(device: Device, product: Product, pieces: Pieces, results: dict[str, Any]) -> None:
     """Reduce the partial sums of rows of several pieces."""
     if not (n_split := pieces.split_row.size):
         return
@@ -337,4 +343,4 @@ def _reduce(device: Device, pieces: Pieces, results: dict[str, Any]) -> None:
         "n_split": n_split,
         "lane_bits": lane_bits,
     }
-    device.launch("spmm_reduce_pieces", launch, **reduction)
+    device.launch(_entry("spmm_reduce_pieces", product), launch, **reduction)

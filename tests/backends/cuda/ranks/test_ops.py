@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.operations import BatchedOps
+from gcnbatch.backends.cuda.ranks import halo
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.ops import Reader
 from gcnbatch.data.graph_part import read_part
+from gcnbatch.data.sparse import Csr
 from gcnbatch.data.store import Dataset
 from tests.backends.cuda.ops.recorder import Recorder, of
 from tests.backends.cuda.spmm.test_compressed import MANY, N_COLUMNS, square
@@ -23,7 +27,9 @@ from tests.ranks.threads import on_ranks
 
 
 class Machine(Recorder):
-    """A recording device that also records copies."""
+    """A recording device with L2 that also records copies."""
+
+    l2_bytes = 60 << 20
 
     def copy(self, source: DeviceArray, out: DeviceArray) -> None:
         assert source.nbytes == out.nbytes
@@ -51,11 +57,25 @@ class Exchanges:
         self._called("all_gather", array=array)
         return self._device.empty((2, *array.shape), array.dtype)
 
+    def exchange_beside(self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray) -> Arriving:
+        self._called("exchange beside", parts=parts, rows=list(rows), out=out)
+        return Arriving(self._called)
+
     def exchange(
         self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray | None = None
     ) -> list[DeviceArray]:
         self._called("exchange", parts=parts, rows=list(rows), out=out)
         return [self._device.empty((count, *parts[0].shape[1:])) for count in rows]
+
+
+class Arriving:
+    """An exchange whose arrival is recorded."""
+
+    def __init__(self, called: Any) -> None:
+        self._called = called
+
+    def arrive(self) -> None:
+        self._called("arrive")
 
 
 @pytest.fixture
@@ -133,32 +153,68 @@ def test_activations_that_other_ranks_read_are_dense(device: Machine) -> None:
     assert (h, device.entries) == (x, ["relu_dropout_forward"])
 
 
-def test_a_product_sends_rows_receives_its_halo_and_adds_what_others_computed(device: Machine, tmp_path) -> None:
-    path = write_one_graph(tmp_path / "set.h5", n_channels=2)
+def halo_batch(device: Machine, tmp_path: Path, **options: Any) -> tuple[Any, Any]:
+    """Return rank 0's part of a graph on two ranks, and its batch."""
+    path = write_one_graph(tmp_path / "set.h5", **options)
     with Dataset(path) as dataset:
-        parts = on_ranks(2, lambda door: read_part(dataset, True, door))
-    part, targets = parts[0], np.zeros((60, 1), np.int32)
-    batch = GraphPartBatch(device, part, targets, 0, "csr").batch(0)  # type: ignore[arg-type]
-    n, sent, received = batch.layout.n_nodes, len(part.adjacency.sent[1]), part.adjacency.received[1]
+        part = on_ranks(2, lambda door: read_part(dataset, True, door))[0]
+    batch = GraphPartBatch(device, part, np.zeros((60, 1), np.int32), 0, "csr").batch(0)  # type: ignore[arg-type]
+    return part, batch
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_product_sends_rows_and_receives_its_halo(device: Machine, tmp_path: Path, backward: bool) -> None:
+    part, batch = halo_batch(device, tmp_path, n_channels=2)
+    found = part.adjacency.of_transpose if backward else part.adjacency.of_forward
+    n, sent, received = batch.layout.n_nodes, len(found.sent[1]), found.received[1]
     assert min(sent, received) > 0
     assert batch.targets.shape == (n, 1)
-    ops, (h,) = ops_on(device), of(device, (n, 2 * 8))
-    y = ops.spmm(batch.adjacency, h)
-    assert y.shape == (n, 8)
+    ops, P = ops_on(device), 8 if backward else 16
+    (h,) = of(device, (n, P))
+    y = (ops.spmm_backward if backward else ops.spmm)(batch.adjacency, h)
+    assert y.shape == (n, 16 if backward else 8)
     assert device.entries[:3] == ["take_rows", "exchange", "copy"]
     packed, exchanged, copied, product = (about for _, _, about in device.launched)
-    assert (packed["M"], packed["P"], packed["rows"].size) == (sent, 16, sent)
+    assert (packed["M"], packed["P"], packed["rows"].size) == (sent, P, sent)
     assert exchanged["rows"] == [0, received]
-    assert [part.shape for part in exchanged["parts"]] == [(0, 16), (sent, 16)]
+    assert [part.shape for part in exchanged["parts"]] == [(0, P), (sent, P)]
     assert exchanged["parts"][1].ptr == packed["y"].ptr
-    assert exchanged["out"].ptr == copied["out"].ptr + 4 * n * 16 == product["dense"].ptr + 4 * n * 16
-    assert product["n_rows"] == n
+    assert exchanged["out"].ptr == copied["out"].ptr + 4 * n * P == product["dense"].ptr + 4 * n * P
+    assert product["n_rows"] == (2 * n if backward else n)
+
+
+def test_long_rows_are_multiplied_in_two_parts_while_the_halo_is_on_its_way(
+    device: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(halo, "DENSE_ROWS", 1)
+    part, batch = halo_batch(device, tmp_path, n_channels=2, weights=True)
+    found, n = part.adjacency.of_forward, batch.layout.n_nodes
+    (h,) = of(device, (n, 2 * 8))
     device.launched.clear()
-    dh = ops.spmm_backward(batch.adjacency, y)
-    assert dh.shape == (n, 16)
-    product, exchanged, added = (about for _, _, about in device.launched)
-    assert product["n_rows"] == 2 * (n + received)
-    assert exchanged["rows"] == [0, sent]
-    assert exchanged["parts"][1].ptr == product["out"].ptr + 4 * n * 16
-    assert (added["x"].ptr, added["n_rows"], added["P"]) == (product["out"].ptr, sent, 16)
-    assert device.entries[-1] == "halo_add"
+    y = ops_on(device).spmm(batch.adjacency, h)
+    names = ["take_rows", "exchange beside", "spmm_large_weighted", "arrive", "spmm_large_weighted_add"]
+    assert device.entries == names
+    _, exchanged, own, _, others = (about for _, _, about in device.launched)
+    assert (own["results"]["out"], others["results"]["out"]) == (y, y)
+    assert (own["dense"], others["dense"]) == (h, exchanged["out"])
+    assert exchanged["out"].shape == (found.received[1], 16)
+    rows = batch.adjacency.of_forward
+    assert (rows.own.n_cols, rows.halo.n_cols) == (2 * n, 2 * len(found.nodes))
+    assert rows.own.indices.size + rows.halo.indices.size == len(part.adjacency.forward.indices)
+
+
+def test_the_two_parts_of_a_matrix_are_its_columns() -> None:
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((30, 50)) < 0.3, rng.random((30, 50)), 0).astype(np.float32)
+    matrix = sp.csr_array(dense)
+    given = Csr(matrix.indptr, matrix.indices, matrix.data, 50)
+    scales = rng.random(30).astype(np.float32), rng.random(50).astype(np.float32)
+    for n_own in (0, 20, 50):
+        (own, _), (others, _) = halo.split(given, n_own, None)
+        found = [sp.csr_array((part.data, part.indices, part.indptr), (30, part.n_cols)) for part in (own, others)]
+        np.testing.assert_array_equal(np.hstack([part.toarray() for part in found]), dense)
+        (own, first), (others, second) = halo.split(given, n_own, scales)
+        assert own.data.size == others.data.size == 0
+        np.testing.assert_array_equal(np.concatenate([first.columns, second.columns]), scales[1])
+        assert first.rows is second.rows is scales[0]

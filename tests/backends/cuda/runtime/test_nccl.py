@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,7 @@ class HostDevice:
     """A device whose arrays are host memory."""
 
     stream = SimpleNamespace(handle=STREAM)
+    observer = None
 
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
         kind = np.dtype(dtype)
@@ -134,6 +136,55 @@ def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(libra
         ("group_end",),
     ]
     assert [part.shape for part in door.exchange(parts, [5, 0, 3])] == [(5, 4), (0, 4), (3, 4)]
+
+
+class Side:
+    """A side stream that logs its order among NCCL's calls."""
+
+    handle = 99
+
+    def __init__(self, library: Library) -> None:
+        self._log = library.calls
+
+    def follow(self) -> None:
+        self._log.append(("follow",))
+
+    def precede(self) -> None:
+        self._log.append(("precede",))
+
+    def mark(self) -> str:
+        return f"after {len(self._log)} calls"
+
+
+def test_an_exchange_beside_the_stream_follows_it_and_precedes_what_comes_after_its_arrival(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
+    door, device = doors()[1], HostDevice()
+    parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
+    library.calls.clear()
+    exchange = door.exchange_beside(parts, [3, 0], out)
+    beside = [("send", parts[0].ptr, 8, 7, 0, "comm 1", 99), ("recv", out.ptr, 12, 7, 0, "comm 1", 99)]
+    assert library.calls == [("follow",), ("group_start",), *beside, ("group_end",)]
+    exchange.arrive()
+    assert library.calls[-1] == ("precede",)
+    library.calls.clear()
+    door._device.observer = seen = []  # type: ignore[assignment]
+    door.exchange_beside(parts, [3, 0], out)
+    assert [tuple(one)[::2] for one in seen] == [("exchange", "after 1 calls")]
+    assert seen[0].stop == "after 5 calls"
+
+
+def test_the_arrays_of_an_exchange_live_until_it_has_arrived(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
+    door, device = doors()[1], HostDevice()
+    parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
+    held = [weakref.ref(array.owner) for array in (parts[0], out)]
+    exchange = door.exchange_beside(parts, [3, 0], out)
+    del parts, out
+    assert all(each() is not None for each in held)
+    exchange.arrive()
+    assert all(each() is None for each in held)
 
 
 def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:
