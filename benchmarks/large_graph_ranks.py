@@ -114,12 +114,14 @@ class OneRank:
         self._backend, self._host = backend, ranks.communicator()
         graph = PowerLaw(int(scale * shape.nodes), int(scale * shape.edges))
         self.size = {"nodes": graph.n, "entries": graph.nnz}
+        check_equal(self._host, graph.col, graph.crow)
         bounds = partition(graph.degree.cpu().numpy() + 1, ranks.size)
         found = halo_adjacency(graph, bounds, ranks.rank)
         nodes = graph.n
         del graph
         torch.cuda.empty_cache()
         x, y = draw(nodes, shape)
+        check_equal(self._host, x.view(torch.int32), y)
         first, stop = bounds[ranks.rank : ranks.rank + 2]
         self._part = GraphPart(bounds, found, x[first:stop].cpu().numpy())
         self._targets = y.cpu().numpy()
@@ -133,6 +135,16 @@ class OneRank:
         source: Any = SimpleNamespace(n_graphs=1)
         task = RunnerTask(model, loss, source, self._targets, TrainConfig(), 0)
         return PartRunner(self._backend, task, self._host, self._part, self._feed)
+
+
+def check_equal(host: Any, *arrays: torch.Tensor) -> None:
+    """Refuse arrays that are not equal on all ranks, by sums of their numbers times their places."""
+    found = []
+    for array in arrays:
+        flat = array.reshape(-1).long()
+        found += [flat.numel(), int((flat * (torch.arange(flat.numel(), device="cuda") % 1021 + 1)).sum())]
+    if (np.diff(host.all_gather(np.array(found)), axis=0) != 0).any():
+        raise SystemExit("the ranks have drawn different graphs or features")
 
 
 def draw(nodes: int, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
