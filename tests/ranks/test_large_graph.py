@@ -25,6 +25,7 @@ from tests.ranks.threads import on_ranks
 MODELS: dict[str, dict[str, Any]] = {
     "A X once": {"kind": "kipf", "widths": [16], "input_dropout": False},
     "four layers": {"kind": "kipf", "widths": [16, 12, 8], "dropout": 0.3},
+    "wide layers": {"kind": "kipf", "widths": [128, 128]},
     "batch norm": {"widths": [16, 16], "dropout": 0.2},
 }
 SEED = 2  # with 0, a sum before a ReLU comes so close to 0 that its sign depends on the processor

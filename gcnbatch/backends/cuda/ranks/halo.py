@@ -32,11 +32,14 @@ class Exchanged:
         Own nodes whose values other ranks need, rank by rank.
     sent, received : sequence of int
         By rank, the number of rows sent there and received from there; 0 for this rank itself.
+    firsts : int32, (ranks + 1,)
+        Where the rows for each rank begin, and their number.
     """
 
     rows: DeviceArray
     sent: Sequence[int]
     received: Sequence[int]
+    firsts: DeviceArray
 
     @property
     def n_received(self) -> int:
@@ -100,7 +103,9 @@ class GraphPartBatch:
 
         def rows(matrix: Csr, halo: Halo, per_node: int, columns_per_node: int) -> HaloRows:
             asked = upload(np.concatenate([*halo.sent, np.zeros(0)]).astype(np.int32))
-            exchanged = Exchanged(asked, [len(some) for some in halo.sent], list(halo.received))
+            sent = [len(some) for some in halo.sent]
+            firsts = upload(np.cumsum([0, *sent]).astype(np.int32))
+            exchanged = Exchanged(asked, sent, list(halo.received), firsts)
             blocks = Blocks(node_ptr, layout, per_node)
             if not (form.pieces and is_split(halo.entries, nodes)):
                 held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)

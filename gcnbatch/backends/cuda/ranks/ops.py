@@ -12,23 +12,18 @@ from typing import Any, NamedTuple, Protocol
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, Exchanged, HaloRows
+from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
 from gcnbatch.backends.cuda.runtime.launch import elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.large import MOST_COLUMNS, CompressedRows, compress, is_compressed
 from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
 
 
-class Arriving(Protocol):
-    """An exchange that has started."""
-
-    def arrive(self) -> None:
-        """Let kernels launched from now on wait for it."""
-
-
-class DeviceCommunicator(Communicator, Protocol):
+class DeviceCommunicator(Communicator, Door, Protocol):
     """What the operations need of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`."""
 
     def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
@@ -36,9 +31,6 @@ class DeviceCommunicator(Communicator, Protocol):
 
     def exchange(self, parts: Any, rows: Any, out: DeviceArray | None = None) -> list[DeviceArray]:
         """Send a part to each rank; receive those of the others in `out`, one after the other."""
-
-    def exchange_beside(self, parts: Any, rows: Any, out: DeviceArray) -> Arriving:
-        """Start `exchange`; kernels launched before `Arriving.arrive` do not wait for it."""
 
 
 class SyncedSaved(NamedTuple):
@@ -56,13 +48,14 @@ class DeviceDistributedOps:
 
     def __init__(self, local: BatchedOps, ranks: DeviceCommunicator, sync_batch_norm: bool) -> None:
         self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
+        self._rooms = Rooms(local.device)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
     # -------------------------------------------------------------------------------------------- one large graph
 
-    def spmm(self, adjacency: Any, h: DeviceArray, zeros: float = 0.0) -> DeviceArray:
+    def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> DeviceArray:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
@@ -78,23 +71,6 @@ class DeviceDistributedOps:
         self._multiply(dh, dy, adjacency.of_transpose, zeros)
         return dh
 
-    def _multiply(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
-        """Launch the product of a rank's rows; columns of own nodes are multiplied while the halo is on its way."""
-        (n, width), device, exchanged = h.shape, self._device, rows.exchanged
-        packed, n_halo = self._local.take(h, exchanged.rows), exchanged.n_received
-        if rows.halo is None:
-            both = device.empty((n + n_halo, width))
-            halo = both.view(n * width, (n_halo, width))
-            self._ranks.exchange(exchanged.sent_parts(packed), exchanged.received, halo)
-            device.copy(h, both.view(0, h.shape))
-            self._local.sparse_product(out, both, rows.own, rows.blocks, zeros)
-            return
-        halo = device.empty((n_halo, width))
-        exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
-        self._local.sparse_product(out, h, rows.own, rows.blocks, zeros)
-        exchange.arrive()
-        self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, accumulate=True)
-
     def relu_dropout(
         self,
         x: DeviceArray,
@@ -102,9 +78,50 @@ class DeviceDistributedOps:
         key: DropoutKey,
         out: DeviceArray | None = None,
         reader: Reader | None = None,
-    ) -> tuple[DeviceArray, Kept]:
-        """As of `local`, but dense: other ranks read these rows, too."""
-        return self._local.relu_dropout(x, rate, key, out)
+    ) -> tuple[Any, Kept]:
+        """As of `local`; compressed where a product exchanges compressed rows."""
+        graphs = None if reader is None else reader.adjacency
+        is_dense = isinstance(graphs, DeviceHalo) and graphs.of_forward.halo is None
+        return self._local.relu_dropout(x, rate, key, out, None if is_dense else reader)
+
+    def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
+        """Launch the product of a rank's rows; columns of own nodes are multiplied while the halo is on its way."""
+        if rows.halo is None:
+            self._multiply_behind_exchange(out, h, rows, zeros)
+            return
+        large, width = rows.own.large, h.shape[1]
+        is_dense = isinstance(h, DeviceArray)
+        if is_dense and large and large.scales and width <= MOST_COLUMNS and is_compressed(width, zeros, large.scales):
+            h = compress(self._device, h, large.scales, (len(h), width))
+        start = self._start if isinstance(h, DeviceArray) else self._start_packed
+        exchange = start(h, rows.exchanged)
+        self._local.sparse_product(out, h, rows.own, rows.blocks, zeros)
+        halo = exchange()
+        if rows.exchanged.n_received:
+            self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, accumulate=True)
+
+    def _start(self, h: DeviceArray, exchanged: Exchanged) -> Callable[[], DeviceArray]:
+        """Start the exchange of dense rows; return a function that waits for it and returns the halo's."""
+        packed, halo = self._local.take(h, exchanged.rows), self._device.empty((exchanged.n_received, h.shape[1]))
+        exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
+
+        def arrive() -> DeviceArray:
+            exchange.arrive()
+            return halo
+
+        return arrive
+
+    def _start_packed(self, h: CompressedRows, exchanged: Exchanged) -> Callable[[], CompressedRows]:
+        """As `_start`, of compressed rows."""
+        return PackedExchange(self._device, self._ranks, self._rooms, h, exchanged).arrive
+
+    def _multiply_behind_exchange(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
+        (n, width), device, exchanged = h.shape, self._device, rows.exchanged
+        both = device.empty((n + exchanged.n_received, width))
+        halo = both.view(n * width, (exchanged.n_received, width))
+        self._ranks.exchange(exchanged.sent_parts(self._local.take(h, exchanged.rows)), exchanged.received, halo)
+        device.copy(h, both.view(0, h.shape))
+        self._local.sparse_product(out, both, rows.own, rows.blocks, zeros)
 
     # -------------------------------------------------------------------------------------------- batch norm
 

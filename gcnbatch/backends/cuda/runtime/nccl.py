@@ -16,6 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.runtime.events import Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
@@ -69,6 +70,19 @@ class Arriving:
         del self._arrays
 
 
+class Gathering:
+    """An all-gather on the side stream whose result the host reads."""
+
+    def __init__(self, side: SideStream, arrays: object, pinned: NDArray[Any]) -> None:
+        self._side, self._arrays, self._pinned = side, arrays, pinned
+
+    def read(self) -> NDArray[Any]:
+        """Wait for it, not for kernels on the device's stream; return the arrays of all ranks, (size, …), once."""
+        self._side.synchronize()
+        del self._arrays
+        return self._pinned.copy()
+
+
 class NcclCommunicator:
     """`gcnbatch.ranks.communicator.Communicator` of arrays on this rank's device; all ranks create it together.
 
@@ -103,6 +117,7 @@ class NcclCommunicator:
             self._comm = calls.comm_init_rank(self.size, unique, self.rank)
             atexit.register(self._abort)
         self._sum, self._stream = int(calls.RedOp.Sum), int(device.stream.handle)
+        self._gathered = np.empty(0, np.uint8)  # pinned; `gather_beside`
         self._of = {np.dtype(name): int(getattr(calls.DataType, of)) for name, of in _TYPES.items()}
 
     def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
@@ -140,15 +155,32 @@ class NcclCommunicator:
         self._send_and_receive(parts, received, self._stream)
         return received
 
-    def exchange_beside(self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray) -> Arriving:
-        """Start `exchange` beside the device's stream; kernels launched before `Arriving.arrive` do not wait for it."""
+    def exchange_beside(
+        self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray, follows: bool = True
+    ) -> Arriving:
+        """Start `exchange` beside the device's stream; kernels launched before `Arriving.arrive` do not wait for it.
+
+        Without `follows`, it waits only for what the call before it on the side stream waited for.
+        """
         side, observer = self._side, self._device.observer
-        side.follow()
+        if follows:
+            side.follow()
         begun = side.mark() if observer is not None else None
         self._send_and_receive(parts, self._places(parts, rows, out), side.handle)
         if observer is not None and begun is not None:
             observer.append(Observation("exchange", Launch((1, 1, 1), (1, 1, 1)), begun, side.mark()))
         return Arriving(side, (parts, out))
+
+    def gather_beside(self, array: DeviceArray) -> Gathering:
+        """Start an all-gather beside the device's stream, for the host."""
+        found, side = self._device.empty((self.size, *array.shape), array.dtype), self._side
+        if self._gathered.nbytes < found.nbytes:
+            self._gathered = self._device.pinned(found.nbytes, np.uint8)
+        side.follow()
+        with self._errors():
+            self._calls.all_gather(array.ptr, found.ptr, array.size, self._of[array.dtype], self._comm, side.handle)
+        side.download(found, self._gathered)
+        return Gathering(side, (array, found), self._gathered[: found.nbytes].view(found.dtype).reshape(found.shape))
 
     @cached_property
     def _side(self) -> SideStream:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from gcnbatch.backends.cuda.runtime.graph import NON_BLOCKING, WITHOUT_TIMES, Driver
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
+    from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 HIGHEST = -(1 << 16)  # the driver takes the highest priority that it knows
 
@@ -48,6 +51,15 @@ class SideStream:
     def precede(self) -> None:
         """Let later work of the device's stream wait for what is queued on this one."""
         self._order(self._after, self._stream, self._driver.stream)
+
+    def download(self, array: DeviceArray, pinned: NDArray[Any]) -> None:
+        """Queue a copy of an array to page-locked memory, which `synchronize` waits for."""
+        driver = self._driver
+        driver.check(driver.calls.cuMemcpyDtoHAsync(pinned.ctypes.data, array.ptr, array.nbytes, self._stream))
+
+    def synchronize(self) -> None:
+        """Wait for all work on this stream."""
+        self._driver.check(self._driver.calls.cuStreamSynchronize(self._stream))
 
     def mark(self) -> Mark:
         """Return an event with a time, recorded now."""

@@ -36,7 +36,7 @@ THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
 COMPRESSED_THREADS: int = declared("spmm/compressed.cu").constant("COMPRESSED_THREADS")
 CAPACITY: int = declared("spmm/compressed.cu").constant("CAPACITY")  # elements of a row that one copy fetches
 CHUNK: int = declared("spmm/compressed.cu").constant("CHUNK")  # bytes of that copy
-ROW_BYTES: int = declared("spmm/compressed.cu").constant("ROW_BYTES")
+ROW_BYTES: int = declared("spmm/compressed.cuh").constant("ROW_BYTES")
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
@@ -47,15 +47,18 @@ class CompressedRows(NamedTuple):
 
     Parameters
     ----------
-    rows : uint8, (n_rows, ROW_BYTES)
+    rows : uint8, (n_rows, ROW_BYTES), or packed rows and `CHUNK` bytes behind them
     unfit : int32, (1,)
         Number of sampled rows that are too long for a narrow copy.
     shape : (n_rows, width)
+    places : int32, (n_rows,), or None
+        Of packed rows: the first sector of each. `unfit` may be that of other rows; it changes the speed alone.
     """
 
     rows: DeviceArray
     unfit: DeviceArray
     shape: tuple[int, int]
+    places: DeviceArray | None = None
 
 
 class LargeGeometry(NamedTuple):
@@ -195,7 +198,9 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
             width=min(product.width - start, MOST_COLUMNS),
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
-            multiply_compressed(device, part, _compress(device, part, large.scales), large)
+            place = part.dense_first, part.dense_stride
+            compressed = compress(device, part.dense, large.scales, (part.matrix.n_cols, part.width), *place)
+            multiply_compressed(device, part, compressed, large)
         else:
             _multiply(device, part, *large)
 
@@ -264,18 +269,21 @@ def compress_relu_dropout(
     return found
 
 
-def _compress(device: Device, product: Product, scales: Scales) -> CompressedRows:
-    n_rows, width = product.matrix.n_cols, product.width
-    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), (n_rows, width))
+def compress(
+    device: Device, x: DeviceArray, scales: Scales, shape: tuple[int, int], first: int = 0, stride: int | None = None
+) -> CompressedRows:
+    """Compress X of this shape as the operand of a matrix; its rows begin `stride` elements apart, from `first` on."""
+    n_rows, width = shape
+    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), shape)
     device.launch(
         "spmm_compress",
         Launch((ceil_div(n_rows, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
         rows=found.rows,
         unfit=found.unfit,
-        x=product.dense,
+        x=x,
         column_scale=scales.columns,
-        x_first=product.dense_first,
-        x_stride=product.dense_stride,
+        x_first=first,
+        x_stride=width if stride is None else stride,
         n_rows=n_rows,
         width=width,
     )
@@ -293,8 +301,10 @@ def multiply_compressed(device: Device, product: Product, dense: CompressedRows,
         "rows": dense.rows,
         "unfit": dense.unfit,
         "n_operand_rows": dense.shape[0],
+        "places": dense.places,
     }
-    device.launch(_entry("spmm_compressed", product), launch, **arguments)
+    kernel = "spmm_compressed" if dense.places is None else "spmm_compressed_packed"
+    device.launch(_entry(kernel, product), launch, **arguments)
     _reduce(device, product, pieces, results)
 
 

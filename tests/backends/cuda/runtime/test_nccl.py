@@ -76,6 +76,9 @@ class HostDevice:
     stream = SimpleNamespace(handle=STREAM)
     observer = None
 
+    def pinned(self, shape: int, dtype: Any) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
         kind = np.dtype(dtype)
         memory = (ctypes.c_char * max(int(np.prod(shape)) * kind.itemsize, 1))()
@@ -152,6 +155,13 @@ class Side:
     def precede(self) -> None:
         self._log.append(("precede",))
 
+    def download(self, array: DeviceArray, pinned: np.ndarray) -> None:
+        self._log.append(("download", array.ptr))
+        pinned.view(np.int32)[: array.size] = np.arange(array.size)
+
+    def synchronize(self) -> None:
+        self._log.append(("synchronize",))
+
     def mark(self) -> str:
         return f"after {len(self._log)} calls"
 
@@ -173,6 +183,23 @@ def test_an_exchange_beside_the_stream_follows_it_and_precedes_what_comes_after_
     door.exchange_beside(parts, [3, 0], out)
     assert [tuple(one)[::2] for one in seen] == [("exchange", "after 1 calls")]
     assert seen[0].stop == "after 5 calls"
+
+
+def test_the_host_reads_what_ranks_gather_beside_the_stream(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
+    door, device = doors()[1], HostDevice()
+    array = device.empty((3,), np.int32)
+    library.calls.clear()
+    gathering = door.gather_beside(array)
+    (_, sent, received, *about), (_, downloaded) = library.calls[1:3]
+    assert [name for name, *_ in library.calls] == ["follow", "all_gather", "download"]
+    assert (sent, about, downloaded) == (array.ptr, [3, 2, "comm 1", 99], received)
+    assert gathering.read().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert library.calls[-1] == ("synchronize",)
+    library.calls.clear()
+    parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
+    door.exchange_beside(parts, [3, 0], out, follows=False)
+    assert library.calls[0] == ("group_start",)
 
 
 def test_the_arrays_of_an_exchange_live_until_it_has_arrived(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

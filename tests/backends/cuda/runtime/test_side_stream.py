@@ -6,6 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gcnbatch.backends.cuda.runtime.device import Device
@@ -30,7 +31,13 @@ def log(opened: Device, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]
 
     for name in ("cuStreamCreateWithPriority", "cuEventCreate"):
         offer(name, lambda: next(numbers))
-    for name in ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize"):
+    for name in (
+        "cuEventRecord",
+        "cuStreamWaitEvent",
+        "cuEventSynchronize",
+        "cuStreamSynchronize",
+        "cuMemcpyDtoHAsync",
+    ):
         offer(name)
     offer("cuEventElapsedTime", lambda: 1.5)
     opened.stream.handle = 7
@@ -48,6 +55,14 @@ def test_a_side_stream_waits_for_the_devices_and_the_devices_for_it(opened: Devi
     log.clear()
     side.precede()
     assert log == [("cuEventRecord", 102, 100), ("cuStreamWaitEvent", 7, 102, 0)]
+
+
+def test_the_host_waits_for_a_download_on_the_side_stream(opened: Device, log: list[tuple[Any, ...]]) -> None:
+    side, array, pinned = SideStream(opened), opened.empty(3), np.zeros(3, np.float32)
+    log.clear()
+    side.download(array, pinned)
+    side.synchronize()
+    assert log == [("cuMemcpyDtoHAsync", pinned.ctypes.data, array.ptr, 12, 100), ("cuStreamSynchronize", 100)]
 
 
 def test_times_of_a_side_stream_are_in_microseconds(opened: Device, log: list[tuple[Any, ...]]) -> None:
