@@ -26,7 +26,7 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training.experiment import Experiment
 from tests.ranks.device_threads import on_device_ranks
 from tests.ranks.launcher import mpirun
-from tests.ranks.test_large_graph import MODELS, steps, write_one_graph
+from tests.ranks.test_large_graph import MODELS, SEED, steps, write_one_graph
 from tests.training.runs import assert_same_weights, gcnbatch, history, options, write_set
 
 pytestmark = pytest.mark.gpu
@@ -122,7 +122,7 @@ def test_every_adjacency_product_takes_a_part_of_a_graph(spmm: str, tmp_path: Pa
 
 
 def in_one_process(path: Path, model: dict[str, Any]) -> Any:
-    config = resolve({"data": {"path": str(path)}, "model": model})
+    config = resolve({"data": {"path": str(path)}, "model": model, "seed": SEED})
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset)
         task, _ = experiment.task(make_split(config.split, config.seed, experiment.split_rows))
@@ -130,7 +130,7 @@ def in_one_process(path: Path, model: dict[str, Any]) -> Any:
 
 
 def over_ranks(path: Path, model: dict[str, Any], ranks: int, spmm: str = "auto") -> list[Any]:
-    config = resolve({"data": {"path": str(path)}, "model": model, "cuda": {"spmm": spmm}})
+    config = resolve({"data": {"path": str(path)}, "model": model, "cuda": {"spmm": spmm}, "seed": SEED})
     backend: Any = open_backend("batched", 0, config.cuda)
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset, on_ranks=True)
