@@ -161,12 +161,16 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
     const unsigned* chunks = reinterpret_cast<const unsigned*>(ring + from * GROUP * PARTS);
     // One vote for all entries of the group: branches between them would keep their loads apart.
     if (!__any_sync(FULL_WARP, chunks[lane % GROUP * WORDS + GROUPS] >> 24 > MOST)) {
+      const auto add_half = [&](int first_of_half) {
 #pragma unroll
-      for (int entry = 0; entry < GROUP; ++entry) {
-        const unsigned* chunk = chunks + entry * WORDS;
-        const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
-        add_elements(sum, place, chunk, [&](int i) { return near[i]; });
-      }
+        for (int entry = 0; entry < GROUP / 2; ++entry) {
+          const unsigned* chunk = chunks + (first_of_half + entry) * WORDS;
+          const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
+          add_elements(sum, place, chunk, [&](int i) { return near[i]; });
+        }
+      };
+      add_half(0);
+      if (n_entries - (group - RING_GROUPS + 1) * GROUP > GROUP / 2) add_half(GROUP / 2);
     } else {
 #pragma unroll 1
       for (int entry = 0; entry < GROUP; ++entry) {

@@ -72,7 +72,7 @@ __device__ __forceinline__ float4 load_row(const float* in, int index, int strid
   return __ldg(reinterpret_cast<const float4*>(row));
 }
 
-// Load STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. They are read once, so these
+// Load STEP entries from `k` on, a multiple of STEP; at least one is inside the piece. They are read once, so these
 // streaming loads leave the cache to `in`.
 template <bool WEIGHTED>
 __device__ __forceinline__ void load_step(int4& columns, float4& weights, const int* indices, const float* data,
@@ -87,7 +87,7 @@ __device__ __forceinline__ float4 add_row(float4 sum, float weight, float4 row) 
 }
 
 // Sum over this group's share of the entries first ... end - 1: every groups-th step of STEP entries. Steps begin at
-// multiples of STEP; those that cross an end of the piece take their entries one by one.
+// multiples of STEP; of those that cross an end of the piece, entries outside are left out.
 template <bool WEIGHTED, bool MARKED>
 __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int stride_bytes,
                                             const int* __restrict__ indices, const float* __restrict__ data, int first,
@@ -96,31 +96,33 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
   float4 sum = zero_vec<float4>(), weights = zero_vec<float4>();
   int4 columns = make_int4(0, 0, 0, 0);
   int k = (first & ~(STEP - 1)) + STEP * group;
-  bool whole = k >= first && k + STEP <= end;
-  if (whole) load_step<WEIGHTED>(columns, weights, indices, data, k);
+  if (k < end) load_step<WEIGHTED>(columns, weights, indices, data, k);
 #pragma unroll 1
   while (k < end) {
     const int next = k + STEP * groups;
-    if (whole) {
+    const float4 weight = weights;
+    if (k >= first && k + STEP <= end) {
       const float4 a = load_row<MARKED>(in, columns.x, stride_bytes, retention);
       const float4 b = load_row<MARKED>(in, columns.y, stride_bytes, retention);
       const float4 c = load_row<MARKED>(in, columns.z, stride_bytes, retention);
       const float4 d = load_row<MARKED>(in, columns.w, stride_bytes, retention);
-      const float4 weight = weights;
-      whole = next + STEP <= end;
-      if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
+      if (next < end) load_step<WEIGHTED>(columns, weights, indices, data, next);
       sum = add_row<WEIGHTED>(sum, weight.x, a);
       sum = add_row<WEIGHTED>(sum, weight.y, b);
       sum = add_row<WEIGHTED>(sum, weight.z, c);
       sum = add_row<WEIGHTED>(sum, weight.w, d);
-    } else {
-      whole = next + STEP <= end;
-      if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
-#pragma unroll 1
-      for (int entry = max(k, first); entry < min(k + STEP, end); ++entry) {
-        sum = add_row<WEIGHTED>(sum, WEIGHTED ? __ldg(data + entry) : 1.0f,
-                                load_row<MARKED>(in, __ldg(indices + entry), stride_bytes, retention));
-      }
+    } else {  // at once, too: rows of few entries are mostly ends
+      const bool has_a = k >= first, has_b = k + 1 >= first && k + 1 < end, has_c = k + 2 >= first && k + 2 < end,
+                 has_d = k + 3 < end;
+      const float4 a = has_a ? load_row<MARKED>(in, columns.x, stride_bytes, retention) : zero_vec<float4>();
+      const float4 b = has_b ? load_row<MARKED>(in, columns.y, stride_bytes, retention) : zero_vec<float4>();
+      const float4 c = has_c ? load_row<MARKED>(in, columns.z, stride_bytes, retention) : zero_vec<float4>();
+      const float4 d = has_d ? load_row<MARKED>(in, columns.w, stride_bytes, retention) : zero_vec<float4>();
+      if (next < end) load_step<WEIGHTED>(columns, weights, indices, data, next);
+      if (has_a) sum = add_row<WEIGHTED>(sum, weight.x, a);
+      if (has_b) sum = add_row<WEIGHTED>(sum, weight.y, b);
+      if (has_c) sum = add_row<WEIGHTED>(sum, weight.z, c);
+      if (has_d) sum = add_row<WEIGHTED>(sum, weight.w, d);
     }
     k = next;
   }
@@ -193,7 +195,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_large_slices(fl
 //   entries, 16 columns: 8 groups of 4 lanes, 4 pieces per block.
 // Traffic: reads 8 nnz bytes per slice (4 unweighted) and 4 nnz width bytes of rows of `dense`, from L2 if a slice
 //   fits; writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
-// Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
+// Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4; indices and
+//   data readable up to a multiple of 16 bytes, as whatever CUDA allocates.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
     const __grid_constant__ LargeProduct product) {
   pieces_product<true, false>(product);
