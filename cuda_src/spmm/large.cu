@@ -40,6 +40,11 @@ struct PiecesReduction {
 
 constexpr int STEP = 4;  // entries per 16-byte load of indices
 constexpr int LARGE_THREADS = 128;
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+constexpr int MARKED_BLOCKS = 16;  // at least, of a multiprocessor of 2048 threads: 32 registers
+#else
+constexpr int MARKED_BLOCKS = 8;
+#endif
 
 // How L2 treats the rows of marked and of other indices: it evicts the first last, and the others first. Below sm_80,
 // nothing.
@@ -111,18 +116,18 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
       sum = add_row<WEIGHTED>(sum, weight.y, b);
       sum = add_row<WEIGHTED>(sum, weight.z, c);
       sum = add_row<WEIGHTED>(sum, weight.w, d);
-    } else {  // at once, too: rows of few entries are mostly ends
-      const bool has_a = k >= first, has_b = k + 1 >= first && k + 1 < end, has_c = k + 2 >= first && k + 2 < end,
-                 has_d = k + 3 < end;
-      const float4 a = has_a ? load_row<MARKED>(in, columns.x, stride_bytes, retention) : zero_vec<float4>();
-      const float4 b = has_b ? load_row<MARKED>(in, columns.y, stride_bytes, retention) : zero_vec<float4>();
-      const float4 c = has_c ? load_row<MARKED>(in, columns.z, stride_bytes, retention) : zero_vec<float4>();
-      const float4 d = has_d ? load_row<MARKED>(in, columns.w, stride_bytes, retention) : zero_vec<float4>();
+    } else {  // two at once: rows of few entries are mostly ends
+      const unsigned has = 15u << max(first - k, 0) & 15u >> max(k + STEP - end, 0);
+      const auto add_two = [&](unsigned of_two, int left, int right, float left_weight, float right_weight) {
+        float4 a = zero_vec<float4>(), b = a;
+        if (of_two & 1) a = load_row<MARKED>(in, left, stride_bytes, retention);
+        if (of_two & 2) b = load_row<MARKED>(in, right, stride_bytes, retention);
+        if (of_two & 1) sum = add_row<WEIGHTED>(sum, left_weight, a);
+        if (of_two & 2) sum = add_row<WEIGHTED>(sum, right_weight, b);
+      };
+      add_two(has, columns.x, columns.y, weight.x, weight.y);
+      add_two(has >> 2, columns.z, columns.w, weight.z, weight.w);
       if (next < end) load_step<WEIGHTED>(columns, weights, indices, data, next);
-      if (has_a) sum = add_row<WEIGHTED>(sum, weight.x, a);
-      if (has_b) sum = add_row<WEIGHTED>(sum, weight.y, b);
-      if (has_c) sum = add_row<WEIGHTED>(sum, weight.z, c);
-      if (has_d) sum = add_row<WEIGHTED>(sum, weight.w, d);
     }
     k = next;
   }
@@ -209,7 +214,7 @@ extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighte
 }
 
 // The same where indices are marked.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_marked(
+extern "C" __global__ __launch_bounds__(LARGE_THREADS, MARKED_BLOCKS) void spmm_large_marked(
     const __grid_constant__ LargeProduct product) {
   pieces_product<false, true>(product);
 }
@@ -240,7 +245,7 @@ extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighte
   pieces_product<false, false, true>(product);
 }
 
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_marked_add(
+extern "C" __global__ __launch_bounds__(LARGE_THREADS, MARKED_BLOCKS) void spmm_large_marked_add(
     const __grid_constant__ LargeProduct product) {
   pieces_product<false, true, true>(product);
 }
