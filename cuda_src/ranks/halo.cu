@@ -1,10 +1,12 @@
-// Compressed rows (spmm/compressed.cu) that ranks exchange before a product of their part of one large graph. A row is sent
-// without the unused end of its memory: about 160 bytes of 576 for a quarter of 128 elements, where dense rows have 512.
+// Rows that ranks exchange before a product of their part of one large graph: dense ones, scaled by the sender, and
+// compressed ones (spmm/compressed.cu), without the unused end of their memory: about 160 bytes of 576 for a quarter of 128
+// elements, where dense rows have 512.
 //
-// Source: own. Shapes: rows (n, ROW_BYTES) bytes; sent (n_sent,) int32, the rows to send, rank by rank; packed the sent
-//   rows one after the other, each in whole sectors of 32 bytes; places (n_sent + 1,) int32, the first sector of each, and
-//   their number. A rank learns how much it receives from the `ends` of all ranks, (ranks + 1,): the places of the first
-//   row for each rank. Received places count the sender's sectors; `halo_shift` makes them count the receiver's.
+// Source: own. Shapes: x (n, P) float32 and compressed rows (n, ROW_BYTES) bytes of own nodes; sent (n_sent,) int32, the rows
+//   to send, rank by rank. Packed rows lie one after the other, each in whole sectors of 32 bytes; places (n_sent + 1,)
+//   int32 are the first sector of each, and their number. A rank learns how much it receives from the `ends` of all ranks,
+//   (ranks + 1,): the places of the first row for each rank. Received places count the sender's sectors; `halo_shift` makes
+//   them count the receiver's.
 // Determinism: copies, and sums of integers.
 #include "common/scan.cuh"
 #include "spmm/compressed.cuh"
@@ -16,6 +18,24 @@ constexpr int LANES_OF_A_ROW = 16;  // copy it, 16 bytes each
 __device__ inline int sectors_of(const unsigned char* row) {
   const unsigned elements = __ldg(reinterpret_cast<const unsigned*>(row) + GROUPS) >> 24;
   return (HEAD_WORDS + elements + SECTOR_WORDS - 1) / SECTOR_WORDS;
+}
+
+// y[i, :] = scale[sent[i]] * x[sent[i], :]; rows of y begin `stride` floats apart. Without `scale`, 1.
+// Launch: `row_tiles` over the n_sent rows: four columns a thread. Shared memory: none. Bank conflicts: none.
+// Traffic: reads 4 n_sent (P + 2) bytes, writes 4 n_sent P.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void halo_take(float* __restrict__ y,
+                                                                      const float* __restrict__ x,
+                                                                      const float* __restrict__ scale,
+                                                                      const int* __restrict__ sent, int n_sent, int P,
+                                                                      int stride) {
+  const int i = blockIdx.x * blockDim.y + threadIdx.y;
+  const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
+  if (i >= n_sent || p >= P) return;
+  const int row = __ldg(sent + i);
+  const float by = scale ? __ldg(scale + row) : 1.0f;
+  const float4 v = load4(x + static_cast<long long>(row) * P + p, P - p, is_aligned(x, P));
+  store4(y + static_cast<long long>(i) * stride + p, make_float4(by * v.x, by * v.y, by * v.z, by * v.w), stride - p,
+         is_aligned(y, stride));
 }
 
 // Pack rows, and find their places. Of rows that reach beyond `capacity` sectors, only the places are written. `states` and

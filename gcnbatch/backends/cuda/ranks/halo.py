@@ -65,12 +65,14 @@ class HaloRows:
     exchanged : Exchanged
     blocks : Blocks
         Of the rows.
+    columns_per_node : int
     """
 
     own: DeviceCsr
     halo: DeviceCsr | None
     exchanged: Exchanged
     blocks: Blocks
+    columns_per_node: int
 
 
 @dataclass(slots=True, eq=False)
@@ -109,10 +111,10 @@ class GraphPartBatch:
             blocks = Blocks(node_ptr, layout, per_node)
             if not (form.pieces and is_split(halo.entries, nodes)):
                 held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
-                return HaloRows(held, None, exchanged, blocks)
+                return HaloRows(held, None, exchanged, blocks, columns_per_node)
             parts = split(matrix, (stop - first) * columns_per_node, halo.scales)
             own, others = (in_pieces(device, *each) for each in parts)
-            return HaloRows(own, others, exchanged, blocks)
+            return HaloRows(own, others, exchanged, blocks, columns_per_node)
 
         of_forward = of_transpose = rows(found.forward, found.of_forward, 1, found.n_channels)
         if found.transpose is not found.forward:
@@ -150,13 +152,15 @@ def is_split(entries: Sequence[int], nodes: int) -> bool:
 
 
 def split(matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> Iterator[tuple[Csr, Scales | None]]:
-    """Yield the first `n_own` columns of a matrix, and the others, each with its scales instead of values, if any."""
+    """Yield the first `n_own` columns of a matrix, and the others, each with its scales instead of values, if any.
+
+    The sender scales rows of the halo, so the others have no scales of columns.
+    """
     is_own = matrix.indices < n_own
     before = np.concatenate([[0], np.cumsum(is_own, dtype=np.int32)])[matrix.indptr]
     for own, indptr in ((True, before), (False, matrix.indptr - before)):
         held = is_own if own else ~is_own
-        columns = slice(None, n_own) if own else slice(n_own, None)
-        of_columns = Scales(scales[0], scales[1][columns]) if scales else None
+        of_columns = Scales(scales[0], scales[1][:n_own] if own else None) if scales else None
         data = matrix.data[:0] if scales else matrix.data[held]
         indices = matrix.indices[held] - np.int32(0 if own else n_own)
         yield Csr(indptr.astype(np.int32), indices, data, n_own if own else matrix.n_cols - n_own), of_columns

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
+from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, Exchanged, HaloRows
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows
 from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
-from gcnbatch.backends.cuda.runtime.launch import elementwise
+from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import MOST_COLUMNS, CompressedRows, compress, is_compressed
 from gcnbatch.backends.ops import DropoutKey, Reader
@@ -94,15 +95,24 @@ class DeviceDistributedOps:
         if is_dense and large and large.scales and width <= MOST_COLUMNS and is_compressed(width, zeros, large.scales):
             h = compress(self._device, h, large.scales, (len(h), width))
         start = self._start if isinstance(h, DeviceArray) else self._start_packed
-        exchange = start(h, rows.exchanged)
+        exchange = start(h, rows)
         self._local.sparse_product(out, h, rows.own, rows.blocks, zeros)
         halo = exchange()
         if rows.exchanged.n_received:
-            self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, accumulate=True)
+            stride = halo.shape[1] // rows.columns_per_node
+            self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, True, stride)
 
-    def _start(self, h: DeviceArray, exchanged: Exchanged) -> Callable[[], DeviceArray]:
-        """Start the exchange of dense rows; return a function that waits for it and returns the halo's."""
-        packed, halo = self._local.take(h, exchanged.rows), self._device.empty((exchanged.n_received, h.shape[1]))
+    def _start(self, h: DeviceArray, rows: HaloRows) -> Callable[[], DeviceArray]:
+        """Start the exchange of dense rows; return a function that waits for it and returns the halo's.
+
+        The sender scales them and, in a matrix of one channel, pads them to whole vectors, as the product reads them.
+        """
+        (_, width), device, exchanged, large = h.shape, self._device, rows.exchanged, rows.own.large
+        stride = 4 * ceil_div(width, 4) if rows.columns_per_node == 1 else width
+        packed, halo = (device.empty((n, stride)) for n in (exchanged.rows.size, exchanged.n_received))
+        scale = large.scales.columns if large and large.scales else None
+        about = {"sent": exchanged.rows, "n_sent": len(packed), "P": width, "stride": stride}
+        device.launch("halo_take", row_tiles(len(packed), width), y=packed, x=h, scale=scale, **about)
         exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
 
         def arrive() -> DeviceArray:
@@ -111,9 +121,9 @@ class DeviceDistributedOps:
 
         return arrive
 
-    def _start_packed(self, h: CompressedRows, exchanged: Exchanged) -> Callable[[], CompressedRows]:
+    def _start_packed(self, h: CompressedRows, rows: HaloRows) -> Callable[[], CompressedRows]:
         """As `_start`, of compressed rows."""
-        return PackedExchange(self._device, self._ranks, self._rooms, h, exchanged).arrive
+        return PackedExchange(self._device, self._ranks, self._rooms, h, rows.exchanged).arrive
 
     def _multiply_behind_exchange(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
         (n, width), device, exchanged = h.shape, self._device, rows.exchanged

@@ -211,7 +211,8 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
     dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
     slice_step = shape.slice_width
-    if scales or width % 4 or stride % 4 or dense_first % 4 or dense.ptr % 16:
+    has_scales = scales is not None and scales.columns is not None
+    if has_scales or 4 * ceil_div(width, 4) > stride or stride % 4 or dense_first % 4 or dense.ptr % 16:
         sliced = device.empty((shape.n_slices * matrix.n_cols, shape.slice_width))
         device.launch(
             "spmm_large_slices",

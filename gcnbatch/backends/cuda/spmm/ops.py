@@ -110,11 +110,15 @@ class SparseOps:
         blocks: Blocks,
         zeros: float = 0.0,
         accumulate: bool = False,
+        stride: int | None = None,
     ) -> None:
-        """Launch ``out = A dense``; `accumulate`, of a matrix in pieces: ``out += A dense``. Offsets are 0."""
+        """Launch ``out = A dense``. Of a matrix in pieces, `accumulate`: ``out += A dense``.
+
+        Rows of its operand may be further than their width apart: by `stride` elements.
+        """
         n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
         width = out.shape[1] // blocks.rows_per_node
-        place = (0, 0, width, width, 0, 0, n_entries, n_rows, width, int(accumulate))
+        place = (0, 0, width, stride or width, 0, 0, n_entries, n_rows, width, int(accumulate))
         large = self._large(matrix)
         if isinstance(dense, CompressedRows):
             assert large is not None, "rows are compressed for its product"

@@ -215,7 +215,7 @@ def test_long_rows_are_multiplied_in_two_parts_while_the_halo_is_on_its_way(devi
     (h,) = of(device, (n, 2 * 8))
     device.launched.clear()
     y = ops_on(device).spmm(batch.adjacency, h)
-    names = ["take_rows", "exchange beside", "spmm_large_weighted", "arrive", "spmm_large_weighted_add"]
+    names = ["halo_take", "exchange beside", "spmm_large_weighted", "arrive", "spmm_large_weighted_add"]
     assert device.entries == names
     _, exchanged, own, _, others = (about for _, _, about in device.launched)
     assert (own["results"]["out"], others["results"]["out"]) == (y, y)
@@ -258,7 +258,18 @@ def test_rows_with_many_zeros_are_packed_and_received_while_own_columns_are_mult
     assert device.entries == ["spmm_compress", *packing, *exchange, "spmm_compressed_packed_add"]
     device.launched.clear()
     ops.spmm_backward(batch.adjacency, y, 0.5)
-    assert device.entries[:3] == ["take_rows", "exchange beside", "spmm_large_slices"]
+    names = ["halo_take", "exchange beside", "spmm_large_slices", "spmm_large_unweighted", "arrive"]
+    assert device.entries == [*names, "spmm_large_unweighted_add"]  # the sender has scaled the halo
+    taken, exchanged, slices, *_, others = (about for _, _, about in device.launched)
+    assert taken["scale"] is slices["scale"]
+    assert taken["scale"].shape == (n,)
+    assert others["dense"] is exchanged["out"]
+    device.launched.clear()
+    ops.spmm_backward(batch.adjacency, device.empty((n, 47)))
+    taken, exchanged, *_, others = (about for _, _, about in device.launched)
+    assert (taken["P"], taken["stride"], others["dense_stride"]) == (47, 48, 48)
+    assert others["results"]["out_stride"] == 47
+    assert exchanged["out"].shape == (found.received[1], 48)
 
 
 @pytest.mark.usefixtures("long_rows")
@@ -292,5 +303,6 @@ def test_the_two_parts_of_a_matrix_are_its_columns() -> None:
         np.testing.assert_array_equal(np.hstack([part.toarray() for part in found]), dense)
         (own, first), (others, second) = halo.split(given, n_own, scales)
         assert own.data.size == others.data.size == 0
-        np.testing.assert_array_equal(np.concatenate([first.columns, second.columns]), scales[1])
+        np.testing.assert_array_equal(first.columns, scales[1][:n_own])
+        assert second.columns is None
         assert first.rows is second.rows is scales[0]
