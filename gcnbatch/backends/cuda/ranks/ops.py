@@ -215,7 +215,7 @@ class DeviceDistributedOps:
         own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
         both = self._device.empty((2,))
         self._ranks.all_reduce(own, both)
-        launch = elementwise(max(dlogits.size, 1))
+        launch = elementwise(max(dlogits.size, 1), per_thread=4)
         arrays = {"dlogits": dlogits, "totals": totals, "own": own, "sums": both, "n": dlogits.size}
         self._device.launch("ranks_loss", launch, **arrays)
         return both.view(0, 1), both.view(1, 1), dlogits
