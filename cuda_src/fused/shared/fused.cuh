@@ -43,9 +43,9 @@ struct BatchSize {
 };
 
 // `progress`, of an epoch: the step to stage next; nodes, graphs and number of the last step, whose readout notes these four;
-// the steps that run, FIRST … END - 1; the epoch.
+// the steps that run, FIRST … END - 1; the epoch; on ranks, the number of step 0 among the turns (fused/wide/ranks.cuh).
 struct Progress {
-  enum Field { NEXT, N, B, STEP, FIRST, END, EPOCH, UNUSED, FIELDS };
+  enum Field { NEXT, N, B, STEP, FIRST, END, EPOCH, TURN, FIELDS };
 
   int next, n_nodes, n_graphs, step;
 
