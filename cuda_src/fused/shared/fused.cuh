@@ -116,6 +116,15 @@ __device__ __forceinline__ MemberValues values_at(const MemberValues* values) {
   return values ? *values : MemberValues{0, 0, 1.f, 0.f};
 }
 
+// ---- ranks ----
+
+// What a phase does for a model on one rank: nothing more. fused/wide/ranks.cuh has what several ranks do.
+struct Alone {
+  static constexpr bool IS_ALONE = true;
+
+  __device__ __forceinline__ static bool has_sent(int) { return false; }
+};
+
 // ---- weights ----
 
 // A copy of the parameters in the layout of W' ("packed"): (K, columns_of(P)), padded with zeros. The update writes both.

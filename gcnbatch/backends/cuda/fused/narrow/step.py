@@ -36,7 +36,7 @@ class NarrowWorkspace(Workspace):
         super().__init__(cohort, memory, capacity, plan, training)
         self.update_entry = "fused_narrow_update_of_many" if self._has_wide_chunks else "fused_narrow_update"
         if training:
-            self._jobs = self._job_tables()
+            self._tables = self._job_tables()  # in the arena, with all other arrays
 
     # -------------------------------------------------------------------------------------------- arrays
 
