@@ -123,6 +123,9 @@ struct Alone {
   static constexpr bool IS_ALONE = true;
 
   __device__ __forceinline__ static bool has_sent(int) { return false; }
+  // The number of a block along rows and along columns.
+  __device__ __forceinline__ static unsigned row_block() { return blockIdx.x; }
+  __device__ __forceinline__ static unsigned column_block() { return blockIdx.y; }
 };
 
 // ---- weights ----

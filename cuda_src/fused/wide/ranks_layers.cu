@@ -78,6 +78,11 @@ struct SumsOfRanks {
   static constexpr bool IS_ALONE = false;
   const Ranks& ranks;
   int line;
+  unsigned column_blocks;
+
+  // The blocks that send sums come first.
+  __device__ __forceinline__ unsigned row_block() const { return blockIdx.x / column_blocks; }
+  __device__ __forceinline__ unsigned column_block() const { return blockIdx.x % column_blocks; }
 
   // The sums of column p in the first PANEL threads, and the rows that they are from; all threads call. The first block of
   // each column reduces this rank's partial sums with `reduce` and sends them to all ranks, this one included.
@@ -88,7 +93,7 @@ struct SumsOfRanks {
     const unsigned turn = ranks.turn(step);
     const bool takes = threadIdx.x < PANEL && p < params.P;
     rows = ranks.rows_of_all(step);
-    if (blockIdx.x == 0) {
+    if (row_block() == 0) {
       const float2 own = reduce();
       if (takes) ranks.send_line(line + p, own, turn, true);
     }
@@ -136,18 +141,14 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
 
 // dY, V and the sums, which are those of all ranks with `sync`. Further blocks send the chunks of `sent`.
 //
-// Launch: rows / 32 blocks for each 32 columns, then as many rows of blocks again as the chunks of `sent` need.
+// Launch: 256 threads for 32 rows and columns, grid (P / 32 x rows / 32 + chunks of `sent`). 1850 x 512: 928 + 272.
 // Traffic: further, writes 4 KB to each rank for a chunk, over the links between the devices.
 // Waits: further, `take_line` of each rank, in 32 threads of a block.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
     fused_wide_ranks_propagate_backward(const __grid_constant__ RanksPropagateBackwardParams params) {
-  const int own = ceil_div(params.propagate.P, PANEL);
-  if (blockIdx.y >= own) {
-    const int number = (blockIdx.y - own) * gridDim.x + blockIdx.x;
-    if (number < params.sent.count) send(params.ranks, params.sent, params.sent.first + number, params.propagate.size);
-    return;
-  }
-  const SumsOfRanks sums = {params.ranks, params.line};
+  const int number = blockIdx.x - (gridDim.x - params.sent.count);
+  if (number >= 0) return send(params.ranks, params.sent, params.sent.first + number, params.propagate.size);
+  const SumsOfRanks sums = {params.ranks, params.line, static_cast<unsigned>(ceil_div(params.propagate.P, PANEL))};
   if (params.propagate.P % 4 == 0) {
     propagate_backward<4>(params.propagate, sums);
   } else {

@@ -167,8 +167,9 @@ class DeviceContext:
         size = -(-nbytes // SHARED_UNIT) * SHARED_UNIT
         with self.errors():
             owner = self.driver.mem_alloc(size)
-            self.driver.memset_d8(owner, 0, size)
+            self.driver.memset_d8_async(int(owner), 0, size, self.stream)
             handle = bytes(self.driver.mem_get_ipc_handle(int(owner)))
+        self.synchronize()  # before another process writes
         return DeviceArray(int(owner), (nbytes,), np.dtype(np.uint8), owner), handle
 
     def open_shared(self, handle: bytes, nbytes: int) -> DeviceArray:

@@ -16,7 +16,6 @@ from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace
 from gcnbatch.backends.cuda.ranks.mailboxes import MAX_RANKS
 from gcnbatch.backends.cuda.runtime.copies import aligned
 from gcnbatch.backends.cuda.runtime.graph import Call
-from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -130,10 +129,10 @@ class RanksWorkspace(WideWorkspace):
         first = self._box.exchanged + sum(counts[:-1])
         fields: dict[str, Any] = {"propagate": call.arguments, "ranks": self._ranks_fields}
         fields |= {"sent": {"jobs": jobs, "chunks": chunks, "first": first, "count": counts[-1]}}
-        x, y, _ = call.launch.grid
-        launch = replace(call.launch, grid=(x, y + ceil_div(counts[-1], x), 1))
-        line = self._line(number) + layer.n_out
-        return Call("fused_wide_ranks_propagate_backward", launch, fields | {"line": line})
+        rows, columns, _ = call.launch.grid
+        launch = replace(call.launch, grid=(columns * rows + counts[-1], 1, 1))
+        fields |= {"line": self._line(number) + layer.n_out}
+        return Call("fused_wide_ranks_propagate_backward", launch, fields)
 
     # -------------------------------------------------------------------------------------------- update
 

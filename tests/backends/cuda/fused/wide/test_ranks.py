@@ -118,15 +118,14 @@ def test_every_chunk_of_a_gradient_is_exchanged_once(assignments: tuple[str, ...
 
 
 @for_each_case
-def test_blocks_of_a_backward_kernel_suffice_for_the_chunks_that_it_sends(
+def test_a_backward_kernel_has_a_block_for_each_tile_and_each_chunk_that_it_sends(
     assignments: tuple[str, ...], tmp_path: Path
 ) -> None:
     at = workspace_of(tmp_path, assignments)
     for call in at.backward():
         if call.entry == "fused_wide_ranks_propagate_backward":
-            x, y, _ = call.launch.grid
-            own = -(-call.arguments["propagate"]["P"] // 32)
-            assert 0 <= x * (y - own) - call.arguments["sent"]["count"] < x
+            columns, rows = -(-call.arguments["propagate"]["P"] // 32), -(-at.capacity.rows // 32)
+            assert call.launch.grid == (columns * rows + call.arguments["sent"]["count"], 1, 1)
 
 
 @for_each_case
