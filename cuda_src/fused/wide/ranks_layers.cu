@@ -82,18 +82,20 @@ struct SumsOfRanks {
 
   // The blocks that send sums come first.
   __device__ __forceinline__ unsigned row_block() const { return blockIdx.x / column_blocks; }
+  __device__ __forceinline__ static bool is_first(int i0) { return i0 == 0; }
   __device__ __forceinline__ unsigned column_block() const { return blockIdx.x % column_blocks; }
 
   // The sums of column p in the first PANEL threads, and the rows that they are from; all threads call. The first block of
   // each column reduces this rank's partial sums with `reduce` and sends them to all ranks, this one included.
   template <class Reduce>
-  __device__ __forceinline__ float2 sum(const PropagateBackwardParams& params, int p, Reduce reduce, int& rows) const {
+  __device__ __forceinline__ float2 sum(const PropagateBackwardParams& params, int p, bool is_first, Reduce reduce,
+                                        int& rows) const {
     if (!ranks.sync) return reduce();
     const int step = params.size[BatchSize::STEP];
     const unsigned turn = ranks.turn(step);
     const bool takes = threadIdx.x < PANEL && p < params.P;
     rows = ranks.rows_of_all(step);
-    if (row_block() == 0) {
+    if (is_first) {
       const float2 own = reduce();
       if (takes) ranks.send_line(line + p, own, turn, true);
     }

@@ -255,11 +255,10 @@ __device__ void propagate_backward(const PropagateBackwardParams& params, const 
   __shared__ RowTile tile;  // of dy
   __shared__ Backward columns;
   constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
-  const unsigned row_block = ranks.row_block();
-  const int i0 = row_block * PANEL, p0 = ranks.column_block() * PANEL, column = threadIdx.x % LANES * WIDTH;
+  const int i0 = ranks.row_block() * PANEL, p0 = ranks.column_block() * PANEL, column = threadIdx.x % LANES * WIDTH;
   const int p = p0 + column, N = params.size[BatchSize::N];
   const bool gathers = v != nullptr && !identity, exists = p < P;
-  if (row_block > 0 && i0 >= N) return;  // frees the multiprocessor
+  if (!ranks.is_first(i0) && i0 >= N) return;  // frees the multiprocessor
   Entries<BATCH> entries;
   int k = 0, end = 0;
   const auto open = [&](int i, int c) {
@@ -292,7 +291,7 @@ __device__ void propagate_backward(const PropagateBackwardParams& params, const 
   const int first = i0 + threadIdx.x / LANES;
   open(first, 0);
   wait_for_previous();
-  if (i0 >= N && (OfRanks::IS_ALONE || row_block > 0)) return;  // a rank without rows sends its sums, too
+  if (i0 >= N && (OfRanks::IS_ALONE || !ranks.is_first(i0))) return;  // a rank without rows sends its sums, too
   Read own;
   if (exists && first < N) own = read(first);
   read_far();
@@ -313,12 +312,12 @@ __device__ void propagate_backward(const PropagateBackwardParams& params, const 
     if constexpr (OfRanks::IS_ALONE) {
       total = reduce();
     } else {
-      total = ranks.sum(params, own_p, reduce, rows);
+      total = ranks.sum(params, own_p, ranks.is_first(i0), reduce, rows);
     }
   }
   if (threadIdx.x < PANEL) {
     columns.set(threadIdx.x, stats, total, params.gamma, own_p, P, rows);
-    if (stats != nullptr && row_block == 0 && own_p < P)
+    if (stats != nullptr && ranks.is_first(i0) && own_p < P)
       params.sums[own_p] = total.x, params.sums[P + own_p] = total.y;
   }
   __syncthreads();
