@@ -1,7 +1,7 @@
-"""Training of backend ``fused`` on ranks that are processes of one host, compared with the reference and repeated.
+"""Backend ``fused`` on ranks that are processes of one host: steps compared with the reference, and repeated.
 
-Under a launcher, each rank runs ``python -m tests.ranks.fused_ranks FOLDER CASE…``. Rank r takes GPU r modulo their
-number: processes that share a GPU take turns. Rank 0 prints a line of JSON for each case (`Found`).
+Under a launcher, each rank calls ``main`` with a folder and names of cases. Rank r takes GPU r modulo their number:
+processes that share a GPU take turns. Rank 0 prints a line of JSON for each case (`Found`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcnbatch.backend_comparison.parity import Observed, Parity, observe
+from gcnbatch.backend_comparison.parity import Observed, Parity, _chosen, observe
 from gcnbatch.backend_comparison.workload import Effort, Workload, opened
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.cuda.runtime import loader
@@ -25,6 +25,7 @@ from gcnbatch.runners.fused_ranks import FusedRanksRunner
 from tests.training.runs import write_set
 
 EFFORT = Effort(parity_batches=3, parity_steps=3, samples=8)
+TRAIN = {"batch_size": 12, "weight_decay": 0.01}  # the last batch has 8 graphs
 
 
 class Case(NamedTuple):
@@ -60,8 +61,8 @@ class Found(NamedTuple):
     ----------
     case : str
     ratio : float
-        The largest error over its bound; with local statistics, over 1e-4 of the largest value, from the operations of
-        the host on as many ranks.
+        The largest error over its bound (`Parity`). With local statistics, for which the reference has no model: the
+        largest distance from the host's operations on as many ranks, over 1e-4 of the array's largest value.
     where : str
         Where that is.
     equal, repeats : bool
@@ -76,20 +77,24 @@ class Found(NamedTuple):
 
 
 def same(one: Observed, other: Observed) -> bool:
+    """Return whether two observations are equal to the bit."""
     return one.keys() == other.keys() and all(np.array_equal(value, other[key]) for key, value in one.items())
 
 
-def worst_of(workload: Workload, parity: Parity, found: Observed, on_host: Observed) -> tuple[float, str]:
+def worst_of(workload: Workload, found: Observed, on_host: Observed) -> tuple[float, str]:
     """Return the largest ratio and where it is."""
     if workload.task.train.sync_batch_norm:
-        worst = max(parity._deviations(found), key=lambda deviation: deviation.ratio)
+        worst = max(Parity(workload, EFFORT)._deviations(found), key=lambda deviation: deviation.ratio)
         return worst.ratio, f"{worst.where}: {worst.name}"
-    errors = {
-        key: float(np.abs(found[key] - value).max() / (1e-4 * max(np.abs(value).max(), 1e-30)))
-        for key, value in on_host.items()
-    }
+    errors = {key: distance(found[key], value) for key, value in on_host.items()}
     where = max(errors, key=errors.__getitem__)
     return errors[where], ": ".join(where)
+
+
+def distance(found: Any, expected: Any) -> float:
+    """Return the largest distance over 1e-4 of the largest value; 0 for arrays of zeros."""
+    error, largest = float(np.abs(found - expected).max(initial=0)), float(np.abs(expected).max(initial=0))
+    return error / (1e-4 * largest) if error else 0.0
 
 
 def run(case: str, folder: Path, backend: Any, door: HostCommunicator, comm: Any) -> None:
@@ -99,26 +104,26 @@ def run(case: str, folder: Path, backend: Any, door: HostCommunicator, comm: Any
     if door.rank == 0:
         write_set(path, **data)
     comm.Barrier()
-    train = {"batch_size": 12, "weight_decay": 0.01, **train}
-    with opened(resolve({"data": {"path": str(path)}, "model": model, "train": train})) as workload:
-        parity = Parity(workload, EFFORT)
+    with opened(resolve({"data": {"path": str(path)}, "model": model, "train": TRAIN | train})) as workload:
+        batches = _chosen(workload.batches, EFFORT.parity_batches)
 
         def observed(runner: Any) -> Observed:
-            return observe(runner, parity.batches, workload, EFFORT.parity_steps)
+            try:
+                return observe(runner, batches, workload, EFFORT.parity_steps)
+            finally:
+                runner.close()
 
         once, again = (observed(FusedRanksRunner(backend, workload.task, door)) for _ in range(2))
         on_host = observed(DistributedRunner(CpuBackend(), workload.task, door))
         everywhere = comm.gather(once)
         if door.rank == 0:
             equal = all(same(once, other) for other in everywhere)
-            print(
-                json.dumps(Found(case, *worst_of(workload, parity, once, on_host), equal, same(once, again))._asdict())
-            )
-            sys.stdout.flush()
+            found = Found(case, *worst_of(workload, once, on_host), equal, same(once, again))
+            print(json.dumps(found._asdict()), flush=True)
 
 
 def main() -> None:
-    """Run the cases of the command line."""
+    """Run the cases of the command line, or all."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
