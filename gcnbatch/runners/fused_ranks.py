@@ -68,7 +68,7 @@ class FusedRanksRunner(FusedGraphsRunner):
 
     def _open_engine(self, backend: FusedBackend, stack: Stack, ranks: Ranks | None = None) -> FusedEngine:
         self._n_outputs = stack.n_outputs
-        return super()._open_engine(backend, stack, backend.ranks(stack, self._ranks, self._task.train.sync_batch_norm))
+        return super()._open_engine(backend, stack, backend.ranks(stack, self._ranks, self._task.train))
 
     @property
     def eval_batch_size(self) -> int:

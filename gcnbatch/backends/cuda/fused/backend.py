@@ -78,7 +78,7 @@ class FusedBackend(CudaBackend):
         """Return whether several models of this architecture train in the same launches."""
         return all(form.shares_launches for form in self._training_forms(stack, source))
 
-    def ranks(self, stack: Stack, door: Communicator, sync: bool) -> Ranks:
+    def ranks(self, stack: Stack, door: Communicator, train: TrainConfig) -> Ranks:
         """Return the ranks of `door`, which train a model together and all call this, with mailboxes for the model.
 
         Raises
@@ -86,11 +86,14 @@ class FusedBackend(CudaBackend):
         MachineError
             On all ranks alike, when one does not reach the memory of another.
         """
-        nbytes, held = mailbox_bytes(stack, sync, door.size), self._mailboxes
+        sync, held = train.sync_batch_norm, self._mailboxes
+        nbytes = mailbox_bytes(stack, sync, door.size)
         if held is None or held.nbytes < nbytes:
+            if held is not None:
+                held.close()
             held = self._mailboxes = Mailboxes(self.device, door, nbytes)
         held.settle()
-        return Ranks(door.rank, door.size, sync, held)
+        return Ranks(door.rank, door.size, sync, train.batch_size, held)
 
     def _training_forms(self, stack: Stack, source: BatchSource, ranks: int = 1) -> tuple[type[Form], ...]:
         on = self.device.compute_capability, self.options.precision, ranks

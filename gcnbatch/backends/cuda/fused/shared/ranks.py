@@ -29,12 +29,15 @@ class Ranks:
         This rank, and how many there are.
     sync : bool
         Whether batch norm uses the rows of all ranks (``train.sync_batch_norm``).
+    batch_size : int
+        Graphs of a global batch (``train.batch_size``).
     mailboxes : Mailboxes
     """
 
     rank: int
     size: int
     sync: bool
+    batch_size: int
     mailboxes: Mailboxes
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan
 from gcnbatch.backends.cuda.fused.shared.arena import Memory
@@ -15,6 +17,9 @@ from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.wide import geometry
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32, has_residuals
 from gcnbatch.backends.cuda.fused.wide.ranks_step import RanksWorkspace
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
+
+GRAPHS_AT_ONCE = 16  # a capacity is a multiple of it, so most epochs can use the workspace of the epoch before
 
 
 class WideOverRanks(Wide):
@@ -37,6 +42,12 @@ class WideOverRanks(Wide):
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         assert self._cohort.ranks is not None
         return plan_part(batches, self._data.sizes, self._cohort.ranks)
+
+    def capacity(self, plans: Sequence[EpochPlan], graphs: int) -> Capacity:
+        """Return the need of the largest part of this rank in the epoch."""
+        (plan,) = plans
+        most = int(np.diff(plan.batch_ptr).max(initial=1))
+        return self._data.capacity_of(plan, min(graphs, GRAPHS_AT_ONCE * ceil_div(most, GRAPHS_AT_ONCE)))
 
     def _made(self, memory: Memory, capacity: Capacity, steps: int, graphs: int) -> RanksWorkspace:
         assert self._cohort.ranks is not None

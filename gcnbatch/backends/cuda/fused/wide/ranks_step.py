@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from gcnbatch.backends.cuda.fused.shared.model import APPLY, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer, Stack
+from gcnbatch.backends.cuda.fused.wide import geometry
 from gcnbatch.backends.cuda.fused.wide.jobs import chunks_of, vector_shape
 from gcnbatch.backends.cuda.fused.wide.step import WideWorkspace
 from gcnbatch.backends.cuda.ranks.mailboxes import MAX_RANKS
 from gcnbatch.backends.cuda.runtime.copies import aligned
 from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -90,6 +92,11 @@ class RanksWorkspace(WideWorkspace):
         fields |= {"progress": self.plan.progress, "parts": self.plan.views["parts"], "box_bytes": box.nbytes}
         fields |= {"rank": ranks.rank, "size": ranks.size, "lines": box.lines, "chunks": box.chunks}
         return fields | {"sync": int(ranks.sync)}
+
+    def _dw(self, layer: NodeLayer) -> geometry.ProductDwGeometry:
+        """Results depend on the splits, so these depend on nothing that may differ after a resume."""
+        rows = ceil_div(self._data.capacity(self._ranks.batch_size).rows, self._ranks.size)
+        return geometry.product_dw(rows, layer.k, layer.n_out, self._device.multiprocessors, self._products)
 
     def _line(self, number: int) -> int:
         """Return the first line of a layer's moments; those of its sums follow."""

@@ -52,7 +52,7 @@ def workspace_of(path: Path, assignments: tuple[str, ...], size: int = 3) -> Ran
     with opened(configure(f"data.path={path / 'data.h5'}", *assignments)) as work:
 
         def ranks(_: Stack) -> Ranks:
-            return Ranks(1, size, work.task.train.sync_batch_norm, no_mailboxes(size))
+            return Ranks(1, size, work.task.train.sync_batch_norm, 8, no_mailboxes(size))
 
         cohort = cohort_of(device, work.task, (WideOverRanks,), ranks)
         recorder: Any = None
@@ -156,7 +156,7 @@ def test_the_box_of_a_model_has_room_for_its_lines_chunks_and_flags(tmp_path: Pa
 def test_parts_of_all_ranks_are_the_global_batch() -> None:
     sizes = {"nodes": np.array([3, 9, 1, 0, 5, 2]), "edges": np.array([4, 30, 1, 0, 12, 3])}
     batches = [np.array([5, 0, 3, 1]), np.array([4]), np.array([2, 3])]
-    plans = [plan_part(batches, sizes, Ranks(rank, 3, True, no_mailboxes(3))) for rank in range(3)]
+    plans = [plan_part(batches, sizes, Ranks(rank, 3, True, 4, no_mailboxes(3))) for rank in range(3)]
     for number, graphs in enumerate(batches):
         own = [plan.graphs[plan.batch_ptr[number] : plan.batch_ptr[number + 1]] for plan in plans]
         np.testing.assert_array_equal(np.concatenate(own), graphs)
@@ -166,7 +166,7 @@ def test_parts_of_all_ranks_are_the_global_batch() -> None:
             np.testing.assert_array_equal(plan.parts[number], [*first, *nodes])
             assert plan.pointer("nodes", number)[-1] == nodes[rank]
             assert plan.room == 7
-    alone = plan_part(batches, sizes, Ranks(0, 1, True, no_mailboxes(1)))
+    alone = plan_part(batches, sizes, Ranks(0, 1, True, 4, no_mailboxes(1)))
     expected = plan_epoch(batches, sizes)
     np.testing.assert_array_equal(alone.graphs, expected.graphs)
     for name, pointer in expected.pointers.items():
