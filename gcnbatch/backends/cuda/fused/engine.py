@@ -207,9 +207,9 @@ class FusedEngine:
             batches,
             plans,
             form,
-            needed=form.capacity(running, max(int(np.diff(plan.batch_ptr).max(initial=0)) for plan in running)),
+            needed=form.capacity(running, max(len(batch) for own in batches if own is not None for batch in own)),
             steps=max(plan.n_batches for plan in running),
-            graphs=max(len(plan.graphs) for plan in running),
+            graphs=max(plan.room for plan in running),
             rows=max(int(plan.pointers["nodes"].max(initial=0)) for plan in running),
             weights=weights,
         )
@@ -236,7 +236,10 @@ class FusedEngine:
         packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
         running = [(member, one) for member, one in enumerate(epochs) if one]
         now = min(one.first for _, one in running)
-        begun = {member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates) for member, one in running}
+        begun = {
+            member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates, self._turn(one.first))
+            for member, one in running
+        }
         held.at.plan.begin(packed, now, begun)
         held.launch_for(tuple(member for member, _ in running), planned.rows)
         held.at.begin_epoch(packed)
@@ -280,8 +283,19 @@ class FusedEngine:
             )
         return form.workspace(capacity, steps, graphs)
 
+    def _turn(self, first: int) -> int:
+        """Return the number of step 0 of an epoch that begins now with step `first`, among the turns of all ranks."""
+        ranks = self._cohort.ranks
+        return 1 + ranks.mailboxes.turns - first if ranks else 0
+
+    def _take_turn(self) -> None:
+        """Count a step."""
+        if self._cohort.ranks:
+            self._cohort.ranks.mailboxes.turns += 1
+
     def step(self) -> None:
         """Queue the next step of the epoch; the step that completes a graph launches it."""
+        self._take_turn()
         if self._device.observer is not None:  # a profiler sees single launches, not those inside a graph
             self.flush()
             self._keep_packed()
@@ -359,7 +373,9 @@ class FusedEngine:
                 self._packed.pop(self._single.pop(form), None)
             del at
             at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
-        upload_batches(at, [graphs], plans, lambda member, own: self._cohort.labels[member].weights([own]))
+        weights_of = self._cohort.labels[0].weights
+        upload_batches(at, [graphs], plans, lambda _, own: weights_of([own]), self._turn(0))
+        self._take_turn()
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
         self._run([*self._packing(at), at.stage(), *calls])
         if self._predicted is not None:  # its weights contain running statistics, which the step changed
