@@ -1,4 +1,5 @@
 // The wide form besides its layers (fused/wide/layers.cu): dropout, readout, update. fused/FUSED.md follows the step.
+#include "fused/wide/dropout.cuh"
 #include "fused/wide/readout.cuh"
 #include "fused/wide/update.cuh"
 
@@ -7,19 +8,6 @@
 #else
 #define CLUSTERS_OF_8
 #endif
-
-namespace fused {
-
-// The dropout of one layer: where its bits go, the key of its masks, its columns.
-struct DropoutLayer {
-  unsigned char* kept;
-  unsigned long long purpose;
-  long long columns;
-};
-
-constexpr int DROPOUT_THREADS = 256;
-
-}  // namespace fused
 
 using namespace fused;
 

@@ -42,6 +42,11 @@ class EpochPlan:
         return {}
 
     @property
+    def room(self) -> int:
+        """Graphs for which the plan on the device has room, equal for equal batches; more for a subclass."""
+        return len(self.graphs)
+
+    @property
     def n_batches(self) -> int:
         """Number of batches."""
         return len(self.batch_ptr) - 1

@@ -154,9 +154,9 @@ class FusedEngine:
             batches,
             plans,
             form,
-            needed=form.capacity(running, max(int(np.diff(plan.batch_ptr).max(initial=0)) for plan in running)),
+            needed=form.capacity(running, max(len(batch) for own in batches if own is not None for batch in own)),
             steps=max(plan.n_batches for plan in running),
-            graphs=max(len(plan.graphs) for plan in running),
+            graphs=max(plan.room for plan in running),
             rows=max(int(plan.pointers["nodes"].max(initial=0)) for plan in running),
             weights=weights,
         )
@@ -168,7 +168,7 @@ class FusedEngine:
         if self._queued or self._remaining:  # later steps read the plan that it replaces
             self._upload = Upload(held.at, packed)
             return
-        if guess and held.works_for(members_of(guess), planned.rows):
+        if guess and not self._cohort.ranks and held.works_for(members_of(guess), planned.rows):
             self._early = guess
             write_begin(held.at, packed, guess)
         self._upload = Upload(held.at, held.at.send_plan(packed))
@@ -193,7 +193,7 @@ class FusedEngine:
         )
         if not has_begun:
             packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
-            write_begin(held.at, packed, epochs)
+            write_begin(held.at, packed, epochs, self._turn)
             held.launch_for(members, planned.rows)
             held.at.begin_epoch(packed)
         self._run(self._packing(held.at))
@@ -237,8 +237,19 @@ class FusedEngine:
             )
         return form.workspace(capacity, steps, graphs)
 
+    def _turn(self, first: int) -> int:
+        """Return the number of step 0 of an epoch that begins now with step `first`, among the turns of all ranks."""
+        ranks = self._cohort.ranks
+        return 1 + ranks.mailboxes.turns - first if ranks else 0
+
+    def _take_turn(self) -> None:
+        """Count a step."""
+        if self._cohort.ranks:
+            self._cohort.ranks.mailboxes.turns += 1
+
     def step(self) -> None:
         """Queue the next step of the epoch; the step that completes a graph launches it."""
+        self._take_turn()
         if self._device.observer is not None:  # a profiler sees single launches, not those inside a graph
             self.flush()
             self._keep_packed()
@@ -316,7 +327,9 @@ class FusedEngine:
                 self._packed.pop(self._single.pop(form), None)
             del at
             at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
-        upload_batches(at, [graphs], plans, lambda member, own: self._cohort.labels[member].weights([own]))
+        weights_of = self._cohort.labels[0].weights
+        upload_batches(at, [graphs], plans, lambda _, own: weights_of([own]), self._turn(0))
+        self._take_turn()
         calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
         self._run([*self._packing(at), at.stage(), *calls])
         if self._predicted is not None:  # its weights contain running statistics, which the step changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,10 +59,18 @@ def first_step(epochs: Epochs) -> int:
     return min(one.first for one in epochs if one)
 
 
-def write_begin(at: Workspace, packed: NDArray[np.int32], epochs: Epochs) -> None:
-    """Write how an epoch begins to its packed upload, (members, …), or the front of it."""
+def write_begin(
+    at: Workspace, packed: NDArray[np.int32], epochs: Epochs, turn: Callable[[int], int] = lambda first: 0
+) -> None:
+    """Write how an epoch begins to its packed upload, (members, …), or the front of it.
+
+    `turn` returns the number of step 0 among the turns of all ranks, for an epoch that begins now with step `first`.
+    """
     running = ((member, one) for member, one in enumerate(epochs) if one)
-    begun = {member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates) for member, one in running}
+    begun = {
+        member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates, turn(one.first))
+        for member, one in running
+    }
     at.plan.begin(packed, first_step(epochs), begun)
 
 

@@ -23,6 +23,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.errors import DeviceLost, MachineError
 
 SMALL_BYTES, SLAB_BYTES = 1 << 20, 16 << 20
+SHARED_UNIT = 2 << 20  # the driver's unit of memory: an array that other processes open shares none with others
 FLOAT32 = np.dtype(np.float32)
 Shape = int | tuple[int, ...]
 
@@ -154,6 +155,34 @@ class DeviceContext:
             raise self._failure(error, nbytes) from error
         self.peak_bytes = max(self.peak_bytes, self.allocator.active_bytes)
         return owner
+
+    def shared(self, nbytes: int) -> tuple[DeviceArray, bytes]:
+        """Return zeros (nbytes,) that other processes of this host can `open_shared`, and the handle for that.
+
+        Raises
+        ------
+        MachineError
+            When the device has no such memory.
+        """
+        size = -(-nbytes // SHARED_UNIT) * SHARED_UNIT
+        with self.errors():
+            owner = self.driver.mem_alloc(size)
+            self.driver.memset_d8_async(int(owner), 0, size, self.stream)
+            handle = bytes(self.driver.mem_get_ipc_handle(int(owner)))
+        self.synchronize()  # before another process writes
+        return DeviceArray(int(owner), (nbytes,), np.dtype(np.uint8), owner), handle
+
+    def open_shared(self, handle: bytes, nbytes: int) -> DeviceArray:
+        """Return the array (nbytes,) of another process, possibly on another device, whose handle this is.
+
+        Raises
+        ------
+        MachineError
+            When this device does not reach that memory.
+        """
+        with self.errors():
+            owner = self.driver.IPCMemoryHandle(bytearray(handle))
+        return DeviceArray(int(owner), (nbytes,), np.dtype(np.uint8), owner)
 
     def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
         """Return an array of zeros."""

@@ -37,7 +37,7 @@ class NarrowWorkspace(Workspace):
         self.may_skip_decay = cohort.members > 1
         self.update_entry = "fused_narrow_update_of_many" if self._has_wide_chunks else "fused_narrow_update"
         if training:
-            self._jobs = self._job_tables()
+            self._tables = self._job_tables()  # in the arena, with all other arrays
 
     # -------------------------------------------------------------------------------------------- arrays
 
