@@ -108,7 +108,7 @@ class DeviceDistributedOps:
             self._multiply_behind_exchange(out, h, rows, zeros)
             return
         start = self._start_packed if is_packed(h, split, zeros) else self._start
-        own, arrive = start(h, rows, split, zeros)
+        own, arrive = start(h, rows, split)
         self._product(out, own, split.own, rows, zeros)
         halo, whole = arrive()
         if rows.exchanged.n_received:
@@ -123,7 +123,7 @@ class DeviceDistributedOps:
         self._local.sparse_product(out, dense, matrix, rows.blocks, zeros, accumulate, stride)
 
     def _start(
-        self, h: DeviceArray, rows: HaloRows, split: SplitRows, zeros: float
+        self, h: DeviceArray, rows: HaloRows, split: SplitRows
     ) -> tuple[DeviceArray, Callable[[], tuple[DeviceArray, DeviceArray]]]:
         """Start the exchange of dense rows.
 
@@ -147,7 +147,7 @@ class DeviceDistributedOps:
         return own, arrive
 
     def _start_packed(
-        self, h: Any, rows: HaloRows, split: SplitRows, zeros: float
+        self, h: Any, rows: HaloRows, split: SplitRows
     ) -> tuple[CompressedRows, Callable[[], tuple[CompressedRows, CompressedRows]]]:
         """As `_start`, of compressed rows."""
         if isinstance(h, DeviceArray):
