@@ -16,6 +16,8 @@ from gcnbatch.errors import BackendUnavailable, InputError, nearest
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend, CohortRunner, Runner
     from gcnbatch.config_sections import CudaConfig
+    from gcnbatch.ranks.communicator import Communicator
+    from gcnbatch.ranks.world import World
     from gcnbatch.runners.task import RunnerTask
 
 AUTO = "auto"  # the name of the fastest backend that can start and supports the task
@@ -45,6 +47,16 @@ class RunnerModule(Protocol):
 
     def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
         """Return the cohort of these tasks, at most `cohort_size` many; see `gcnbatch.runners.cohort`."""
+
+
+class RanksModule(Protocol):
+    """Functions of the module with a backend's runner for several ranks that train one model."""
+
+    def refuses(self, backend: Backend, task: RunnerTask, ranks: World) -> str | None:
+        """Return the property of task or ranks that the backend does not support, or None; rank 0 alone calls."""
+
+    def make_runner(self, backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
+        """Return this rank's runner of a task that `refuses` accepts; all ranks call."""
 
 
 class BackendStatus(NamedTuple):
@@ -82,8 +94,8 @@ class BackendEntry:
         Whether ``--device`` and the section [cuda] apply to it.
     steps_are_operations : bool
         Whether its training steps call `Ops`, so that ``compare-backends`` can time them one by one.
-    data_parallel : bool
-        Whether ranks can share its training steps; see `gcnbatch.runners.distributed.DistributedBackend`.
+    ranks_runner : str
+        The module of its runner for ranks that share training steps; see `RanksModule`. Empty: they cannot.
     """
 
     name: str
@@ -93,7 +105,12 @@ class BackendEntry:
     measured: Measured | None = None
     on_gpu: bool = False
     steps_are_operations: bool = True
-    data_parallel: bool = False
+    ranks_runner: str = ""
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether ranks can share its training steps."""
+        return bool(self.ranks_runner)
 
     def probe(self, device: int = 0) -> BackendStatus:
         """Return whether the backend can start on this device."""
@@ -136,6 +153,20 @@ class BackendEntry:
         """Return a cohort of tasks of one architecture that `refuses` accepts; at most `cohort_size` many."""
         return self._runner_module.make_cohort(backend, tasks)
 
+    def refuses_ranks(self, backend: Backend, task: RunnerTask, ranks: World) -> str | None:
+        """Return the property of task or ranks that keeps them from sharing training steps, or None.
+
+        Raises
+        ------
+        BackendUnavailable
+            What the ranks need to exchange the backend's arrays is missing.
+        """
+        return self._ranks_module.refuses(backend, task, ranks)
+
+    def make_ranks_runner(self, backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
+        """Return this rank's runner of a task that `refuses_ranks` accepts."""
+        return self._ranks_module.make_runner(backend, task, ranks)
+
     @property
     def _backend_module(self) -> BackendModule:
         return cast(BackendModule, import_module(self.backend))
@@ -143,6 +174,10 @@ class BackendEntry:
     @property
     def _runner_module(self) -> RunnerModule:
         return cast(RunnerModule, import_module(self.runner))
+
+    @property
+    def _ranks_module(self) -> RanksModule:
+        return cast(RanksModule, import_module(self.ranks_runner))
 
 
 BACKENDS: tuple[BackendEntry, ...] = (
@@ -154,6 +189,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         measured=Measured(23, "NVIDIA H200"),
         on_gpu=True,
         steps_are_operations=False,
+        ranks_runner="gcnbatch.runners.fused_ranks",
     ),
     BackendEntry(
         name="batched",
@@ -161,7 +197,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         backend="gcnbatch.backends.cuda.entry",
         measured=Measured(253, "NVIDIA H200"),
         on_gpu=True,
-        data_parallel=True,
+        ranks_runner="gcnbatch.runners.distributed",
     ),
     BackendEntry(
         name="nonbatched",
@@ -175,7 +211,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         summary="NumPy, with Numba's loops where it is installed",
         backend="gcnbatch.backends.cpu",
         measured=Measured(940, "two cores"),
-        data_parallel=True,
+        ranks_runner="gcnbatch.runners.distributed",
     ),
 )
 

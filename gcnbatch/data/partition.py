@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,3 +28,20 @@ def partition(costs: NDArray[np.integer], parts: int) -> Int64:
     shares = 2 * total * np.arange(1, parts, dtype=object) // parts  # no overflow
     inner = np.searchsorted(twice_middles, shares.astype(np.int64))
     return np.concatenate([[0], inner, [len(costs)]]).astype(np.int64)
+
+
+class Deal(NamedTuple):
+    """The parts of a batch that is dealt out by nodes, in its order: bounds (parts+1,) of their graphs and nodes."""
+
+    graphs: Int64
+    nodes: Int64
+
+
+def deal(nodes: Int64, parts: int) -> Deal:
+    """Return the parts of a batch whose graphs have so many nodes.
+
+    >>> deal(np.array([3, 1, 4]), 2)
+    Deal(graphs=array([0, 2, 3]), nodes=array([0, 4, 8]))
+    """
+    bounds = partition(nodes, parts)
+    return Deal(bounds, np.concatenate([[0], np.cumsum(nodes)])[bounds])

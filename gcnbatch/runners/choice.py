@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, CohortRunner, Runner
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.ranks.communicator import Communicator
-from gcnbatch.runners.distributed import DistributedBackend, DistributedRunner
+from gcnbatch.ranks.world import World
 from gcnbatch.runners.task import RunnerTask
 
 
-def refusal(backend: Backend, task: RunnerTask) -> str | None:
-    """Return the property of the task that the backend does not support, or None."""
-    return registry.entry(backend.name).refuses(backend, task)
+def refusal(backend: Backend, task: RunnerTask, ranks: World | None = None) -> str | None:
+    """Return the property of the task, or of the ranks that train it together, which the backend does not support."""
+    entry = registry.entry(backend.name)
+    return entry.refuses_ranks(backend, task, ranks) if ranks else entry.refuses(backend, task)
 
 
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:
@@ -43,8 +43,8 @@ def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
 
 
 def make_distributed(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
-    """Return this rank's runner of a task that `distributed_refusal` accepts."""
-    return DistributedRunner(cast(DistributedBackend, backend), task, ranks)
+    """Return this rank's runner of a task that `BackendChoice` has found this backend for."""
+    return registry.entry(backend.name).make_ranks_runner(backend, task, ranks)
 
 
 def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
@@ -96,8 +96,10 @@ class BackendChoice:
         self._opened: list[Backend] = []
         self.fastest = next(self._backends())
 
-    def backend_for(self, tasks: Sequence[RunnerTask], ranks: int = 1) -> Backend:
-        """Return the fastest backend that supports all of these tasks, each trained by so many ranks together.
+    def backend_for(self, tasks: Sequence[RunnerTask], ranks: World | None = None) -> Backend:
+        """Return the fastest backend that supports all of these tasks, each trained by these ranks together.
+
+        Rank 0 calls it, while the others wait for calls.
 
         Raises
         ------
@@ -108,13 +110,11 @@ class BackendChoice:
         """
         why, refused = "", None
         for backend in self._backends():
-            if refused := distributed_refusal(backend, ranks):
+            if ranks and (refused := distributed_refusal(backend, ranks.size)):
                 why = why or f"{backend.name} {refused.got}"
                 continue
-            reason = next((reason for task in tasks if (reason := refusal(backend, task))), None)
+            refused, reason = None, next((reason for task in tasks if (reason := refusal(backend, task, ranks))), None)
             if reason is None:
-                if ranks > 1:
-                    cast(DistributedBackend, backend).check_ranks()
                 if why:
                     self._say(f"backend {backend.name}: {why}")
                 return backend

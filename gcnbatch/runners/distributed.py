@@ -2,14 +2,13 @@
 
 All ranks have the same parameters. Each computes its part's gradients; their sums update all alike. N ranks train
 what one rank trains on the same global batches, up to rounding. `DistributedRunner` is the runner of each rank: all
-ranks call the same methods with the same arguments. `Leader` is the runner that the training loop sees on rank 0: it
-repeats each call on the other ranks, which `follow`.
+ranks call the same methods with the same arguments (`gcnbatch.runners.leader`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,10 @@ from gcnbatch.backends.base import START, Backend, Batch, Clock, Feed, Offset, R
 from gcnbatch.backends.ops import Array, Csr, Ops
 from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.graphs import Int64
-from gcnbatch.data.partition import partition
-from gcnbatch.ranks.communicator import Communicator, HostCommunicator
+from gcnbatch.ranks.communicator import Communicator
+from gcnbatch.ranks.world import World
 from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.runners.parts import Part, part_of, predict_together
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -40,13 +40,21 @@ class DistributedBackend(Backend, Protocol):
         """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
 
 
-class _Part(NamedTuple):
-    """A rank's part of a global batch: its graphs, where it begins, and each rank's nodes and rows of targets."""
+def refuses(backend: Backend, task: RunnerTask, ranks: World) -> str | None:
+    """Return None: the operations support every task on ranks that can exchange arrays.
 
-    graphs: Int64
-    offset: Offset
-    nodes: Int64
-    rows: Int64
+    Raises
+    ------
+    BackendUnavailable
+        What the ranks need for that is missing.
+    """
+    cast(DistributedBackend, backend).check_ranks()
+    return None
+
+
+def make_runner(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
+    """Return this rank's runner of a backend's operations."""
+    return DistributedRunner(cast(DistributedBackend, backend), task, ranks)
 
 
 class DistributedRunner(OpsRunner):
@@ -62,7 +70,7 @@ class DistributedRunner(OpsRunner):
         self._sync = task.train.sync_batch_norm
         self._door = backend.communicator(ranks)
         self._ops = backend.distributed_ops(self._door, self._sync)
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
 
     def _open_feed(self, backend: Any, task: RunnerTask) -> Feed:
         if task.source.n_graphs > 1 or task.source.header.level == "graph":
@@ -90,21 +98,9 @@ class DistributedRunner(OpsRunner):
         self._update()
 
     def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
-        part, rank, size = self._part(graphs), self._ranks.rank, self._ranks.size
-        ends = np.cumsum(part.rows)
-        asked = np.arange(ends[-1]) if rows is None else rows
-        rank_of = np.searchsorted(ends, asked, "right")  # of each row
-        counts = np.bincount(rank_of, minlength=size)
-        mine = None if rows is None else rows[rank_of == rank] - (ends[rank] - part.rows[rank])
-        own = super().predict(part.graphs, mine)
-        padded = np.zeros((int(counts.max()), *own.shape[1:]), own.dtype)
-        padded[: len(own)] = own
-        logits = np.empty((len(asked), *own.shape[1:]), own.dtype)
-        for number, found in enumerate(self._ranks.all_gather(padded)):
-            logits[rank_of == number] = found[: counts[number]]
-        return logits
+        return predict_together(super().predict, self._part(graphs), rows, self._ranks)
 
-    def _gradients_of_all(self, batch: Batch, clock: Clock, totals: Array, part: _Part) -> dict[str, Array]:
+    def _gradients_of_all(self, batch: Batch, clock: Clock, totals: Array, part: Part) -> dict[str, Array]:
         """Return the gradients of a global batch, of which `batch` is this rank's part."""
         offset = part.offset
         if isinstance(batch.x, Csr):
@@ -128,78 +124,8 @@ class DistributedRunner(OpsRunner):
         part = self._part(graphs)
         return self._gradients_of_all(self._feed.gather(part.graphs), START, totals, part)
 
-    def _part(self, graphs: Int64) -> _Part:
-        source, rank = self._task.source, self._ranks.rank
-        if self._bounds is not None:
-            held = np.diff(self._bounds)
-            return _Part(graphs, Offset(nodes=int(self._bounds[rank])), held, held)
-        nodes = (source.node_ptr[1:] - source.node_ptr[:-1])[graphs]
-        bounds = partition(nodes, self._ranks.size)
-        first_nodes = np.concatenate([[0], np.cumsum(nodes)])[bounds]
-        rows = np.diff(bounds if source.header.level == "graph" else first_nodes)
-        offset = Offset(nodes=int(first_nodes[rank]), graphs=int(bounds[rank]))
-        return _Part(graphs[bounds[rank] : bounds[rank + 1]], offset, np.diff(first_nodes), rows)
-
-
-class Leader:
-    """`gcnbatch.backends.base.Runner` of rank 0; the other ranks `follow` its calls."""
-
-    def __init__(self, runner: Runner, ranks: HostCommunicator) -> None:
-        self.backend = runner.backend
-        self._runner, self._ranks = runner, ranks
-        self._in_step = True  # with the followers
-
-    @property
-    def eval_batch_size(self) -> int:
-        return self._runner.eval_batch_size
-
-    def about(self) -> dict[str, Any]:
-        return self._runner.about()
-
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
-        self._on_all("begin_epoch", epoch, batches, learning_rate)
-
-    def expect(self, batches: Sequence[Int64]) -> None:
-        pass
-
-    def step(self, index: int) -> None:
-        self._on_all("step", index)
-
-    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        found: tuple[float, dict[str, NDArray[Any]]] = self._on_all("gradients", graphs)
-        return found
-
-    def take_loss(self) -> tuple[float, float]:
-        return self._runner.take_loss()
-
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = self._on_all("predict", graphs, rows)
-        return logits
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._runner.state()
-
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        self._on_all("load_state", state)
-
-    def close(self) -> None:
-        if self._in_step:
-            self._ranks.announce(("close", ()))
-        self._runner.close()
-
-    def _on_all(self, method: str, *arguments: Any) -> Any:
-        self._in_step = False  # after an error, the followers wait for an exchange, not for a call
-        self._ranks.announce((method, arguments))
-        result = getattr(self._runner, method)(*arguments)
-        self._in_step = True
-        return result
-
-
-def follow(runner: Runner, ranks: HostCommunicator) -> None:
-    """Repeat the calls of the leader until it closes."""
-    while True:
-        method, arguments = ranks.hear()
-        if method == "close":
-            runner.close()
-            return
-        getattr(runner, method)(*arguments)
+    def _part(self, graphs: Int64) -> Part:
+        if self._bounds is None:
+            return part_of(self._task.source, graphs, self._ranks)
+        held = np.diff(self._bounds)
+        return Part(graphs, Offset(nodes=int(self._bounds[self._ranks.rank])), held, held)

@@ -28,14 +28,19 @@ RUNNERS = {
 def refuses(backend: Backend, task: RunnerTask) -> str | None:
     """Return the property of the task that the fused backend does not support, or None."""
     assert isinstance(backend, FusedBackend)
-    if task.source.prepared is None:
-        return "a data set that is read by slices"
-    if task.model.frozen:
-        return "frozen layers (train.freeze)"
+    if reason := unsuited(task):
+        return reason
     level = task.source.header.level
     if level not in RUNNERS:
         return f"a {level}-level data set"
     return RUNNERS[level].refuses(backend, task)
+
+
+def unsuited(task: RunnerTask) -> str | None:
+    """Return the property of the task that no engine supports, or None."""
+    if task.source.prepared is None:
+        return "a data set that is read by slices"
+    return "frozen layers (train.freeze)" if task.model.frozen else None
 
 
 def make_runner(backend: Backend, task: RunnerTask) -> Runner:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import EngineEpoch, FusedEngine
+from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLayer, Norm, Stack
 from gcnbatch.backends.ops import Array, Readout
 from gcnbatch.data.graphs import Int64
@@ -32,8 +33,11 @@ from gcnbatch.runners.fused_state import FusedState, rates_of_steps
 from gcnbatch.runners.task import RunnerTask
 
 
-def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
-    """Return the property of a graph-level task that the engine does not support, or None; the data is prepared."""
+def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 1) -> str | None:
+    """Return the property of a graph-level task that the engine does not support, or None; the data is prepared.
+
+    `ranks`: those that train it together.
+    """
     assert task.source.prepared is not None
     if not isinstance(task.source.prepared.stored_x, np.ndarray):
         return "sparse features"
@@ -41,7 +45,7 @@ def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
         if reason := _unsupported(layer):
             return reason
     stack = describe(task.model, task.model.layout(), task.loss.target)
-    return backend.graphs_refusal(stack, task.source, task.targets, task.train)
+    return backend.graphs_refusal(stack, task.source, task.targets, task.train, ranks)
 
 
 def _unsupported(layer: Layer | Junction) -> str | None:
@@ -111,10 +115,13 @@ class FusedGraphsRunner(FusedState):
     def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
         super().__init__(backend, task)
         stack = describe(task.model, self.layout, task.loss.target)
-        of = (stack, self._model(), self._optimizer(), task.source)
-        self._engine: FusedEngine = backend.graphs_engine(*of, [labels_of(task)])
+        self._engine: FusedEngine = self._open_engine(backend, stack)
         self._epoch: tuple[int, Sequence[Int64], float] | None = None
         self._last = -1
+
+    def _open_engine(self, backend: FusedBackend, stack: Stack, ranks: Ranks | None = None) -> FusedEngine:
+        of = (stack, self._model(), self._optimizer(), self._task.source)
+        return backend.graphs_engine(*of, [labels_of(self._task)], ranks)
 
     @property
     def eval_batch_size(self) -> int:

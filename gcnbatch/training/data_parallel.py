@@ -15,7 +15,7 @@ from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import make_distributed
 from gcnbatch.runners.cohort import SingleCohort
-from gcnbatch.runners.distributed import Leader, follow
+from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training.plan import plan
 from gcnbatch.training.processes import open_again

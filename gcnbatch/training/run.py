@@ -189,7 +189,7 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
             dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
         tasks = [one.experiment.task(one.split)[0] for one in planned]
-        backend = choice.backend_for(tasks, ranks.size if ranks else 1)
+        backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 
 

@@ -108,10 +108,10 @@ def test_local_statistics_differ_from_global_ones_and_are_equal_on_all_ranks(tmp
 
 
 def test_what_ranks_cannot_train_together_is_refused() -> None:
-    error = distributed_refusal(SimpleNamespace(name="fused"), 4)
+    error = distributed_refusal(SimpleNamespace(name="nonbatched"), 4)
     assert str(error) == (
-        "backend fused: cannot share one run among 4 ranks. Use --backend batched or --backend cpu, start it without a "
-        "launcher, or train folds, repeats or an ensemble on the ranks."
+        "backend nonbatched: cannot share one run among 4 ranks. Use --backend fused or --backend batched or --backend "
+        "cpu, start it without a launcher, or train folds, repeats or an ensemble on the ranks."
     )
     assert distributed_refusal(SimpleNamespace(name="cpu"), 4) is None
 

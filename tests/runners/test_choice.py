@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,6 +51,10 @@ def test_auto_reports_a_slower_backend_that_takes_the_task(monkeypatch, task: Ru
     assert [len(entry.opened) for entry in entries] == [1, 1, 1]
 
 
+OPERATIONS = "gcnbatch.runners.distributed"
+TWO: Any = SimpleNamespace(size=2)  # ranks
+
+
 class SharedBackend(NamedBackend):
     """A backend that ranks can share, if nothing is missing."""
 
@@ -60,23 +67,47 @@ class SharedBackend(NamedBackend):
 
 def test_auto_takes_the_fastest_backend_that_ranks_can_share(monkeypatch, task: RunnerTask) -> None:
     shared = SharedBackend("good")
-    entries = made("best"), MadeEntry("good", made=shared, data_parallel=True), made("slow")
+    entries = made("best"), MadeEntry("good", made=shared, ranks_runner=OPERATIONS), made("slow")
     register(monkeypatch, *entries)
     said: list[str] = []
     choice = BackendChoice("auto", say=said.append)
-    assert choice.backend_for([task], ranks=2) is shared
+    assert choice.backend_for([task], TWO) is shared
     assert said == ["backend good: best cannot share one run among 2 ranks"]
     assert choice.backend_for([task]).name == "best"
     assert entries[2].opened == []
     monkeypatch.setattr(shared, "missing", "nccl4py is not installed", raising=False)
     with pytest.raises(BackendUnavailable, match=r"^NCCL: nccl4py is not installed$"):  # not one that is much slower
-        choice.backend_for([task], ranks=2)
+        choice.backend_for([task], TWO)
+
+
+@dataclass(frozen=True)
+class Apart(MadeEntry):
+    """An entry whose backend ranks can share, if they reach each other."""
+
+    ranks_runner: str = "none"
+    apart: str = ""
+
+    def refuses_ranks(self, backend, task, ranks):
+        return self.apart or self.refuses(backend, task)
+
+
+def test_auto_takes_the_next_backend_where_the_fastest_does_not_take_these_ranks(monkeypatch, task: RunnerTask) -> None:
+    best = Apart("best", made=NamedBackend("best"), apart="ranks on several hosts")
+    register(monkeypatch, best, MadeEntry("good", made=SharedBackend("good"), ranks_runner=OPERATIONS))
+    said: list[str] = []
+    choice = BackendChoice("auto", say=said.append)
+    assert (choice.backend_for([task], TWO).name, choice.backend_for([task]).name) == ("good", "best")
+    assert said == ["backend good: best does not take ranks on several hosts"]
+    with pytest.raises(
+        InputError, match=r"^backend best: it does not take ranks on several hosts\. Use --backend good"
+    ):
+        BackendChoice("best").backend_for([task], TWO)
 
 
 def test_a_named_backend_that_ranks_cannot_share_is_refused(monkeypatch, task: RunnerTask) -> None:
-    register(monkeypatch, made("best"), MadeEntry("good", made=SharedBackend("good"), data_parallel=True))
+    register(monkeypatch, made("best"), MadeEntry("good", made=SharedBackend("good"), ranks_runner=OPERATIONS))
     with pytest.raises(InputError, match=r"^backend best: cannot share one run among 2 ranks\. Use --backend good, "):
-        BackendChoice("best").backend_for([task], ranks=2)
+        BackendChoice("best").backend_for([task], TWO)
 
 
 def test_one_backend_takes_all_tasks_of_a_run(monkeypatch, task: RunnerTask) -> None:

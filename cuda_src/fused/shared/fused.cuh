@@ -43,9 +43,9 @@ struct BatchSize {
 };
 
 // `progress`, of an epoch: the step to stage next; nodes, graphs and number of the last step, whose readout notes these four;
-// the steps that run, FIRST … END - 1; the epoch.
+// the steps that run, FIRST … END - 1; the epoch; on ranks, the number of step 0 among the turns (fused/wide/ranks.cuh).
 struct Progress {
-  enum Field { NEXT, N, B, STEP, FIRST, END, EPOCH, UNUSED, FIELDS };
+  enum Field { NEXT, N, B, STEP, FIRST, END, EPOCH, TURN, FIELDS };
 
   int next, n_nodes, n_graphs, step;
 
@@ -115,6 +115,19 @@ struct MemberValues {
 __device__ __forceinline__ MemberValues values_at(const MemberValues* values) {
   return values ? *values : MemberValues{0, 0, 1.f, 0.f};
 }
+
+// ---- ranks ----
+
+// What a phase does for a model on one rank: nothing more. fused/wide/ranks.cuh has what several ranks do.
+struct Alone {
+  static constexpr bool IS_ALONE = true;
+
+  __device__ __forceinline__ static bool has_sent(int) { return false; }
+  // The number of a block along rows and along columns; whether the block with the rows from i0 on is the first of these.
+  __device__ __forceinline__ static unsigned row_block() { return blockIdx.x; }
+  __device__ __forceinline__ static unsigned column_block() { return blockIdx.y; }
+  __device__ __forceinline__ static bool is_first(int) { return blockIdx.x == 0; }
+};
 
 // ---- weights ----
 

@@ -132,9 +132,9 @@ __device__ __forceinline__ void join_features(const ReadoutParams& params, const
 }
 
 // Compute the logits of graph b from R, after `join_features`; they end at `at.forward + head_floats`. Store the inputs that
-// the update reads.
+// the update reads. first_graph: that of this rank in the batch of all, on which dropout depends.
 __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const ReadoutShared& at, int b,
-                                              const MemberValues& values) {
+                                              const MemberValues& values, int first_graph) {
   float* in = at.forward;
   const float* weights = params.weight_floats > 0 ? at.weights : nullptr;
 #pragma unroll 1
@@ -150,7 +150,7 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
 #pragma unroll 1
       for (int k = threadIdx.x; k < head.P; k += THREADS) {
         const bool keep = draw(params.members.of_step(params.size), values.seed, head.purpose, values.threshold,
-                               static_cast<long long>(b) * head.P + k);
+                               static_cast<long long>(first_graph + b) * head.P + k);
         out[k] = keep ? values.keep_scale * positive(out[k]) : 0.f;
       }
       __syncthreads();
@@ -223,8 +223,9 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
   }
 }
 
-// All partial sums of a block; any model.
-__device__ __forceinline__ void readout_phase(const ReadoutParams& params, float4* shared4) {
+// All partial sums of a block; any model. first_graph(step): as in `heads_forward`.
+template <class FirstGraph>
+__device__ __forceinline__ void readout_phase(const ReadoutParams& params, float4* shared4, FirstGraph first_graph) {
   const int block = blockIdx.x, blocks = gridDim.x, parts = params.parts_of_graphs, P = params.P, K = params.K;
   const ReadoutShared at(shared4, params);
   // Before the wait: kernels before the previous one wrote batch, weights and rates.
@@ -272,7 +273,7 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
       for (int r = 0; r < params.readouts.n; ++r)
         pool_graph(params, at, graph, values.keep_scale, params.readouts.kinds[r], at.forward + r * P);
       __syncthreads();
-      heads_forward(params, at, b, values);
+      heads_forward(params, at, b, values, first_graph(params.members.of_step(params.size)[BatchSize::STEP]));
       if (threadIdx.x < 32) {
         const int logits = params.head_floats - K;
         total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,

@@ -245,8 +245,9 @@ struct PropagateBackwardParams {
   int C, P, capacity, identity, round;
 };
 
-template <int WIDTH>
-__device__ void propagate_backward(const PropagateBackwardParams& params) {
+// ranks: sums over the rows of all ranks (fused/wide/ranks_layers.cu).
+template <int WIDTH, class OfRanks = Alone>
+__device__ void propagate_backward(const PropagateBackwardParams& params, const OfRanks& ranks = {}) {
   const int C = params.C, P = params.P, capacity = params.capacity, identity = params.identity, round = params.round;
   const float *g = params.g, *y = params.y, *stats = params.stats;
   float* v = params.v;
@@ -254,10 +255,10 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
   __shared__ RowTile tile;  // of dy
   __shared__ Backward columns;
   constexpr int LANES = PANEL / WIDTH, ROWS_AT_ONCE = ROW_THREADS / LANES, BATCH = 4;
-  const int i0 = blockIdx.x * PANEL, p0 = blockIdx.y * PANEL, column = threadIdx.x % LANES * WIDTH;
+  const int i0 = ranks.row_block() * PANEL, p0 = ranks.column_block() * PANEL, column = threadIdx.x % LANES * WIDTH;
   const int p = p0 + column, N = params.size[BatchSize::N];
   const bool gathers = v != nullptr && !identity, exists = p < P;
-  if (blockIdx.x > 0 && i0 >= N) return;  // frees the multiprocessor
+  if (!ranks.is_first(i0) && i0 >= N) return;  // frees the multiprocessor
   Entries<BATCH> entries;
   int k = 0, end = 0;
   const auto open = [&](int i, int c) {
@@ -290,25 +291,33 @@ __device__ void propagate_backward(const PropagateBackwardParams& params) {
   const int first = i0 + threadIdx.x / LANES;
   open(first, 0);
   wait_for_previous();
-  if (i0 >= N) return;
+  if (i0 >= N && (OfRanks::IS_ALONE || !ranks.is_first(i0))) return;  // a rank without rows sends its sums, too
   Read own;
   if (exists && first < N) own = read(first);
   read_far();
   const int own_p = p0 + threadIdx.x % PANEL;
   float2 total = make_float2(0.f, 0.f);
-  if (stats != nullptr) {
+  const auto reduce = [&] {
     const int n_partials =
         params.graphs_per_partial > 0
             ? min(params.max_partials, ceil_div(params.size[BatchSize::B], params.graphs_per_partial))
             : tiles_of(N);
-    total = reduce_partials<PANEL, ROW_THREADS>(slots, n_partials, [&](int part) {
+    return reduce_partials<PANEL, ROW_THREADS>(slots, n_partials, [&](int part) {
       return own_p < P ? params.partials[static_cast<long long>(part) * params.partial_stride + own_p]
                        : make_float2(0.f, 0.f);
     });
+  };
+  int rows = N;  // that the sums are over
+  if (stats != nullptr) {
+    if constexpr (OfRanks::IS_ALONE) {
+      total = reduce();
+    } else {
+      total = ranks.sum(params, own_p, ranks.is_first(i0), reduce, rows);
+    }
   }
   if (threadIdx.x < PANEL) {
-    columns.set(threadIdx.x, stats, total, params.gamma, own_p, P, N);
-    if (stats != nullptr && blockIdx.x == 0 && own_p < P)
+    columns.set(threadIdx.x, stats, total, params.gamma, own_p, P, rows);
+    if (stats != nullptr && ranks.is_first(i0) && own_p < P)
       params.sums[own_p] = total.x, params.sums[P + own_p] = total.y;
   }
   __syncthreads();

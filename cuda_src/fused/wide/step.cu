@@ -1,4 +1,5 @@
 // The wide form besides its layers (fused/wide/layers.cu): dropout, readout, update. fused/FUSED.md follows the step.
+#include "fused/wide/dropout.cuh"
 #include "fused/wide/readout.cuh"
 #include "fused/wide/update.cuh"
 
@@ -7,19 +8,6 @@
 #else
 #define CLUSTERS_OF_8
 #endif
-
-namespace fused {
-
-// The dropout of one layer: where its bits go, the key of its masks, its columns.
-struct DropoutLayer {
-  unsigned char* kept;
-  unsigned long long purpose;
-  long long columns;
-};
-
-constexpr int DROPOUT_THREADS = 256;
-
-}  // namespace fused
 
 using namespace fused;
 
@@ -46,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
   __shared__ WideUpdate<WideJob>::Tile tile;
   const int block = blockIdx.x, n_stages = params.common.n_stages;
   if (block < n_stages) {
-    stage_batch<StagersOfBlock>(*params.stage, block, n_stages, wait_for_previous);
+    stage_batch<StagersOfBlock>(*params.stage, params.stage->progress, block, n_stages, wait_for_previous);
   } else {
     const WideUpdate<WideJob> update = {params.common};
     const WideChunk chunk = update.chunk(block - n_stages);

@@ -150,8 +150,8 @@ struct WideUpdate {
   }
 
   // The gradients of four neighbours in each of the chunk's tiles.
-  __device__ __forceinline__ void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
-                                               const int (&existing)[HEIGHT]) const {
+  __device__ __forceinline__ static void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
+                                                      const int (&existing)[HEIGHT]) {
     constexpr int AT_ONCE = Job::PARTIALS_AT_ONCE;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
 #pragma unroll
@@ -209,9 +209,11 @@ struct WideUpdate {
     return sum;
   }
 
-  // old: shared memory (3, HEIGHT, UPDATE_THREADS), or null.
-  __device__ __forceinline__ void run(int number, const WideChunk& chunk, const Job& job, Tile& tile,
-                                      OldValues old) const {
+  // old: shared memory (3, HEIGHT, UPDATE_THREADS), or null. ranks: adds the gradients of all ranks
+  // (fused/wide/ranks_step.cu).
+  template <class OfRanks = Alone>
+  __device__ __forceinline__ void run(int number, const WideChunk& chunk, const Job& job, Tile& tile, OldValues old,
+                                      const OfRanks& ranks = {}) const {
     // Only gradients, progress and losses come from the previous kernel.
     const int k = chunk.row + threadIdx.x / 8, p = chunk.column + threadIdx.x % 8 * 4;
     int existing[HEIGHT], at[HEIGHT];
@@ -239,11 +241,14 @@ struct WideUpdate {
 #pragma unroll
         for (int i = 0; i < 4; ++i) gradient[h].v[i] *= factor;
       }
+    } else if (ranks.has_sent(number)) {
+      gradient[0] = {};
     } else if (Job::BY_GRAPHS && job.left) {
       gradient[0] = sum_graphs(job, chunk.row, chunk.column, now.n_graphs, tile);
     } else {
       sum_partials(gradient, job, k, p, existing);
     }
+    if constexpr (!OfRanks::IS_ALONE) ranks.sum(gradient[0], number, now.step);
     if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
       add_totals(of.totals, of.losses, of.n_losses, rate.label_weight);
     if (of.mode == ONLY_GRADIENTS) return store_gradients(number, gradient, existing, at);

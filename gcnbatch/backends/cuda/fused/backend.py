@@ -16,10 +16,14 @@ from gcnbatch.backends.cuda.fused.shared.cohort import Cohort, upload_labels
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
 from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
+from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.wide.ranks_step import mailbox_bytes
+from gcnbatch.backends.cuda.ranks.mailboxes import Mailboxes
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.config_sections import CudaConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.ranks.communicator import Communicator
 
 
 class FusedBackend(CudaBackend):
@@ -27,13 +31,14 @@ class FusedBackend(CudaBackend):
 
     def __init__(self, name: str, device: Device, options: CudaConfig) -> None:
         super().__init__(name, device, options)
+        self._mailboxes: Mailboxes | None = None
         self._sets: WeakKeyDictionary[BatchSource, tuple[tuple[type[Form], ...], FusedSet]] = WeakKeyDictionary()
 
     def graphs_refusal(
-        self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig
+        self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig, ranks: int = 1
     ) -> str | None:
-        """Return why the engine cannot train this model on this data set, or None if it can."""
-        return forms.refusal(source, targets, stack, train, *self.limits()) or None
+        """Return why the engine cannot train this model on this data set on so many ranks, or None if it can."""
+        return forms.refusal(source, targets, stack, train, *self.limits(), ranks) or None
 
     def graphs_engine(
         self,
@@ -42,6 +47,7 @@ class FusedBackend(CudaBackend):
         rule: UpdateRule,
         source: BatchSource,
         labels: Sequence[tuple[NDArray[Any], NDArray[np.float64]]],
+        ranks: Ranks | None = None,
     ) -> FusedEngine:
         """Return the engine of a cohort on a data set for which `graphs_refusal` returned None.
 
@@ -51,11 +57,13 @@ class FusedBackend(CudaBackend):
             Of the first member.
         labels : sequence of ((G, T), float64 (G,))
             Targets and label weights of each member.
+        ranks : Ranks or None
+            The ranks that train the only member together.
         """
-        training = self._training_forms(stack, source)
+        training = self._training_forms(stack, source, ranks.size if ranks else 1)
         held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training[-1])
         device = self.device.for_cohorts() if len(labels) > 1 else self.device
-        cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips)
+        cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips, ranks)
         predicting = forms.prediction_form(stack, self.device.compute_capability, self.options.precision)
         return FusedEngine(cohort, rule, training, predicting)
 
@@ -70,8 +78,25 @@ class FusedBackend(CudaBackend):
         """Return whether several models of this architecture train in the same launches."""
         return all(form.shares_launches for form in self._training_forms(stack, source))
 
-    def _training_forms(self, stack: Stack, source: BatchSource) -> tuple[type[Form], ...]:
-        on = self.device.compute_capability, self.options.precision
+    def ranks(self, stack: Stack, door: Communicator, train: TrainConfig) -> Ranks:
+        """Return the ranks of `door`, which train a model together and all call this, with mailboxes for the model.
+
+        Raises
+        ------
+        MachineError
+            On all ranks alike, when one does not reach the memory of another.
+        """
+        sync, held = train.sync_batch_norm, self._mailboxes
+        nbytes = mailbox_bytes(stack, sync, door.size)
+        if held is None or held.nbytes < nbytes:
+            if held is not None:
+                held.close()
+            held = self._mailboxes = Mailboxes(self.device, door, nbytes)
+        held.settle()
+        return Ranks(door.rank, door.size, sync, train.batch_size, held)
+
+    def _training_forms(self, stack: Stack, source: BatchSource, ranks: int = 1) -> tuple[type[Form], ...]:
+        on = self.device.compute_capability, self.options.precision, ranks
         return forms.training_forms(forms.setting_of(stack, source, *on))
 
     def limits(self) -> tuple[int, tuple[int, int], CudaConfig]:

@@ -12,6 +12,7 @@ from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.wide import ranks_form
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import MAX_ENTRIES
@@ -19,7 +20,7 @@ from gcnbatch.data.sparse import MAX_ENTRIES
 if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig, TrainConfig
 
-FORMS: tuple[type[Form], ...] = (Fp16, WideTf32, Wide, Narrow)  # in order of preference
+FORMS: tuple[type[Form], ...] = (Fp16, WideTf32, Wide, Narrow, *ranks_form.OVER_RANKS)  # in order of preference
 
 
 def training_forms(setting: Setting) -> tuple[type[Form], ...]:
@@ -29,7 +30,7 @@ def training_forms(setting: Setting) -> tuple[type[Form], ...]:
     """
     chosen: list[type[Form]] = []
     for form in FORMS:
-        if form.trains(setting):
+        if form.over_ranks == (setting.ranks > 1) and form.trains(setting):
             chosen.append(form)
             if form.fits_all:
                 return tuple(chosen)
@@ -46,11 +47,13 @@ def most_nodes(stack: Stack) -> int:
     return min(MAX_ENTRIES // stack.widest, *(form.most_rows for form in FORMS))
 
 
-def setting_of(stack: Stack, source: BatchSource, capability: tuple[int, int], precision: str) -> Setting:
+def setting_of(
+    stack: Stack, source: BatchSource, capability: tuple[int, int], precision: str, ranks: int = 1
+) -> Setting:
     """Return the properties on which the choice of a form depends."""
     assert source.prepared is not None
     largest = int(np.diff(source.node_ptr).max(initial=0))
-    return Setting(stack, capability, precision, source.prepared.channels, largest)
+    return Setting(stack, capability, precision, source.prepared.channels, largest, ranks)
 
 
 def refusal(
@@ -61,6 +64,7 @@ def refusal(
     budget: int,
     capability: tuple[int, int],
     options: CudaConfig,
+    ranks: int = 1,
 ) -> str:
     """Return what no form supports of a data set, a model and options, or "".
 
@@ -72,10 +76,15 @@ def refusal(
         Bytes of device memory for the set.
     capability : (major, minor)
         Compute capability of the device.
+    ranks : int
+        Ranks that train the model together.
     """
     if options.spmm != "auto" or options.resident == "off":
         return "cuda.spmm other than auto, or cuda.resident off"
-    chosen = training_forms(setting_of(stack, source, capability, options.precision))
+    setting = setting_of(stack, source, capability, options.precision, ranks)
+    chosen = training_forms(setting)
+    if not chosen and ranks > 1:
+        return ranks_form.refusal(setting)
     if not chosen:
         where = " or ".join(sorted({form.condition for form in FORMS if form.condition}))
         return f"cuda.precision {options.precision} except for {where} (--set cuda.precision=fp32)"

@@ -70,12 +70,16 @@ def upload_batches(
     rows: Rows,
     plans: Sequence[EpochPlan | None],
     weights_of: Callable[[int, Int64], NDArray[np.float32]] = lambda member, graphs: np.zeros(1, np.float32),
+    turn: int = 0,
 ) -> None:
-    """Upload an epoch of one step of each member that has graphs; `weights_of` are the label weights of its step."""
+    """Upload an epoch of one step of each member that has graphs.
+
+    `weights_of` are the label weights of its step, `turn` its number among the turns of all ranks.
+    """
     packed, begun = np.zeros((len(rows), *at.plan.array.shape), np.int32), dict[int, BegunEpoch]()
     for member, (own, plan) in enumerate(zip(rows, plans, strict=True)):
         if own is not None and plan is not None:
             at.pack_plan(packed[member], plan, weights_of(member, own))
-            begun[member] = BegunEpoch(0, 1, 0, Rates(0.0, np.zeros((1, 2), np.float32)))
+            begun[member] = BegunEpoch(0, 1, 0, Rates(0.0, np.zeros((1, 2), np.float32)), turn)
     at.plan.begin(packed, 0, begun)
     at.begin_epoch(packed)

@@ -23,6 +23,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.errors import DeviceLost, MachineError
 
 SMALL_BYTES, SLAB_BYTES = 1 << 20, 16 << 20
+SHARED_UNIT = 2 << 20  # the driver's unit of memory: an array that other processes open shares none with others
 FLOAT32 = np.dtype(np.float32)
 Shape = int | tuple[int, ...]
 
@@ -155,6 +156,34 @@ class DeviceContext:
         self.peak_bytes = max(self.peak_bytes, self.allocator.active_bytes)
         return owner
 
+    def shared(self, nbytes: int) -> tuple[DeviceArray, bytes]:
+        """Return zeros (nbytes,) that other processes of this host can `open_shared`, and the handle for that.
+
+        Raises
+        ------
+        MachineError
+            When the device has no such memory.
+        """
+        size = -(-nbytes // SHARED_UNIT) * SHARED_UNIT
+        with self.errors():
+            owner = self.driver.mem_alloc(size)
+            self.driver.memset_d8_async(int(owner), 0, size, self.stream)
+            handle = bytes(self.driver.mem_get_ipc_handle(int(owner)))
+        self.synchronize()  # before another process writes
+        return DeviceArray(int(owner), (nbytes,), np.dtype(np.uint8), owner), handle
+
+    def open_shared(self, handle: bytes, nbytes: int) -> DeviceArray:
+        """Return the array (nbytes,) of another process, possibly on another device, whose handle this is.
+
+        Raises
+        ------
+        MachineError
+            When this device does not reach that memory.
+        """
+        with self.errors():
+            owner = self.driver.IPCMemoryHandle(bytearray(handle))
+        return DeviceArray(int(owner), (nbytes,), np.dtype(np.uint8), owner)
+
     def zeros(self, shape: Shape, dtype: DTypeLike = np.float32) -> DeviceArray:
         """Return an array of zeros."""
         array = self.empty(shape, dtype)
@@ -274,12 +303,15 @@ class DeviceContext:
         finally:
             sent.sent(self.event())
 
-    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> NDArray[Any]:
-        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …)."""
+    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int, clears: bool = False) -> NDArray[Any]:
+        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …).
+
+        `clears`: the arrays are 0 afterwards. This is queued before the host waits.
+        """
         nbytes = rows * array.nbytes
         if not nbytes:
             return np.empty((rows, *array.shape), array.dtype)
-        if rows == 1:
+        if rows == 1 and not clears:
             return self.fetch(array)[np.newaxis]
         host = self._pinned_for(nbytes)
         with self.errors():
@@ -289,6 +321,8 @@ class DeviceContext:
             copy_rows.src_pitch, copy_rows.dst_pitch = pitch, array.nbytes
             copy_rows.width_in_bytes, copy_rows.height = array.nbytes, rows
             copy_rows(self.stream)
+            if clears:
+                self.driver.memset_d2d8_async(array.ptr, pitch, 0, array.nbytes, rows, self.stream)
         self.synchronize()
         return host.view(array.dtype).reshape(rows, *array.shape).copy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ from gcnbatch.backends.cuda.fused.shared.cohort import Cohort, upload_labels
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
 from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, member_values
+from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.runners.fused_graphs import describe, labels_of
 from gcnbatch.runners.task import RunnerTask
 
 
-def cohort_of(device: Any, task: RunnerTask, training: tuple[type[Form], ...]) -> Cohort:
-    """Return a model alone on its data set."""
+def cohort_of(
+    device: Any, task: RunnerTask, training: tuple[type[Form], ...], ranks: Callable[[Stack], Ranks] | None = None
+) -> Cohort:
+    """Return a model alone on its data set, or on ranks."""
     layout = task.model.layout()
     flat = [device.zeros(layout.n_trainable) for _ in range(6)]
     buffers, shifts = device.zeros(layout.n_buffers), device.zeros(layout.n_buffers)
@@ -25,4 +30,5 @@ def cohort_of(device: Any, task: RunnerTask, training: tuple[type[Form], ...]) -
     model = DeviceModel(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, shifts, values)
     stack = describe(task.model, layout, task.loss.target)
     held = FusedSet(device, task.source, training[-1])
-    return Cohort(device, stack, model, held, upload_labels(device, [labels_of(task)]))
+    labels, clips = upload_labels(device, [labels_of(task)]), task.train.clip_norm > 0
+    return Cohort(device, stack, model, held, labels, clips, ranks(stack) if ranks else None)

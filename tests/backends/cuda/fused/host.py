@@ -44,6 +44,16 @@ class HostDevice:
 
     zeros = empty
 
+    def shared(self, nbytes: int) -> tuple[DeviceArray, bytes]:
+        array = self.empty(nbytes, np.uint8)
+        return array, array.ptr.to_bytes(8, "little")
+
+    def open_shared(self, handle: bytes, nbytes: int) -> DeviceArray:
+        return DeviceArray(int.from_bytes(handle, "little"), (nbytes,), np.dtype(np.uint8))
+
+    def synchronize(self) -> None:
+        pass
+
     def upload(self, host: Any, out: DeviceArray | None = None) -> DeviceArray:
         values = np.asarray(host)
         array = self.empty(values.shape, values.dtype) if out is None else out
@@ -64,7 +74,7 @@ class HostDevice:
     def prepared(self, entry: str, launch: Launch, **arguments: Any) -> Any:
         return partial(self.launch, entry, launch, **arguments)
 
-    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> Any:
+    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int, clears: bool = False) -> Any:
         return np.zeros((rows, *array.shape), array.dtype)
 
 

@@ -55,7 +55,7 @@ def test_an_epoch_begins_with_its_steps_and_rates() -> None:
             "FIRST": 1,
             "END": 2 + member,
             "EPOCH": 7 + member,
-            "UNUSED": 0,
+            "TURN": 0,
         }
         assert {name: int(host[member, at]) for name, at in PROGRESS.items() if at < size} == expected
         first = host[member, size:][: RATE.size // 4].view(RATE.dtype)[0]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.batch import Int64
 from gcnbatch.backends.cuda.fused.shared.data import FusedSet
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel
+from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
@@ -65,6 +66,8 @@ class Cohort:
         One per member.
     clips : bool
         Whether gradients are clipped.
+    ranks : Ranks or None
+        The ranks that train the only model together.
     """
 
     device: Device
@@ -73,6 +76,7 @@ class Cohort:
     data: FusedSet
     labels: tuple[Labels, ...]
     clips: bool = False
+    ranks: Ranks | None = None
 
     @property
     def members(self) -> int:

@@ -31,18 +31,23 @@ class Rates(NamedTuple):
 
 
 class BegunEpoch(NamedTuple):
-    """The first and end of the steps to run, the number of the epoch, and the rates of its steps."""
+    """The first and end of the steps to run, the number of the epoch, and the rates of its steps.
+
+    `turn`, on ranks: the number of step 0 among the turns of all ranks.
+    """
 
     first: int
     end: int
     epoch: int
     rates: Rates
+    turn: int = 0
 
 
 class StagedEpoch:
     """The plan of an epoch on the device, in one array for up to `steps` steps and `graphs` graphs.
 
-    `tiles` is the maximum number of tiles in a batch (`fused.fp16.tiles`); 0: the form has no tiles.
+    `tiles` is the maximum number of tiles in a batch (`fused.fp16.tiles`); 0: the form has no tiles. `part` is the
+    length of a rank's Part of a batch (fused/wide/ranks.cuh); 0: the model is on one rank.
 
     Attributes
     ----------
@@ -58,7 +63,7 @@ class StagedEpoch:
         Parts of `array`, by the names of the fields of Stage (fused/shared/stage.cuh).
     """
 
-    def __init__(self, memory: Memory, steps: int, graphs: int, tiles: int = 0) -> None:
+    def __init__(self, memory: Memory, steps: int, graphs: int, tiles: int = 0, part: int = 0) -> None:
         self.steps, self.graphs = steps, graphs
         lengths = {
             "progress": PROGRESS["FIELDS"],
@@ -69,6 +74,8 @@ class StagedEpoch:
         lengths |= dict.fromkeys(("nodes", "edges", "t_edges"), graphs + steps)
         if tiles:
             lengths |= {"tile_starts": steps * (tiles + 1), "tile_counts": steps}
+        if part:
+            lengths |= {"parts": steps * part}
         self._starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
         self.array = memory.empty(sum(lengths.values()), np.int32)
         self.views = {name: self.array.view(self._starts[name], length) for name, length in lengths.items()}
@@ -101,6 +108,7 @@ class StagedEpoch:
             ("FIRST", [one.first for one in begun]),
             ("END", [one.end for one in begun]),
             ("EPOCH", [one.epoch for one in begun]),
+            ("TURN", [one.turn for one in begun]),
         ):
             progress[:, PROGRESS[name]] = values
         host[places, self._slice("progress")] = progress

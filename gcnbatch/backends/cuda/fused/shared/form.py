@@ -41,6 +41,8 @@ class Setting:
         Channels of the set's adjacency.
     largest : int
         Nodes of the set's largest graph.
+    ranks : int
+        Ranks that train the model together.
     """
 
     stack: Stack
@@ -48,6 +50,7 @@ class Setting:
     precision: str
     channels: int
     largest: int
+    ranks: int = 1
 
 
 class Form(ABC):
@@ -72,6 +75,8 @@ class Form(ABC):
         Whether it trains several members in the same launches.
     rounds_to_tf32 : bool
         Whether it reads U rounded to TF32.
+    over_ranks : bool
+        Whether it trains a model on several ranks, and no other.
     """
 
     name: ClassVar[str]
@@ -80,6 +85,7 @@ class Form(ABC):
     most_rows: ClassVar[int] = MAX_ENTRIES
     shares_launches: ClassVar[bool] = False
     rounds_to_tf32: ClassVar[bool] = False
+    over_ranks: ClassVar[bool] = False
 
     def __init__(self, cohort: Cohort, recorder: Recorder, training: bool) -> None:
         self._cohort, self._recorder, self.training = cohort, recorder, training

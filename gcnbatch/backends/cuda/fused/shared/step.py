@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,7 +116,6 @@ class Workspace(ABC):
         self._packed = self._packed_weights()
         self._heads = self._head_table()
         self._stage = self._stage_table()
-        self._jobs: Any = None
 
     # -------------------------------------------------------------------------------------------- each form has its own
 
@@ -262,6 +262,7 @@ class Workspace(ABC):
         fields |= csr_fields(self._rows) | csr_fields(own_t, "t_")
         fields |= csr_fields(data.rows, "set_") | csr_fields(data.t_rows, "set_t_")
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
+        fields["set_starts"] = data.starts
         fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
         fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
         fields |= {"features": self._graph_features, "D": self._n_features, "set_features": data.graph_features}
@@ -404,10 +405,13 @@ class Workspace(ABC):
         """Return the launch that writes the gradients, and adds the loss and its weight to `totals`."""
         return self._update_call(rule, ONLY_GRADIENTS, totals)
 
+    @cached_property
+    def _tables(self) -> tuple[Any, DeviceArray, DeviceArray]:
+        """What `_job_tables` returns, once it is needed."""
+        return self._job_tables()
+
     def _update_call(self, rule: UpdateRule, mode: int, totals: DeviceArray | None = None) -> Call:
-        if self._jobs is None:
-            self._jobs = self._job_tables()
-        jobs, chunks, norms = self._jobs
+        jobs, chunks, norms = self._tables
         of, n_chunks = self._model, len(norms)
         stages = 0 if mode == ONLY_GRADIENTS else self._stage_blocks
         skips = self.may_skip_decay and not rule.decays

@@ -7,6 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.fused.wide import geometry
+from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
@@ -37,6 +39,24 @@ def job(
     fields |= {"weight": starts[0], "bias": starts[1], "round": round_, "n_partials": n_partials}
     fields |= {"partial_stride": right.size // n_partials if left is None else 0}
     return fields | dict(zip("FCP", shape, strict=True))
+
+
+def vector_shape(width: int) -> tuple[int, int]:
+    """Return the shape in which a job has a vector: whole rows of chunks, if they fit.
+
+    >>> vector_shape(512), vector_shape(100)
+    ((16, 32), (1, 100))
+    """
+    return (width // geometry.PANEL, geometry.PANEL) if width % geometry.PANEL == 0 else (1, width)
+
+
+def chunks_of(shape: tuple[int, int]) -> int:
+    """Return the number of chunks of a job's matrix.
+
+    >>> chunks_of((513, 100))
+    68
+    """
+    return ceil_div(shape[0], geometry.PANEL) * ceil_div(shape[1], geometry.PANEL)
 
 
 def chunk_table(shapes: Sequence[tuple[int, int]], rows: int, columns: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide import geometry
-from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table, job
+from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table, job, vector_shape
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -269,19 +269,27 @@ class WideWorkspace(Workspace):
 
     def _job_tables(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Upload a WideJob (fused/wide/update.cuh) for each matrix W' and vector, and a WideChunk for each block."""
-        heads = zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True)
-        jobs = [  # these take longest and come first
-            job((layer.n_in, 1, layer.n_out), (layer.weight, layer.bias), gradient, left=given)
-            for layer, given, gradient in heads
-        ]
-        jobs += [one for number in range(len(self._layers)) for one in self._jobs_of(number)]
+        jobs = self._all_jobs()
         shapes = [(one["C"] * one["F"] + one["C"], one["P"]) for one in jobs]
         chunks = chunk_table(shapes, geometry.PANEL, geometry.PANEL)
         table = declared("fused/wide/update.cuh").layout("WideJob").pack_many(jobs)
         upload = self._device.upload
         return upload(table), upload(chunks), self._device.zeros(len(chunks), np.float64)
 
+    def _all_jobs(self) -> list[dict[str, Any]]:
+        """Return all jobs in the order of their chunks."""
+        layers = [one for number in range(len(self._layers)) for one in self._jobs_of(number)]
+        return [*self._head_jobs(), *layers]  # the first take longest
+
+    def _head_jobs(self) -> list[dict[str, Any]]:
+        heads = zip(self._stack.graphs, self._head_inputs, self._head_gradients, strict=True)
+        return [
+            job((layer.n_in, 1, layer.n_out), (layer.weight, layer.bias), gradient, left=given)
+            for layer, given, gradient in heads
+        ]
+
     def _jobs_of(self, number: int) -> list[dict[str, Any]]:
+        """Return the jobs of W' and of batch norm's gamma and beta."""
         layer, arrays = self._stack.nodes[number], self._layers[number]
         assert arrays.partials is not None
         shape, starts, panels = (
@@ -296,5 +304,5 @@ class WideWorkspace(Workspace):
         width = layer.n_out
         dbeta, dgamma = arrays.totals.view(0, width), arrays.totals.view(width, width)
         norm = [(layer.norm.gamma, dgamma), (layer.norm.beta, dbeta)]
-        rows, columns = (width // geometry.PANEL, geometry.PANEL) if width % geometry.PANEL == 0 else (1, width)
+        rows, columns = vector_shape(width)
         return [own, *(job((0, rows, columns), (0, start), sums) for start, sums in norm)]

@@ -1,0 +1,111 @@
+"""One model on several ranks with backend ``fused``: processes that share a GPU or have one each."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcnbatch.backends.cuda.runtime import loader
+from tests.ranks.fused_ranks import CASES
+from tests.ranks.launcher import SECONDS, mpirun, start
+from tests.training.runs import assert_same_run, assert_same_weights, gcnbatch, history, options, write_set
+
+pytestmark = pytest.mark.gpu
+STEPS = "from tests.ranks.fused_ranks import main; main()"
+OF_NINE = ("clustered readout", "odd widths, head, dropout", "local statistics, clipped")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function of a number of ranks: what was found of each case."""
+
+    @cache
+    def on(ranks: int) -> dict[str, dict[str, Any]]:
+        cases = OF_NINE if ranks == 9 else ()  # nine share a GPU, and some have no graph of a batch
+        out, _ = mpirun(ranks, tmp_path_factory.mktemp("cases"), *cases, code=STEPS)
+        return {row["case"]: row for row in map(json.loads, out.splitlines())}
+
+    return on
+
+
+@pytest.mark.parametrize(
+    ("ranks", "case"), [(ranks, case) for ranks, cases in ((2, CASES), (3, CASES), (9, OF_NINE)) for case in cases]
+)
+def test_ranks_train_what_one_process_trains(found: Any, ranks: int, case: str) -> None:
+    row = found(ranks)[case]
+    assert row["ratio"] <= 1.0, row
+    assert row["equal"], "ranks have other bits"
+    assert row["repeats"], "a repetition has other bits"
+
+
+# ------------------------------------------------------------------------------------------------ two GPUs
+
+TO_RUN = options("model.widths=[64,64]", "model.dropout=0.2", "train.epochs=4", "train.batch_size=8")
+DYING = """
+import itertools, os, signal, sys
+from pathlib import Path
+from gcnbatch.cli.app import main
+from gcnbatch.runners.fused_ranks import FusedRanksRunner
+
+step, calls = FusedRanksRunner.step, itertools.count()
+def dying(self, index):
+    if next(calls) == 14:
+        Path(sys.argv[-1]).with_suffix(".died").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(self, index)
+if "1" in (os.environ.get("PMI_RANK"), os.environ.get("OMPI_COMM_WORLD_RANK")):
+    FusedRanksRunner.step = dying
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return a folder with the runs `one`, `two` and `again`, and what the first on two GPUs said."""
+    if (count := len(loader.devices())) < 2:
+        pytest.skip(f"{count} GPU; this needs two")
+    folder = tmp_path_factory.mktemp("on_two")
+    write_set(folder / "set.h5", missing=0.0)
+    data = ("train", "--data", folder / "set.h5", *TO_RUN)
+    gcnbatch(*data, "--backend", "fused", "-o", folder / "one")
+    _, said = mpirun(2, *data, "-o", folder / "two")
+    mpirun(2, *data, "--backend", "fused", "-o", folder / "again")
+    return folder, said
+
+
+def test_auto_trains_with_fused_on_two_gpus_what_one_trains_up_to_rounding(on_two: tuple[Path, str]) -> None:
+    folder, said = on_two
+    assert "2 ranks train one model together" in said
+    for ours, alone in zip(history(folder / "two"), history(folder / "one"), strict=True):
+        for loss in ("train_loss", "valid_loss"):
+            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
+    metrics = json.loads((folder / "two" / "metrics.json").read_text(encoding="utf-8"))
+    assert (metrics["backend"], metrics["ranks"]) == ("fused", 2)
+
+
+def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> None:
+    folder, _ = on_two
+    assert_same_weights(folder / "two", folder / "again")
+    assert history(folder / "two") == history(folder / "again")
+
+
+def test_a_killed_rank_ends_all_and_the_run_resumes_to_equal_bits(on_two: tuple[Path, str]) -> None:
+    """Rank 0 waits on its GPU for the dead one when it hears of its end."""
+    folder, _ = on_two
+    run, often = folder / "killed", options("train.checkpoint_seconds=0")
+    about = ("train", "--data", folder / "set.h5", *TO_RUN, *often, "-o", run)
+    with start(2, *about, code=DYING, ends_others=False) as process:
+        _, err = process.communicate(timeout=SECONDS)
+        assert time.time() - run.with_suffix(".died").stat().st_mtime < SECONDS / 2
+    assert process.returncode != 0
+    number = run.with_suffix(".died").read_text(encoding="utf-8")
+    said = rf"error: rank 1 on \S+ \(process {number}\) ended unexpectedly; all ranks stop\. Go on with: gcnbatch train"
+    assert re.search(said, err), err
+    mpirun(2, "train", "--resume", run)
+    assert_same_run(run, folder / "two")
