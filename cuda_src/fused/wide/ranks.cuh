@@ -32,8 +32,8 @@ namespace fused {
 
 static_assert(!SHARES_LAUNCHES, "a model on several ranks trains alone");
 
-constexpr int MAX_RANKS = 16;      // of one host
-constexpr int MOST_SECONDS = 60;   // that a kernel waits for another rank
+constexpr int MAX_RANKS = 16;     // of one host
+constexpr int MOST_SECONDS = 60;  // that a kernel waits for another rank
 constexpr int LINE_BYTES = 16, CHUNK_BYTES = 4 * PANEL * PANEL, FLAG_BYTES = 4;
 constexpr int CHUNK_THREADS = CHUNK_BYTES / 16;  // a thread writes 16 bytes
 

@@ -200,7 +200,7 @@ def test_a_rank_that_fails_stops_all_with_its_reason(step: str, monkeypatch: pyt
 
     monkeypatch.setattr(devices[1], step, refused)
     reasons = on_ranks(3, lambda door: why_apart(door, lambda: devices[door.rank]))
-    assert reasons == ["rank 1: peer access is not supported"] * 3
+    assert reasons == ["rank 1: device 0: peer access is not supported"] * 3
 
 
 def setting(stack: Any, precision: str = "fp32", capability: tuple[int, int] = (9, 0), ranks: int = 2) -> Setting:
