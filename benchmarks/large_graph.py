@@ -86,8 +86,8 @@ class PowerLaw:
     def __init__(self, nodes: int, edges: int) -> None:
         torch.manual_seed(0)
         device = torch.device("cuda")
-        weight = (torch.arange(nodes, device=device).float() + 10) ** -0.6
-        reach = torch.cumsum(weight, 0) / weight.sum()
+        sums = np.cumsum((np.arange(nodes) + 10.0) ** -0.6)  # on the host, so that all GPUs draw one graph
+        reach = torch.tensor((sums / sums[-1]).astype(np.float32), device=device)
         number = torch.randperm(nodes, device=device)
 
         def draw() -> torch.Tensor:

@@ -22,6 +22,7 @@
 // Determinism: a lane adds the entries of a piece in order, whatever fits: repeats to the bit.
 #include "common/copies.cuh"
 #include "common/philox.cuh"
+#include "spmm/compressed.cuh"
 #include "spmm/pieces.cuh"
 
 // ------------------------------------------------------------------------------------------------------ parameters
@@ -32,12 +33,11 @@ struct CompressedProduct {
   const unsigned char* rows;
   const int* unfit;  // of the sampled rows, those that do not fit NARROW_CHUNK
   int n_operand_rows;
+  const int* places;  // of packed rows: the first sector of each
 };
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
-constexpr int COMPRESSED_COLUMNS = 128, GROUPS = COMPRESSED_COLUMNS / 32, HEAD_WORDS = GROUPS + 1;
-constexpr int ROW_BYTES = 576;  // head and 128 floats, in whole units of 64 bytes, which memory reads at once
 constexpr int COMPRESSED_THREADS = 128, WARPS = COMPRESSED_THREADS / 32;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 constexpr int COMPRESSED_BLOCKS = 8;
@@ -112,17 +112,28 @@ __device__ __forceinline__ void store_row(unsigned char* to, const unsigned* row
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(row)[i];
 }
 
+// The place of the row of an entry, which `row_at` finds: its number or, PACKED, its first sector.
+template <bool PACKED>
+__device__ __forceinline__ int place_of_row(const CompressedProduct& product, int index) {
+  return PACKED ? __ldg(product.places + (index & UNMARKED)) : index;
+}
+
+template <bool PACKED>
+__device__ __forceinline__ const unsigned char* row_at(const CompressedProduct& product, int place) {
+  return product.rows +
+         (PACKED ? static_cast<long long>(place) * SECTOR : static_cast<long long>(place & UNMARKED) * ROW_BYTES);
+}
+
 // Sum this warp's piece; rows of its entries pass through `ring` in chunks of BYTES, which hold MOST elements.
-template <int BYTES, int MOST>
+template <int BYTES, int MOST, bool PACKED>
 __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedProduct& product, int first,
                                                  int n_entries) {
   constexpr int PARTS = BYTES / 16, WORDS = BYTES / 4;
   const int lane = threadIdx.x % 32, n_groups = ceil_div(n_entries, GROUP);
   const int* indices = product.pieces.indices + first;
-  const unsigned char* rows = product.rows;
   const Place place;
-  // A lane holds one of the indices of 32 entries, and one of the 32 after them.
-  int index = 0, next = lane < n_entries ? __ldcs(indices + lane) : 0;
+  // A lane holds the place of the row of one of 32 entries, and of one of the 32 after them.
+  int index = 0, next = lane < n_entries ? place_of_row<PACKED>(product, __ldcs(indices + lane)) : 0;
   float4 sum = zero_vec<float4>();
   int to = 0, from = 0;  // groups of the ring
 #pragma unroll 1
@@ -131,13 +142,13 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
       if (group % (32 / GROUP) == 0) {
         const int ahead = group * GROUP + 32 + lane;
         index = next;
-        next = ahead < n_entries ? __ldcs(indices + ahead) : 0;
+        next = ahead < n_entries ? place_of_row<PACKED>(product, __ldcs(indices + ahead)) : 0;
       }
 #pragma unroll
       for (int i = lane; i < GROUP * PARTS; i += 32) {
         const int entry = i / PARTS, part = i % PARTS;
         const int row = __shfl_sync(FULL_WARP, index, group % (32 / GROUP) * GROUP + entry);
-        const unsigned char* chunk = rows + static_cast<long long>(row & UNMARKED) * ROW_BYTES;
+        const unsigned char* chunk = row_at<PACKED>(product, row);
         copy_async<4>(&ring[to * GROUP * PARTS + i].x, reinterpret_cast<const float*>(chunk) + 4 * part,
                       group * GROUP + entry < n_entries ? 4 : 0);  // a row of zeros has no elements
       }
@@ -150,20 +161,24 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
     const unsigned* chunks = reinterpret_cast<const unsigned*>(ring + from * GROUP * PARTS);
     // One vote for all entries of the group: branches between them would keep their loads apart.
     if (!__any_sync(FULL_WARP, chunks[lane % GROUP * WORDS + GROUPS] >> 24 > MOST)) {
+      const auto add_half = [&](int first_of_half) {
 #pragma unroll
-      for (int entry = 0; entry < GROUP; ++entry) {
-        const unsigned* chunk = chunks + entry * WORDS;
-        const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
-        add_elements(sum, place, chunk, [&](int i) { return near[i]; });
-      }
+        for (int entry = 0; entry < GROUP / 2; ++entry) {
+          const unsigned* chunk = chunks + (first_of_half + entry) * WORDS;
+          const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
+          add_elements(sum, place, chunk, [&](int i) { return near[i]; });
+        }
+      };
+      add_half(0);
+      if (n_entries - (group - RING_GROUPS + 1) * GROUP > GROUP / 2) add_half(GROUP / 2);
     } else {
 #pragma unroll 1
       for (int entry = 0; entry < GROUP; ++entry) {
         const unsigned* chunk = chunks + entry * WORDS;
         if (chunk[GROUPS] == 0) continue;  // no elements, as behind the piece
-        const int row = __ldg(indices + (group - RING_GROUPS + 1) * GROUP + entry) & UNMARKED;
+        const int row = place_of_row<PACKED>(product, __ldg(indices + (group - RING_GROUPS + 1) * GROUP + entry));
         const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
-        const float* far = reinterpret_cast<const float*>(rows + static_cast<long long>(row) * ROW_BYTES) + HEAD_WORDS;
+        const float* far = reinterpret_cast<const float*>(row_at<PACKED>(product, row)) + HEAD_WORDS;
         add_elements(sum, place, chunk, [&](int i) { return i < MOST ? near[i] : __ldg(far + i); });
       }
     }
@@ -171,6 +186,21 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
     __syncwarp();  // all lanes have read the group before it is overwritten
   }
   return sum;
+}
+
+// A warp sums a piece and stores it.
+template <bool ADDS, bool PACKED = false>
+__device__ __forceinline__ void compressed_product(const CompressedProduct& product) {
+  __shared__ __align__(16) float4 rings[WARPS][RING_GROUPS * GROUP * CHUNK / 16];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * WARPS + warp;
+  const Pieces& pieces = product.pieces;
+  if (piece >= pieces.count) return;
+  const int first = __ldg(pieces.first + piece), n_entries = __ldg(pieces.first + piece + 1) - first;
+  const bool narrow = __ldg(product.unfit) <= product.n_operand_rows / (SAMPLED * UNFIT_SHARE);
+  const float4 sum = narrow
+                         ? compressed_sum<NARROW_CHUNK, NARROW_CAPACITY, PACKED>(rings[warp], product, first, n_entries)
+                         : compressed_sum<CHUNK, CAPACITY, PACKED>(rings[warp], product, first, n_entries);
+  if (4 * lane < product.results.width) product.results.store_piece<ADDS>(__ldg(pieces.target + piece), sum, 4 * lane);
 }
 
 // ----------------------------------------------------------------------------------------------------- entry points
@@ -247,13 +277,17 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compres
 // Requirements: `rows` aligned to 64 bytes, `partials` to 16; partial_stride divisible by 4.
 extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed(
     const __grid_constant__ CompressedProduct product) {
-  __shared__ __align__(16) float4 rings[WARPS][RING_GROUPS * GROUP * CHUNK / 16];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * WARPS + warp;
-  const Pieces& pieces = product.pieces;
-  if (piece >= pieces.count) return;
-  const int first = __ldg(pieces.first + piece), n_entries = __ldg(pieces.first + piece + 1) - first;
-  const bool narrow = __ldg(product.unfit) <= product.n_operand_rows / (SAMPLED * UNFIT_SHARE);
-  const float4 sum = narrow ? compressed_sum<NARROW_CHUNK, NARROW_CAPACITY>(rings[warp], product, first, n_entries)
-                            : compressed_sum<CHUNK, CAPACITY>(rings[warp], product, first, n_entries);
-  if (4 * lane < product.results.width) product.results.store_piece(__ldg(pieces.target + piece), sum, 4 * lane);
+  compressed_product<false>(product);
+}
+
+// The same, added to `out`: out += ...
+extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_add(
+    const __grid_constant__ CompressedProduct product) {
+  compressed_product<true>(product);
+}
+
+// The same with packed rows, which begin at any sector and are followed by CHUNK readable bytes.
+extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_packed_add(
+    const __grid_constant__ CompressedProduct product) {
+  compressed_product<true, true>(product);
 }

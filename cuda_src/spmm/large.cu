@@ -40,6 +40,11 @@ struct PiecesReduction {
 
 constexpr int STEP = 4;  // entries per 16-byte load of indices
 constexpr int LARGE_THREADS = 128;
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+constexpr int MARKED_BLOCKS = 16;  // at least, of a multiprocessor of 2048 threads: 32 registers
+#else
+constexpr int MARKED_BLOCKS = 8;
+#endif
 
 // How L2 treats the rows of marked and of other indices: it evicts the first last, and the others first. Below sm_80,
 // nothing.
@@ -72,7 +77,7 @@ __device__ __forceinline__ float4 load_row(const float* in, int index, int strid
   return __ldg(reinterpret_cast<const float4*>(row));
 }
 
-// Load STEP entries from `k` on, all inside the piece; `k` is a multiple of STEP. They are read once, so these
+// Load STEP entries from `k` on, a multiple of STEP; at least one is inside the piece. They are read once, so these
 // streaming loads leave the cache to `in`.
 template <bool WEIGHTED>
 __device__ __forceinline__ void load_step(int4& columns, float4& weights, const int* indices, const float* data,
@@ -87,7 +92,7 @@ __device__ __forceinline__ float4 add_row(float4 sum, float weight, float4 row) 
 }
 
 // Sum over this group's share of the entries first ... end - 1: every groups-th step of STEP entries. Steps begin at
-// multiples of STEP; those that cross an end of the piece take their entries one by one.
+// multiples of STEP; of those that cross an end of the piece, entries outside are left out.
 template <bool WEIGHTED, bool MARKED>
 __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int stride_bytes,
                                             const int* __restrict__ indices, const float* __restrict__ data, int first,
@@ -96,31 +101,33 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
   float4 sum = zero_vec<float4>(), weights = zero_vec<float4>();
   int4 columns = make_int4(0, 0, 0, 0);
   int k = (first & ~(STEP - 1)) + STEP * group;
-  bool whole = k >= first && k + STEP <= end;
-  if (whole) load_step<WEIGHTED>(columns, weights, indices, data, k);
+  if (k < end) load_step<WEIGHTED>(columns, weights, indices, data, k);
 #pragma unroll 1
   while (k < end) {
     const int next = k + STEP * groups;
-    if (whole) {
+    const float4 weight = weights;
+    if (k >= first && k + STEP <= end) {
       const float4 a = load_row<MARKED>(in, columns.x, stride_bytes, retention);
       const float4 b = load_row<MARKED>(in, columns.y, stride_bytes, retention);
       const float4 c = load_row<MARKED>(in, columns.z, stride_bytes, retention);
       const float4 d = load_row<MARKED>(in, columns.w, stride_bytes, retention);
-      const float4 weight = weights;
-      whole = next + STEP <= end;
-      if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
+      if (next < end) load_step<WEIGHTED>(columns, weights, indices, data, next);
       sum = add_row<WEIGHTED>(sum, weight.x, a);
       sum = add_row<WEIGHTED>(sum, weight.y, b);
       sum = add_row<WEIGHTED>(sum, weight.z, c);
       sum = add_row<WEIGHTED>(sum, weight.w, d);
-    } else {
-      whole = next + STEP <= end;
-      if (whole) load_step<WEIGHTED>(columns, weights, indices, data, next);
-#pragma unroll 1
-      for (int entry = max(k, first); entry < min(k + STEP, end); ++entry) {
-        sum = add_row<WEIGHTED>(sum, WEIGHTED ? __ldg(data + entry) : 1.0f,
-                                load_row<MARKED>(in, __ldg(indices + entry), stride_bytes, retention));
-      }
+    } else {  // two at once: rows of few entries are mostly ends
+      const unsigned has = 15u << max(first - k, 0) & 15u >> max(k + STEP - end, 0);
+      const auto add_two = [&](unsigned of_two, int left, int right, float left_weight, float right_weight) {
+        float4 a = zero_vec<float4>(), b = a;
+        if (of_two & 1) a = load_row<MARKED>(in, left, stride_bytes, retention);
+        if (of_two & 2) b = load_row<MARKED>(in, right, stride_bytes, retention);
+        if (of_two & 1) sum = add_row<WEIGHTED>(sum, left_weight, a);
+        if (of_two & 2) sum = add_row<WEIGHTED>(sum, right_weight, b);
+      };
+      add_two(has, columns.x, columns.y, weight.x, weight.y);
+      add_two(has >> 2, columns.z, columns.w, weight.z, weight.w);
+      if (next < end) load_step<WEIGHTED>(columns, weights, indices, data, next);
     }
     k = next;
   }
@@ -128,7 +135,7 @@ __device__ __forceinline__ float4 piece_sum(const float* __restrict__ in, int st
 }
 
 // A piece by 2^group_bits groups of 2^lane_bits lanes; a lane owns 4 columns of slice blockIdx.y.
-template <bool WEIGHTED, bool MARKED>
+template <bool WEIGHTED, bool MARKED, bool ADDS = false>
 __device__ __forceinline__ void pieces_product(const LargeProduct& product) {
   const Pieces& pieces = product.pieces;
   const int lane_bits = product.lane_bits, group_bits = product.group_bits, piece_bits = lane_bits + group_bits;
@@ -145,7 +152,26 @@ __device__ __forceinline__ void pieces_product(const LargeProduct& product) {
   }
   sum = sum_over_bits(sum, lane_bits, piece_bits);
   if (live && group == 0)
-    product.results.store_piece(__ldg(pieces.target + piece), sum, blockIdx.y * product.slice_width + in_slice);
+    product.results.store_piece<ADDS>(__ldg(pieces.target + piece), sum, blockIdx.y * product.slice_width + in_slice);
+}
+
+template <bool ADDS = false>
+__device__ __forceinline__ void reduce_pieces(const PiecesReduction& reduction) {
+  const Results& results = reduction.results;
+  const int lane_bits = reduction.lane_bits, groups = 32 >> lane_bits;
+  const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x & 31) >> lane_bits;
+  const int split = blockIdx.x * (LARGE_THREADS / 32) + threadIdx.x / 32;
+  const int column = 4 * ((blockIdx.y << lane_bits) + lane);
+  const bool live = split < reduction.n_split && column < results.width;
+  float4 sum = zero_vec<float4>();
+  if (live) {
+    const int end = __ldg(reduction.split_first + split + 1);
+#pragma unroll 4
+    for (int slot = __ldg(reduction.split_first + split) + group; slot < end; slot += groups)
+      sum = add_vec(sum, load_vec<float4>(results.partials + row_offset(slot, results.partial_stride) + column));
+  }
+  sum = sum_over_bits(sum, lane_bits, 5);
+  if (live && group == 0) results.store_row<ADDS>(__ldg(reduction.split_row + split), sum, column);
 }
 
 // ----------------------------------------------------------------------------------------------------- entry points
@@ -174,7 +200,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_large_slices(fl
 //   entries, 16 columns: 8 groups of 4 lanes, 4 pieces per block.
 // Traffic: reads 8 nnz bytes per slice (4 unweighted) and 4 nnz width bytes of rows of `dense`, from L2 if a slice
 //   fits; writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
-// Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4.
+// Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4; indices and
+//   data readable up to a multiple of 16 bytes, as whatever CUDA allocates.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
     const __grid_constant__ LargeProduct product) {
   pieces_product<true, false>(product);
@@ -187,7 +214,7 @@ extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighte
 }
 
 // The same where indices are marked.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_marked(
+extern "C" __global__ __launch_bounds__(LARGE_THREADS, MARKED_BLOCKS) void spmm_large_marked(
     const __grid_constant__ LargeProduct product) {
   pieces_product<false, true>(product);
 }
@@ -204,19 +231,26 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_mark(int* __res
 // Launch: a warp per split row, grid.y over blocks of 2^lane_bits vectors of columns; 128 threads.
 extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces(
     const __grid_constant__ PiecesReduction reduction) {
-  const Results& results = reduction.results;
-  const int lane_bits = reduction.lane_bits, groups = 32 >> lane_bits;
-  const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = (threadIdx.x & 31) >> lane_bits;
-  const int split = blockIdx.x * (LARGE_THREADS / 32) + threadIdx.x / 32;
-  const int column = 4 * ((blockIdx.y << lane_bits) + lane);
-  const bool live = split < reduction.n_split && column < results.width;
-  float4 sum = zero_vec<float4>();
-  if (live) {
-    const int end = __ldg(reduction.split_first + split + 1);
-#pragma unroll 4
-    for (int slot = __ldg(reduction.split_first + split) + group; slot < end; slot += groups)
-      sum = add_vec(sum, load_vec<float4>(results.partials + row_offset(slot, results.partial_stride) + column));
-  }
-  sum = sum_over_bits(sum, lane_bits, 5);
-  if (live && group == 0) results.store_row(__ldg(reduction.split_row + split), sum, column);
+  reduce_pieces(reduction);
+}
+
+// Those of the kernels above that add to `out`: out += ...
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted_add(
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<true, false, true>(product);
+}
+
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted_add(
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<false, false, true>(product);
+}
+
+extern "C" __global__ __launch_bounds__(LARGE_THREADS, MARKED_BLOCKS) void spmm_large_marked_add(
+    const __grid_constant__ LargeProduct product) {
+  pieces_product<false, true, true>(product);
+}
+
+extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces_add(
+    const __grid_constant__ PiecesReduction reduction) {
+  reduce_pieces<true>(reduction);
 }

@@ -25,25 +25,28 @@ struct Results {
   long long out_first;
   int out_stride, partial_stride, width, out_aligned;
 
-  // Store elements column ... column + 3 of a row, scaled.
+  // Store elements column ... column + 3 of a row, scaled; with ADDS, add them to what it holds.
+  template <bool ADDS = false>
   __device__ __forceinline__ void store_row(int row, float4 sum, int column) const {
     float* to = out + out_first + row_offset(row, out_stride) + column;
     const float scale = row_scale ? __ldg(row_scale + row) : 1.0f;
     sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
     if (out_aligned && column + 4 <= width) {
+      if (ADDS) sum = add_vec(__ldcs(reinterpret_cast<const float4*>(to)), sum);
       __stcs(reinterpret_cast<float4*>(to), sum);
       return;
     }
-    if (column < width) to[0] = sum.x;
-    if (column + 1 < width) to[1] = sum.y;
-    if (column + 2 < width) to[2] = sum.z;
-    if (column + 3 < width) to[3] = sum.w;
+    if (column < width) to[0] = ADDS ? to[0] + sum.x : sum.x;
+    if (column + 1 < width) to[1] = ADDS ? to[1] + sum.y : sum.y;
+    if (column + 2 < width) to[2] = ADDS ? to[2] + sum.z : sum.z;
+    if (column + 3 < width) to[3] = ADDS ? to[3] + sum.w : sum.w;
   }
 
   // Store elements column ... column + 3 of a piece: in its row or its slot.
+  template <bool ADDS = false>
   __device__ __forceinline__ void store_piece(int target, float4 sum, int column) const {
     if (target >= 0) {
-      store_row(target, sum, column);
+      store_row<ADDS>(target, sum, column);
     } else {
       store_vec(partials + row_offset(-1 - target, partial_stride) + column, sum);
     }

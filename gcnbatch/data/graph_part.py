@@ -1,15 +1,16 @@
 """A rank's part of one large graph: its rows of the adjacency and of the features, and whose rows it needs besides.
 
 The nodes are dealt out in contiguous ranges, by stored entries. No rank reads or holds the whole graph: each reads a
-share of the edges, in blocks, and sends every edge to the rank that holds its row. An edge to a column of another rank
-makes that node one of the halo, whose values its owner sends before a product. Which rows go where is worked out once.
+share of the edges, in blocks, and sends every edge to the rank that holds its row, of the adjacency and of its
+transpose. An edge to a column of another rank makes that node one of the halo, whose values its owner sends before a
+product. Which rows go where is worked out once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,26 +26,44 @@ from gcnbatch.ranks.communicator import Communicator
 BLOCK_EDGES = 1 << 22  # that a rank reads at a time
 
 
-@dataclass(slots=True, eq=False)
-class HaloAdjacency(Adjacency):
-    """The rows of an adjacency that a rank holds.
-
-    `forward` has n rows, one per own node, and (n + m)*C columns: those of its own nodes, then of its halo, ascending.
-    `transpose` is its transpose.
+class Halo(NamedTuple):
+    """The columns of a rank's rows of a matrix: those of its own nodes, then of its halo, in order of the nodes.
 
     Parameters
     ----------
+    nodes : int64, (m,)
+        The halo.
     sent : sequence of int64 arrays
         By rank, the own nodes whose values that rank needs.
     received : sequence of int
-        By rank, the nodes of the halo that it holds; they are in the halo in this order.
+        By rank, how many nodes of the halo it holds.
+    entries : sequence of int
+        By rank, the stored entries of its rows.
     scales : (float32 (n,), float32 (n + m,)) or None
-        As `gcnbatch.data.batches.PreparedSet.scales`, of this rank's rows and columns.
+        As `gcnbatch.data.batches.PreparedSet.scales`, of this rank's rows and columns; None on all ranks or on none.
     """
 
+    nodes: Int64
     sent: Sequence[Int64]
     received: Sequence[int]
+    entries: Sequence[int]
     scales: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class HaloAdjacency(Adjacency):
+    """The rows of an adjacency and of its transpose that a rank holds.
+
+    `forward` has n rows, one per own node, and (n + m)*C columns; `transpose` has n*C rows and n + m' columns. They are
+    one matrix if they are equal on all ranks.
+
+    Parameters
+    ----------
+    of_forward, of_transpose : Halo
+    """
+
+    of_forward: Halo
+    of_transpose: Halo
 
 
 @dataclass(frozen=True)
@@ -82,12 +101,26 @@ def read_part(dataset: Dataset, normalize: bool, ranks: Communicator, block: int
     nodes, channels = int(dataset.node_ptr[-1]), dataset.header.n_channels
     entries, sums = reader.count(nodes, channels, normalize)
     bounds = partition(entries + 1, ranks.size)
+    unweighted = channels == 1 and not dataset.weighted
+    forward, of_forward = _halo_rows(reader.deal(bounds, sums), bounds, (1, channels), ranks, unweighted, sums)
+    turned = None if sums is None else sums[::-1]
+    transpose, of_transpose = _halo_rows(
+        reader.deal(bounds, sums, turned=True), bounds, (channels, 1), ranks, unweighted, turned
+    )
+    same = channels == 1 and np.array_equal(of_forward.nodes, of_transpose.nodes) and _equal(forward, transpose)
+    if _on_all(ranks, same):
+        transpose, of_transpose = forward, of_forward
+    adjacency = HaloAdjacency(forward, transpose, channels, of_forward, of_transpose)
     first, stop = (int(bound) for bound in bounds[ranks.rank : ranks.rank + 2])
-    rows, columns, weights = reader.deal(bounds, sums)
-    check_reach(len(rows), "edges")
-    unweighted = sums if channels == 1 and not dataset.weighted else None
-    adjacency = _with_halo(rows - first, columns, weights, bounds, channels, ranks, unweighted)
     return GraphPart(bounds, adjacency, node_features(dataset.features(first, stop)))
+
+
+class _Entries(NamedTuple):
+    """Entries of this rank's rows: rows and columns of the whole matrix, int64, and weights, float32."""
+
+    rows: Int64
+    columns: Int64
+    weights: NDArray[np.float32]
 
 
 class _EdgeReader:
@@ -121,18 +154,18 @@ class _EdgeReader:
             self._ranks.all_reduce(sums)
         return entries, sums
 
-    def deal(self, bounds: Int64, sums: NDArray[np.float64] | None) -> tuple[Int64, Int64, NDArray[np.float32]]:
-        """Send every edge to the rank of its row; return rows, columns (cells) and weights of those of this rank."""
-        found = [self._deal_block(edges, bounds, sums) for edges in self._blocks()]
-        none = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
-        rows, columns, weights = (np.concatenate(parts) for parts in zip(none, *found, strict=True))
-        return rows, columns, weights
+    def deal(self, bounds: Int64, sums: NDArray[np.float64] | None, turned: bool = False) -> _Entries:
+        """Send every edge to the rank of its row, in the adjacency or, `turned`, in its transpose; return own ones."""
+        found = [self._deal_block(edges, bounds, sums, turned) for edges in self._blocks()]
+        none = _Entries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+        return _Entries(*(np.concatenate(parts) for parts in zip(none, *found, strict=True)))
 
-    def _deal_block(self, edges: Edges, bounds: Int64, sums: NDArray[np.float64] | None) -> tuple[Any, ...]:
+    def _deal_block(self, edges: Edges, bounds: Int64, sums: NDArray[np.float64] | None, turned: bool) -> _Entries:
         columns, weights = self._cells(edges.src, edges), edges.weights.astype(np.float32)
         if sums is not None:
             weights = scaled_weights(edges.weights, sums[0][self._cells(edges.dst, edges)], sums[1][columns])
-        owner = np.searchsorted(bounds[1:-1], edges.dst, side="right")
+        rows = edges.dst.astype(np.int64)
+        owner = np.searchsorted(bounds[1:-1], edges.src if turned else rows, side="right")
         order = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner, minlength=self._ranks.size))
         counts = self._ranks.all_gather(np.diff(ends, prepend=0))[:, self._ranks.rank].tolist()
@@ -140,26 +173,28 @@ class _EdgeReader:
         def send(values: NDArray[Any]) -> NDArray[Any]:
             return np.concatenate(self._ranks.exchange(np.split(values[order], ends[:-1]), counts))
 
-        return send(edges.dst.astype(np.int64)), send(columns), send(weights)
+        places = (columns, rows) if turned else (rows, columns)
+        return _Entries(send(places[0]), send(places[1]), send(weights))
 
 
-def _with_halo(
-    rows: Int64,
-    columns: Int64,
-    weights: NDArray[np.float32],
+def _halo_rows(
+    entries: _Entries,
     bounds: Int64,
-    channels: int,
+    channels: tuple[int, int],
     ranks: Communicator,
+    unweighted: bool,
     sums: NDArray[np.float64] | None,
-) -> HaloAdjacency:
-    """Return the adjacency of these entries: own rows from 0, columns as cells of the whole graph.
+) -> tuple[Csr, Halo]:
+    """Return this rank's rows of a matrix of cells (node, channel), and their halo.
 
-    `sums` are the entries of the graph's rows and columns, (2, N), if its values follow from them.
+    `channels` are those of rows and of columns. `sums` of the whole matrix's rows and columns, (2, cells), make the
+    scales if it is `unweighted` and no entry is repeated.
     """
     import scipy.sparse as sp
 
+    check_reach(len(entries.rows), "edges")
     first, stop = (int(bound) for bound in bounds[ranks.rank : ranks.rank + 2])
-    nodes, channel = columns // channels, columns % channels
+    nodes, channel = entries.columns // channels[1], entries.columns % channels[1]
     own = (nodes >= first) & (nodes < stop)
     halo = np.unique(nodes[~own])
     local = np.where(own, nodes - first, stop - first + np.searchsorted(halo, nodes))
@@ -167,15 +202,24 @@ def _with_halo(
     received = [len(part) for part in wanted]
     asked = ranks.all_gather(np.array(received))[:, ranks.rank].tolist()
     sent = [part - first for part in ranks.exchange(wanted, asked)]
-    width = (stop - first + len(halo)) * channels
+    width = (stop - first + len(halo)) * channels[1]
     check_reach(width, "nodes times channels")
-    matrix = sp.coo_array((weights, (rows, local * channels + channel)), shape=(stop - first, width)).tocsr()
+    at = entries.rows - first * channels[0], local * channels[1] + channel
+    matrix = sp.coo_array((entries.weights, at), shape=((stop - first) * channels[0], width)).tocsr()
     scales = None
-    if sums is not None and matrix.nnz == len(rows):
+    if sums is not None and unweighted and _on_all(ranks, matrix.nnz == len(entries.rows)):
         held = np.concatenate([sums[1][first:stop], sums[1][halo]])
         scales = scales_of(sums[0][first:stop]), scales_of(held)
-    return HaloAdjacency(_csr(matrix), _csr(matrix.T.tocsr()), channels, sent, received, scales)
+    of_all = ranks.all_gather(np.array([matrix.nnz]))[:, 0].tolist()
+    found = Csr(matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data, width)
+    return found, Halo(halo, sent, received, of_all, scales)
 
 
-def _csr(matrix: Any) -> Csr:
-    return Csr(matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data, matrix.shape[1])
+def _on_all(ranks: Communicator, holds: bool) -> bool:
+    """Return whether something holds on all ranks."""
+    return bool(ranks.all_gather(np.array([holds])).all())
+
+
+def _equal(a: Csr, b: Csr) -> bool:
+    """Return whether two matrices with sorted rows and no repeated entry are equal."""
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data"))

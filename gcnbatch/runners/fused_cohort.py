@@ -64,6 +64,10 @@ class Member(FusedState):
             for name, array in self._arrays().items()
         }
 
+    def prepare_rates(self, steps: int) -> None:
+        """Prepare the rates of an epoch of so many steps."""
+        rates_of_steps(self._task.train, self._updates, steps, 0, 0.0)
+
     def rates(self, epoch: MemberEpoch) -> Rates:
         """Return the rates of an epoch, whose step `first` is the member's next update."""
         return rates_of_steps(self._task.train, self._updates, len(epoch.batches), epoch.first, epoch.learning_rate)
@@ -112,8 +116,13 @@ class FusedCohort:
         return self._engine.about()
 
     def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
-        if any(own is not None for own in batches):
-            self._engine.expect(batches)
+        if all(own is None for own in batches):
+            return
+        self._engine.expect(batches)
+        self._count_updates()
+        for member, own in zip(self._members, batches, strict=True):
+            if own is not None:
+                member.prepare_rates(len(own))
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
         self._count_updates()
@@ -153,9 +162,7 @@ class FusedCohort:
     def take_losses(self) -> list[tuple[float, float]]:
         self._engine.flush()
         self._states = None
-        totals = self._members[0].model.totals
-        found = self._arena.fetch(totals)
-        self._arena.fill(totals, np.zeros_like(found))
+        found = self._arena.fetch(self._members[0].model.totals, clears=True)
         return [(loss, weight) for loss, weight in found.tolist()]
 
     def predict(

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
+from gcnbatch.backends.cuda.ranks import halo
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_part import read_part
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.distributed import DistributedRunner
@@ -22,7 +26,7 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training.experiment import Experiment
 from tests.ranks.device_threads import on_device_ranks
 from tests.ranks.launcher import mpirun
-from tests.ranks.test_large_graph import MODELS, steps, write_one_graph
+from tests.ranks.test_large_graph import MODELS, SEED, steps, write_one_graph
 from tests.training.runs import assert_same_weights, gcnbatch, history, options, write_set
 
 pytestmark = pytest.mark.gpu
@@ -75,6 +79,39 @@ def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(
         np.testing.assert_allclose(outputs, logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (200, 0.75)])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])  # of elements that are not zero
+def test_products_of_whole_numbers_over_ranks_are_exact(
+    ranks: int, width: int, zeros: float, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(halo, "DENSE_ROWS", 1)
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
+    rng = np.random.default_rng(width)
+    with Dataset(tmp_path / "set.h5") as dataset:
+        forward = BatchSource(dataset.load()).batch(np.array([0])).adjacency.forward
+        nodes = forward.n_cols
+        pattern = sp.csr_array((np.ones(len(forward.indices)), forward.indices, forward.indptr), (nodes, nodes))
+        x = np.where(rng.random((nodes, width)) < share, rng.integers(1, 9, (nodes, width)), 0).astype(np.float32)
+
+        def products(own: Any, door: Any) -> list[Any]:
+            part = read_part(dataset, True, door)
+            first, stop = part.bounds[door.rank : door.rank + 2]
+            found = part.adjacency.of_forward
+            assert found.scales is not None
+            ones = tuple(np.ones_like(scale) for scale in found.scales)
+            part.adjacency.of_forward = part.adjacency.of_transpose = found._replace(scales=ones)
+            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door.rank).batch(0)
+            ops, h = own.distributed_ops(own.communicator(door), True), own.device.upload(x[first:stop])
+            calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
+            return [own.device.download(call(batch.adjacency, h, zeros)) for call in calls]
+
+        found = on_device_ranks(open_backend("batched"), ranks, products)
+    for parts in zip(*found, strict=True):
+        np.testing.assert_array_equal(np.concatenate(parts), pattern @ x)
+
+
 @pytest.mark.parametrize("spmm", ["auto", "naive", "swa_csr", "swa_coo", "tf"])
 def test_every_adjacency_product_takes_a_part_of_a_graph(spmm: str, tmp_path: Path) -> None:
     path = write_one_graph(tmp_path / "set.h5", n_channels=2, target="multiclass", n_tasks=1)
@@ -85,7 +122,7 @@ def test_every_adjacency_product_takes_a_part_of_a_graph(spmm: str, tmp_path: Pa
 
 
 def in_one_process(path: Path, model: dict[str, Any]) -> Any:
-    config = resolve({"data": {"path": str(path)}, "model": model})
+    config = resolve({"data": {"path": str(path)}, "model": model, "seed": SEED})
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset)
         task, _ = experiment.task(make_split(config.split, config.seed, experiment.split_rows))
@@ -93,7 +130,7 @@ def in_one_process(path: Path, model: dict[str, Any]) -> Any:
 
 
 def over_ranks(path: Path, model: dict[str, Any], ranks: int, spmm: str = "auto") -> list[Any]:
-    config = resolve({"data": {"path": str(path)}, "model": model, "cuda": {"spmm": spmm}})
+    config = resolve({"data": {"path": str(path)}, "model": model, "cuda": {"spmm": spmm}, "seed": SEED})
     backend: Any = open_backend("batched", 0, config.cuda)
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset, on_ranks=True)

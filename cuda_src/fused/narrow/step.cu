@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, SHARES_LAUNCHES ? 2 : 1)
     fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
   readout_phase_of_warps<64>(params);
 }

@@ -137,9 +137,11 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   const Place place = place_of(job, e);
   Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
   if (owns) {
-    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i),
-    decay = decay.load(of.members.of_model(of.weight_decay) + i);
-    penalty = penalty.load(of.members.of_model(of.l2) + i);
+    p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i);
+    if (!SHARES_LAUNCHES || of.weight_decay) {
+      decay = decay.load(of.members.of_model(of.weight_decay) + i);
+      penalty = penalty.load(of.members.of_model(of.l2) + i);
+    }
     if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
   }
   const Rate rate = of.members.of_step(of.rates)[at.step];
@@ -188,10 +190,11 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
   if (number < 0) {  // first: they follow the longest chain of pointers before their wait
     bool is_waiting = true;
-    stage_batch<Stagers<SHARES_LAUNCHES>>(*of.members.of_step(params.stage), blockIdx.x, n_stages, [&] {
-      if (is_waiting) wait_for_previous();
-      is_waiting = false;
-    });
+    stage_batch<Stagers<SHARES_LAUNCHES>>(*of.members.of_step(params.stage), of.members.of_step(of.progress),
+                                          blockIdx.x, n_stages, [&] {
+                                            if (is_waiting) wait_for_previous();
+                                            is_waiting = false;
+                                          });
     return;
   }
   const Progress at = Progress::read(of.members.of_step(of.progress));

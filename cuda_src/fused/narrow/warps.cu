@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   forward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>, Team<4>>(params, shared4);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
     fused_narrow_readout_64x1_warps(const __grid_constant__ ReadoutParams params) {
   readout_phase_of_graphs(params);
 }

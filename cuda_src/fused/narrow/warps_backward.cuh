@@ -7,41 +7,75 @@ namespace fused {
 
 constexpr int TRANSPOSED_STRIDE = GROUP + 4;  // of transposed weights: the transposition has two-way bank conflicts
 
+// Columns p … p + 3 of shared memory.
+__device__ __forceinline__ void load_columns(Column (&to)[4], const Columns& from, int p) {
+  const auto quad = [&](const float* of) { return *reinterpret_cast<const float4*>(of + p); };
+  const float4 mean = quad(from.mean), inverse = quad(from.inverse), slope = quad(from.slope), beta = quad(from.beta);
+  to[0] = {mean.x, inverse.x, slope.x, beta.x}, to[1] = {mean.y, inverse.y, slope.y, beta.y};
+  to[2] = {mean.z, inverse.z, slope.z, beta.z}, to[3] = {mean.w, inverse.w, slope.w, beta.w};
+}
+
+// A lane's quads of Y_prev of a tile, which it copies to shared memory before it gathers and multiplies.
+template <class Team>
+struct CopiedQuads {
+  float* own;  // quad (j, h) of lane l is at 128 (QUADS j + h) + 4 l
+
+  __device__ __forceinline__ explicit CopiedQuads(float* of_block)
+      : own(of_block + threadIdx.x / 32 * Team::ROWS * Team::QUADS * 128 + 4 * (threadIdx.x % 32)) {}
+  __device__ __forceinline__ void copy(const float* from, int rows) const {
+#pragma unroll
+    for (int j = 0; j < Team::ROWS; ++j)
+#pragma unroll
+      for (int h = 0; h < Team::QUADS; ++h)
+        copy_quad(own + 128 * (Team::QUADS * j + h), from + Team::row(j) * GROUP + Team::column(h),
+                  Team::row(j) < rows);
+  }
+  __device__ __forceinline__ float4 quad(int j, int h) const {
+    return *reinterpret_cast<const float4*>(own + 128 * (Team::QUADS * j + h));
+  }
+};
+
 template <class Team>
 __device__ __forceinline__ void backward_tiles(const NarrowBackwardParams& params, const OfY& of, const Columns& prev,
                                                const float* weights, float* tiles, EntriesOfWarp entries, int N,
                                                int block) {
   constexpr int STRIDE = GROUP + 4;
-  float* tile = tiles + Team::number() * TILE * STRIDE;
+  float *tile = tiles + Team::number() * TILE * STRIDE, *of_entries = tiles + Team::TEAMS * TILE * STRIDE;
+  const CopiedQuads<Team> y_prev(of_entries + ENTRIES_OF_WARPS);
   const unsigned units = params.members.units_of_step();
+  const int team = same_in_warp(Team::number());
+  N = same_in_warp(N);
 
 #pragma unroll 1
-  for (int part = Team::number() * params.dx_blocks + block; part * TILE < N; part += Team::TEAMS * params.dx_blocks) {
+  for (int part = team * params.dx_blocks + block; part * TILE < N; part += Team::TEAMS * params.dx_blocks) {
     const OwnArrays own(units);
     const int first = part * TILE, rows = min(TILE, N - first);
+    y_prev.copy(own(params.y_prev) + first * GROUP, rows);
     if (part >= Team::TEAMS * params.dx_blocks)
-      entries.load(tiles + Team::TEAMS * TILE * STRIDE, Team::GATHERED, own(params.t_indptr), own(params.t_indices),
-                   own(params.t_values), first + Team::warp() * Team::GATHERED, N);
-    gather_rows<Team>(entries, Gradients(of), [&](int row, int column, const float4& sum) {
-      *reinterpret_cast<float4*>(tile + row * STRIDE + column) = sum;
-    });
+      entries.load(of_entries, Team::GATHERED, own(params.t_indptr), own(params.t_indices), own(params.t_values),
+                   first + Team::warp() * Team::GATHERED, N);
+    gather_rows<Team>(entries, of_entries, Gradients(params.y, params.g, units, of),
+                      [&](int row, int column, const float4& sum) {
+                        *reinterpret_cast<float4*>(tile + row * STRIDE + column) = sum;
+                      });
     Team::wait();
     LaneOutputs<Team> out;  // dZ_prev, then G_prev
     out.multiply(tile, STRIDE, weights, TRANSPOSED_STRIDE, GROUP);
-    const float* y_prev = own(params.y_prev) + first * GROUP;
+    wait_for_quads();
 #pragma unroll
     for (int h = 0; h < Team::QUADS; ++h) {
-      float y[Team::ROWS][4] = {};
+      float y[Team::ROWS][4];
 #pragma unroll
-      for (int j = 0; j < Team::ROWS; ++j)
-        if (Team::row(j) < rows) {
-          const float4 given = *reinterpret_cast<const float4*>(y_prev + Team::row(j) * GROUP + Team::column(h));
-          y[j][0] = given.x, y[j][1] = given.y, y[j][2] = given.z, y[j][3] = given.w;
-        }
+      for (int j = 0; j < Team::ROWS; ++j) {
+        const float4 given = y_prev.quad(j, h);
+        y[j][0] = given.x, y[j][1] = given.y, y[j][2] = given.z, y[j][3] = given.w;
+      }
+      Column columns[4];
+      load_columns(columns, prev, Team::column(h));
       float2 sums[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Column column = prev.column(Team::column(h) + i);
+        const Column& column = columns[i];
         float g[Team::ROWS], g_x_hat[Team::ROWS];
 #pragma unroll
         for (int j = 0; j < Team::ROWS; ++j) {

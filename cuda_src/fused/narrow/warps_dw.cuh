@@ -16,12 +16,16 @@
 
 namespace fused {
 
-constexpr int STAGING_WARPS = 4;                                   // that load a tile
-constexpr int STAGED_ROWS = TILE / STAGING_WARPS;                  // of a warp
-constexpr int BUFFERS = 2;                                         // one barrier for each time that a group loads tiles
-constexpr int TILES_IN_BUFFERS = BUFFERS * WARPS / STAGING_WARPS;  // of all groups of a block
+constexpr int STAGING_WARPS = 4;                      // that load a tile
+constexpr int STAGED_ROWS = TILE / STAGING_WARPS;     // of a warp
+constexpr int BUFFERS = 2;                            // one barrier for each time that a group loads tiles
+constexpr int TILES_AT_ONCE = WARPS / STAGING_WARPS;  // that all groups of a block load
 constexpr int U_STRIDE = MOST_OF_WARPS + 4;
 constexpr int DY_STRIDE = GROUP + 4;
+constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);                         // of a tile of U and dY
+constexpr int DW_FLOATS = TILES_AT_ONCE * (BUFFERS * STAGED_FLOATS + TILE * GROUP);  // all buffers, and tiles of G
+constexpr int EXCHANGE_FLOATS = 16 * THREADS;  // products of all teams but the first, if two or four blocks share a sum
+static_assert(STAGED_FLOATS >= REDUCTION_FLOATS, "the second buffer is scratch before");
 
 // The warps that have a sum.
 template <int GROUP_WARPS>
@@ -40,14 +44,14 @@ struct WarpGroup {
 // bit 0 have different rows k, so that half a warp reads a row of dY from shared memory at once.
 template <int GROUP_WARPS, int RESTS>
 struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
-  static constexpr int OWNERS = 2 * GROUP_WARPS;                          // threads with the same columns share K
-  static constexpr int OWN_ROWS = GROUP / OWNERS;                         // of the rows k below GROUP
-  static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);               // of the rows k from GROUP on
-  static constexpr int ROWS_AT_ONCE = OWN_ROWS + OWN_RESTS < 10 ? 2 : 1;  // of a tile; as registers allow
+  static constexpr int OWNERS = 2 * GROUP_WARPS;             // threads with the same columns share K
+  static constexpr int OWN_ROWS = GROUP / OWNERS;            // of the rows k below GROUP
+  static constexpr int OWN_RESTS = ceil_div(RESTS, OWNERS);  // of the rows k from GROUP on
+  static constexpr int ROWS_AT_ONCE = 2;                     // of a tile
   static_assert(OWN_ROWS % 4 == 0, "four neighbouring rows k are one load");
   float4 of[OWN_ROWS + OWN_RESTS];
 
-  __device__ __forceinline__ GradientOfGroup(int, int) : of() {}
+  __device__ __forceinline__ explicit GradientOfGroup(int) : of() {}
   __device__ __forceinline__ static int owner() {
     return threadIdx.x / 32 % GROUP_WARPS * 2 + static_cast<int>(threadIdx.x & 1);
   }
@@ -55,21 +59,27 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   __device__ __forceinline__ static int row(int k) {
     return k < OWN_ROWS ? k / 4 * 4 * OWNERS + 4 * owner() + k % 4 : GROUP + (k - OWN_ROWS) * OWNERS + owner();
   }
-  // Add the product of the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE). Outputs of rows k from K on are not stored.
-  __device__ __forceinline__ void add(const float* u, const float* dy, int) {
+  // Add the products of `count` tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE), one after the other. Outputs of rows k from K
+  // on are not stored.
+  __device__ __forceinline__ void add_tiles(const float* tiles, int count, int, float4*) {
+#pragma unroll 1
+    for (int t = 0; t < count; ++t) add(tiles + t * STAGED_FLOATS);
+  }
+  __device__ __forceinline__ void add(const float* tile) {
     float4 sum[OWN_ROWS + OWN_RESTS] = {};
+    const float *u = tile + 4 * owner(), *dy = tile + TILE * U_STRIDE + 4 * quad();
 #pragma unroll ROWS_AT_ONCE
-    for (int r = 0; r < TILE; ++r) {
-      const float4 b = reinterpret_cast<const float4*>(dy + r * DY_STRIDE)[quad()];
+    for (int r = 0; r < TILE; ++r, u += U_STRIDE, dy += DY_STRIDE) {
+      const float4 b = *reinterpret_cast<const float4*>(dy);
 #pragma unroll
       for (int k = 0; k < OWN_ROWS; k += 4) {
-        const float4 a = *reinterpret_cast<const float4*>(u + r * U_STRIDE + row(k));
+        const float4 a = *reinterpret_cast<const float4*>(u + k * OWNERS);
         sum[k] = add_product(sum[k], a.x, b), sum[k + 1] = add_product(sum[k + 1], a.y, b);
         sum[k + 2] = add_product(sum[k + 2], a.z, b), sum[k + 3] = add_product(sum[k + 3], a.w, b);
       }
 #pragma unroll
       for (int k = OWN_ROWS; k < OWN_ROWS + OWN_RESTS; ++k)
-        if (RESTS % OWNERS == 0 || owner() < RESTS) sum[k] = add_product(sum[k], u[r * U_STRIDE + row(k)], b);
+        if (RESTS % OWNERS == 0 || owner() < RESTS) sum[k] = add_product(sum[k], u[row(k) - 4 * owner()], b);
     }
 #pragma unroll
     for (int k = 0; k < OWN_ROWS + OWN_RESTS; ++k) of[k] = combine(of[k], sum[k]);
@@ -81,74 +91,134 @@ struct GradientOfGroup : WarpGroup<GROUP_WARPS> {
   }
 };
 
-// The only sum of a block, or its share `split` of the columns of a sum that `splits` blocks have. A thread has 4 x 4 outputs, so that
-// few warps multiply much; the others only load. Lanes that differ in bit 0 have different rows k, in bit 1 different columns.
+// The only sum of a block, or its share `split` of the columns of a sum that SPLITS blocks have. A thread has 4 x 4 outputs of a tile,
+// so that few warps multiply much. Each of SPLITS teams multiplies other tiles; the first adds all products in order. Lanes
+// that differ in bit 0 have different rows k, in bit 1 different columns.
+template <int SPLITS>
 struct GradientOfBlock : WarpGroup<WARPS> {
+  static constexpr int QUADS = GROUP / 4 / SPLITS, TEAM_THREADS = THREADS / SPLITS,
+                       TILES_OF_TEAM = TILES_AT_ONCE / SPLITS;
   float4 of[4];
   int k, p;  // the first row and column of the outputs
 
-  __device__ __forceinline__ GradientOfBlock(int split, int splits) : of() {
-    const int quads = GROUP / 4 / splits, lane = threadIdx.x % 32;
-    k = 4 * (threadIdx.x / 32 * (32 / quads) + lane / 2 / quads * 2 + lane % 2);
-    p = 4 * (split * quads + lane / 2 % quads);
+  __device__ __forceinline__ explicit GradientOfBlock(int split) : of() {
+    const int lane = threadIdx.x % 32;
+    k = 4 * (threadIdx.x % TEAM_THREADS / 32 * (32 / QUADS) + lane / 2 / QUADS * 2 + lane % 2);
+    p = 4 * (split * QUADS + lane / 2 % QUADS);
   }
-  // As GradientOfGroup::add.
-  __device__ __forceinline__ void add(const float* u, const float* dy, int K) {
-    if (k >= K) return;
-    float4 sum[4] = {};
+  __device__ __forceinline__ static int team() { return threadIdx.x / TEAM_THREADS; }
+
+  // As GradientOfGroup::add_tiles. `products` has room for those of the other teams: EXCHANGE_FLOATS.
+  __device__ __forceinline__ void add_tiles(const float* tiles, int count, int K, float4* products) {
+    if constexpr (SPLITS == 1) {
+#pragma unroll 1
+      for (int t = 0; t < count && k < K; ++t) {
+        float4 product[4];
+        multiply(product, tiles + t * STAGED_FLOATS);
+        add(product);
+      }
+    } else {
+      float4 own[TILES_OF_TEAM][4];
+#pragma unroll
+      for (int pass = 0; pass < TILES_OF_TEAM; ++pass) {
+        const int t = pass * SPLITS + team();
+        if (k >= K || t >= count) continue;
+        multiply(own[pass], tiles + t * STAGED_FLOATS);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (team() > 0) products[place_of(t, i)] = own[pass][i];
+      }
+      wait();  // the other teams' products are written
+      if (k >= K || team() > 0) return;
+#pragma unroll
+      for (int t = 0; t < TILES_AT_ONCE; ++t) {
+        if (t >= count) break;
+        if (t % SPLITS == 0) {
+          add(own[t / SPLITS]);
+        } else {
+          add({products[place_of(t, 0)], products[place_of(t, 1)], products[place_of(t, 2)], products[place_of(t, 3)]});
+        }
+      }
+    }
+  }
+  // Where outputs i of tile t are, of a team but the first.
+  __device__ __forceinline__ static int place_of(int t, int i) {
+    return ((t / SPLITS * (SPLITS - 1) + t % SPLITS - 1) * 4 + i) * TEAM_THREADS + threadIdx.x % TEAM_THREADS;
+  }
+  __device__ __forceinline__ void add(const float4 (&product)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of[i] = combine(of[i], product[i]);
+  }
+  __device__ __forceinline__ void multiply(float4 (&sum)[4], const float* tile) const {
+    const float *u = tile + k, *dy = tile + TILE * U_STRIDE + p;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4
-    for (int r = 0; r < TILE; ++r) {
-      const float4 a = *reinterpret_cast<const float4*>(u + r * U_STRIDE + k);
-      const float4 b = *reinterpret_cast<const float4*>(dy + r * DY_STRIDE + p);
+    for (int r = 0; r < TILE; ++r, u += U_STRIDE, dy += DY_STRIDE) {
+      const float4 a = *reinterpret_cast<const float4*>(u), b = *reinterpret_cast<const float4*>(dy);
       sum[0] = add_product(sum[0], a.x, b), sum[1] = add_product(sum[1], a.y, b);
       sum[2] = add_product(sum[2], a.z, b), sum[3] = add_product(sum[3], a.w, b);
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) of[i] = combine(of[i], sum[i]);
   }
   __device__ __forceinline__ void store(float* to, int K) const {
-    if (k >= K) return;
+    if (k >= K || team() > 0) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) *reinterpret_cast<float4*>(to + (k + i) * GROUP + p) = of[i];
   }
 };
 
-// A warp's rows of a tile on their way to shared memory: rows of U, and of Y and G, of which half a warp has one each.
+// A warp's rows of a tile of U (TILE, U_STRIDE), and of Y (TILE, DY_STRIDE), which becomes dY with G (TILE, GROUP). Half a warp has a
+// row of Y and G; a lane reads no quads of these but those that it copied.
 struct StagedRows {
-  float4 u[STAGED_ROWS];
-  Gradients::Neighbour near[STAGED_ROWS / 2];
-  int first;  // the warp's first row
+  const float *u, *y, *g;  // this lane's quads of a tile that begins at row 0
+  float* of_g;             // in shared memory
+  int N, K;
 
+  __device__ __forceinline__ StagedRows(const NarrowBackwardParams& params, const OfY& of, float* of_g, int N, int K)
+      : u(params.members.of_step(params.u) + row() * K + 4 * (threadIdx.x % 32)),
+        y(of.y + near_row(0) * GROUP + column()),
+        g(of.g + near_row(0) * GROUP + column()),
+        of_g(of_g + near_row(0) * GROUP + column()),
+        N(N),
+        K(K) {
+    asm volatile("" : "+l"(u), "+l"(y), "+l"(g));  // else the compiler computes them anew for each tile
+  }
   __device__ __forceinline__ static int row() { return threadIdx.x / 32 % STAGING_WARPS * STAGED_ROWS; }
   __device__ __forceinline__ static int near_row(int t) { return row() + 2 * t + threadIdx.x % 32 / 16; }
+  __device__ __forceinline__ static int column() { return 4 * (threadIdx.x % 16); }
+  __device__ __forceinline__ static float* near_quad(float* tile) {
+    return tile + TILE * U_STRIDE + near_row(0) * DY_STRIDE + column();
+  }
 
-  // Load the rows of the tile from row `of_tile` on: of U and Y, which kernels before the previous one wrote, and of G.
-  __device__ __forceinline__ void load_u(const float* from_u, const float* y, int of_tile, int N, int K) {
-    const int lane = threadIdx.x % 32;
-    first = of_tile;
+  // Copy the rows of the tile from row `first` on: of U and Y, which kernels before the previous one wrote, and of G. Rows beyond the
+  // last are 0.
+  __device__ __forceinline__ void copy_u(float* tile, int first) const {
+    const int quad = 4 * (threadIdx.x % 32);
+    const float *from_u = u + first * K, *from_y = y + first * GROUP;
+    float* to_u = tile + row() * U_STRIDE + quad;
+    if (quad < K)
 #pragma unroll
-    for (int r = 0; r < STAGED_ROWS; ++r)
-      u[r] = load_quad(from_u + (first + row() + r) * K + 4 * lane, first + row() + r < N && 4 * lane < K);
+      for (int r = 0; r < STAGED_ROWS; ++r, from_u += K) copy_quad(to_u + r * U_STRIDE, from_u, first + row() + r < N);
 #pragma unroll
     for (int t = 0; t < STAGED_ROWS / 2; ++t)
-      near[t].y = load_quad(y + (first + near_row(t)) * GROUP + 4 * (lane % 16), first + near_row(t) < N);
+      copy_quad(near_quad(tile) + 2 * t * DY_STRIDE, from_y + 2 * t * GROUP, first + near_row(t) < N);
   }
-  __device__ __forceinline__ void load_g(const float* g, int N) {
+  __device__ __forceinline__ void copy_g(int first) const {
+    const float* from_g = g + first * GROUP;
 #pragma unroll
     for (int t = 0; t < STAGED_ROWS / 2; ++t)
-      near[t].g = load_quad(g + (first + near_row(t)) * GROUP + 4 * (threadIdx.x % 16), first + near_row(t) < N);
+      copy_quad(of_g + 2 * t * GROUP, from_g + 2 * t * GROUP, first + near_row(t) < N);
   }
-  // Store them in the tiles of U (TILE, U_STRIDE) and dY (TILE, DY_STRIDE); rows beyond the last are 0.
-  __device__ __forceinline__ void store(float* to_u, float* dy, const OfY& of, int N, int K) const {
-    const Gradients source(of);
-    const int lane = threadIdx.x % 32;
+  // Wait for the copies, and replace Y by dY.
+  __device__ __forceinline__ void finish(float* tile, const OfY& of, int first) const {
+    const Gradients source(nullptr, nullptr, 0, of);
+    wait_for_quads();
 #pragma unroll
-    for (int r = 0; r < STAGED_ROWS; ++r)
-      if (4 * lane < K) reinterpret_cast<float4*>(to_u + (row() + r) * U_STRIDE)[lane] = u[r];
-#pragma unroll
-    for (int t = 0; t < STAGED_ROWS / 2; ++t)
-      reinterpret_cast<float4*>(dy + near_row(t) * DY_STRIDE)[lane % 16] =
-          first + near_row(t) < N ? source.term(near[t]) : make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int t = 0; t < STAGED_ROWS / 2; ++t) {
+      float4* own = reinterpret_cast<float4*>(near_quad(tile) + 2 * t * DY_STRIDE);
+      const float4 term = source.term({*own, *reinterpret_cast<const float4*>(of_g + 2 * t * GROUP)});
+      *own = first + near_row(t) < N ? term : make_float4(0.f, 0.f, 0.f, 0.f);
+    }
   }
 };
 
@@ -166,46 +236,43 @@ __device__ constexpr int rests_of() {
 template <class Gradient, class Shape>
 __device__ __forceinline__ void backward_dw_of_groups(const NarrowBackwardParams& params, const Shape& shape,
                                                       const OfY& of, int N, int block) {
-  constexpr bool IS_PREFETCHED = Gradient::TILES_AT_ONCE > 1;  // else there are no registers for it, but other groups
-  constexpr int FLOATS = TILE * (U_STRIDE + DY_STRIDE);        // of a tile of both
-  const int K = shape.K, step = params.dw_sums * TILE;
-  const int own_tile = threadIdx.x / 32 / STAGING_WARPS % Gradient::TILES_AT_ONCE;
-  const int split = block / params.dw_sums, splits = max(1, params.dw_blocks / params.dw_sums);
-  const int first_sum = Gradient::number() * params.dw_blocks + block % params.dw_sums;
-  float* scratch = of.dgamma + GROUP;  // then tiles of U and dY
-  const float* from_u = params.members.of_step(params.u);
-  StagedRows rows;
-  if (IS_PREFETCHED) rows.load_u(from_u, of.y, first_sum * TILE + own_tile * step, N, K);
+  constexpr int AT_ONCE = Gradient::TILES_AT_ONCE;
+  const int K = shape.K, step = params.dw_sums * TILE, loaded = threadIdx.x / 32 / STAGING_WARPS;
+  const int own_tile = loaded % AT_ONCE, sums = params.dw_sums;
+  float* shared = of.dgamma + GROUP;
+  float4* products = reinterpret_cast<float4*>(shared + DW_FLOATS);
+  float* buffers = shared + Gradient::number() * BUFFERS * AT_ONCE * STAGED_FLOATS;
+  const auto tile_in = [&](int buffer) { return buffers + (buffer * AT_ONCE + own_tile) * STAGED_FLOATS; };
+  const StagedRows rows(params, of, shared + TILES_AT_ONCE * BUFFERS * STAGED_FLOATS + loaded * TILE * GROUP, N, K);
+
+  int s = Gradient::number() * params.dw_blocks + block % sums, first = s * TILE;
+  rows.copy_u(tile_in(0), first + own_tile * step);
   wait_for_previous();
-  if (block % params.dw_sums * TILE >= N) return;
-  if (IS_PREFETCHED) rows.load_g(of.g, N);
-  set_backward(of, scratch, params.members.of_step(params.stats), params.members.of_model_or_null(params.gamma),
-               params.members.of_step(params.sums), params.sums_in_use(N), N, GROUP);
+  rows.copy_g(first + own_tile * step);
+  // the scratch lies in the second buffer of the first group
+  set_backward(of, shared + AT_ONCE * STAGED_FLOATS, params.members.of_step(params.stats),
+               params.members.of_model_or_null(params.gamma), params.members.of_step(params.sums),
+               params.sums_in_use(N), N, GROUP);
   __syncthreads();  // columns are filled
 
-  float* buffers = scratch + Gradient::number() * BUFFERS * Gradient::TILES_AT_ONCE * FLOATS;
+  Gradient total(block / sums);
   int buffer = 0;
 #pragma unroll 1
-  for (int s = first_sum; s < params.dw_sums && s * TILE < N; s += Gradient::GROUPS * params.dw_blocks) {
-    Gradient total(split, splits);
-#pragma unroll 1
-    for (int first = s * TILE; first < N; first += Gradient::TILES_AT_ONCE * step) {
-      const auto fetch = [&](int of_tile) {
-        rows.load_u(from_u, of.y, of_tile, N, K);
-        rows.load_g(of.g, N);
-      };
-      if (!IS_PREFETCHED || rows.first != first + own_tile * step) fetch(first + own_tile * step);
-      float* tiles = buffers + buffer * Gradient::TILES_AT_ONCE * FLOATS;
-      float* own = tiles + own_tile * FLOATS;
-      rows.store(own, own + TILE * U_STRIDE, of, N, K);
-      Gradient::wait();  // the tiles are filled; all threads have read the other buffer
-      if (IS_PREFETCHED) fetch(rows.first + Gradient::TILES_AT_ONCE * step);
-#pragma unroll 1
-      for (int t = 0; t < Gradient::TILES_AT_ONCE && first + t * step < N; ++t)
-        total.add(tiles + t * FLOATS, tiles + t * FLOATS + TILE * U_STRIDE, K);
-      buffer ^= 1;
+  while (s < sums && first < N) {
+    rows.finish(tile_in(buffer), of, first + own_tile * step);
+    Gradient::wait();  // the tiles are filled; all threads have read the other buffer
+    int next_s = s, next = first + AT_ONCE * step;
+    if (next >= N) next_s += Gradient::GROUPS * params.dw_blocks, next = next_s * TILE;
+    if (next_s < sums && next < N) {
+      rows.copy_u(tile_in(buffer ^ 1), next + own_tile * step);
+      rows.copy_g(next + own_tile * step);
     }
-    total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
+    total.add_tiles(buffers + buffer * AT_ONCE * STAGED_FLOATS, min(AT_ONCE, ceil_div(N - first, step)), K, products);
+    if (next_s != s) {
+      total.store(params.members.of_step(params.partials) + s * K * GROUP, K);
+      total = Gradient(block / sums);
+    }
+    s = next_s, first = next, buffer ^= 1;
   }
 }
 
@@ -215,10 +282,18 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
   const Shape shape(params);
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && block % params.dw_sums * TILE >= N) return;  // makes room for the next kernel
+  if (N == 0) return wait_for_previous();                            // the member rests
   const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
   if constexpr (SUMS == 1) {
-    backward_dw_of_groups<GradientOfBlock>(params, shape, of, N, block);
+    const int splits = params.dw_blocks / params.dw_sums;
+    if (splits == 4) {
+      backward_dw_of_groups<GradientOfBlock<4>>(params, shape, of, N, block);
+    } else if (splits == 2) {
+      backward_dw_of_groups<GradientOfBlock<2>>(params, shape, of, N, block);
+    } else {
+      backward_dw_of_groups<GradientOfBlock<1>>(params, shape, of, N, block);
+    }
   } else {
     backward_dw_of_groups<GradientOfGroup<WARPS / SUMS, rests_of<Shape>()>>(params, shape, of, N, block);
   }

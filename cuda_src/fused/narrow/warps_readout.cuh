@@ -9,6 +9,7 @@
 #pragma once
 
 #include "fused/narrow/readout.cuh"
+#include "fused/narrow/warps.cuh"
 
 namespace fused {
 
@@ -24,20 +25,21 @@ struct SumsOfLanes {
   }
 };
 
-// COLUMN_LANES rows of a graph in two columns.
+// ROWS rows of a graph in two columns.
+template <int ROWS = COLUMN_LANES>
 struct RowPairs {
-  float2 y[COLUMN_LANES];
+  float2 y[ROWS];
 
   __device__ __forceinline__ void load(const float* pairs, int first, int n) {
 #pragma unroll
-    for (int l = 0; l < COLUMN_LANES; ++l)
+    for (int l = 0; l < ROWS; ++l)
       y[l] = first + l < n ? *reinterpret_cast<const float2*>(pairs + (first + l) * GROUP) : make_float2(0.f, 0.f);
   }
   // Call use(lane, row, y) for the rows from `first` on.
   template <class Use>
   __device__ __forceinline__ void each(int first, int n, Use use) const {
 #pragma unroll
-    for (int l = 0; l < COLUMN_LANES; ++l)
+    for (int l = 0; l < ROWS; ++l)
       if (first + l < n) use(l, first + l, y[l]);
   }
 };
@@ -51,7 +53,7 @@ struct GraphOfWarp {
     if (b >= B) return;
     const int* node_ptr = params.members.of_step(params.node_ptr);
     const int lane = threadIdx.x % 32;
-    begin = node_ptr[b], n = node_ptr[b + 1] - begin;
+    begin = node_ptr[b], n = same_in_warp(node_ptr[b + 1] - begin);
     if (lane < params.K) target = params.members.of_step(params.targets)[b * params.K + lane];
   }
   // Rows of columns 2 lane and 2 lane + 1 of a (N, GROUP) matrix.
@@ -76,7 +78,7 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
     weights[e] = make_float2(from[0], from[K]);
   }
   const int N = params.members.of_step(params.size)[BatchSize::N],
-            B = params.members.of_step(params.size)[BatchSize::B];
+            B = same_in_warp(params.members.of_step(params.size)[BatchSize::B]);
   if (threadIdx.x < K) {
     biases[lane] = head.bias[lane], loss_weights[lane] = params.members.of_model(params.loss_weight)[lane];
   }
@@ -86,12 +88,12 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
         params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight, 1.f);
   }
   const auto own = [&](auto* first) { return params.members.of_step(first); };
-  const int first_part = threadIdx.x / 32 * gridDim.x + block;
+  const int first_part = same_in_warp(threadIdx.x / 32) * gridDim.x + block;
   GraphOfWarp graph(params, first_part, B);
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
-  RowPairs rows;
+  RowPairs<> rows;
   rows.load(graph.pairs(own(params.y)), 0, graph.n);  // they arrive while the moments are reduced
   const Columns columns = columns_at(reinterpret_cast<float*>(columns_of_y), GROUP);
   if (N > 0) set_columns(columns, reinterpret_cast<float*>(scratch), params.statistics(), N, GROUP, block == 0);
@@ -150,21 +152,31 @@ __device__ __forceinline__ void readout_phase_of_graphs(const ReadoutParams& par
     float2 share = make_float2(shares[0].total(), shares[1].total());
     if (kind == MEAN) share.x /= n, share.y /= n;
     float* g = graph.pairs(own(params.g));
-    SumsOfLanes sums[2], sums_x_hat[2];
+    float4
+        sums;  // of G and G x_hat in both columns: first every second row, then the others, as SumsOfLanes::total adds
 #pragma unroll 1
-    for (int first = 0; first < n; first += COLUMN_LANES) {
-      rows.load(graph.pairs(own(params.y)), first, n);
-      rows.each(first, n, [&](int l, int i, float2 y) {
-        const float2 of_row =
-            make_float2(column[0].normal(y.x) > 0.f ? share.x : 0.f, column[1].normal(y.y) > 0.f ? share.y : 0.f);
-        *reinterpret_cast<float2*>(g + i * GROUP) = of_row;
-        sums[0].of[l] += of_row.x, sums_x_hat[0].of[l] += of_row.x * column[0].x_hat(y.x);
-        sums[1].of[l] += of_row.y, sums_x_hat[1].of[l] += of_row.y * column[1].x_hat(y.y);
-      });
+    for (int odd = 0; odd < 2; ++odd) {
+      float4 of[COLUMN_LANES / 2] = {};
+#pragma unroll 1
+      for (int first = odd; first < n; first += COLUMN_LANES) {
+        float2 y[COLUMN_LANES / 2];
+#pragma unroll
+        for (int l = 0; l < COLUMN_LANES / 2; ++l)
+          y[l] = *reinterpret_cast<const float2*>(graph.pairs(own(params.y)) + min(first + 2 * l, n - 1) * GROUP);
+#pragma unroll
+        for (int l = 0; l < COLUMN_LANES / 2; ++l) {
+          if (first + 2 * l >= n) continue;
+          const float2 of_row = make_float2(column[0].normal(y[l].x) > 0.f ? share.x : 0.f,
+                                            column[1].normal(y[l].y) > 0.f ? share.y : 0.f);
+          *reinterpret_cast<float2*>(g + (first + 2 * l) * GROUP) = of_row;
+          of[l].x += of_row.x, of[l].y += of_row.x * column[0].x_hat(y[l].x);
+          of[l].z += of_row.y, of[l].w += of_row.y * column[1].x_hat(y[l].y);
+        }
+      }
+      const float4 sum = combine(combine(of[0], of[2]), combine(of[1], of[3]));
+      sums = odd ? combine(sums, sum) : sum;
     }
-    if (params.sums)
-      reinterpret_cast<float4*>(own(params.sums) + part * 2 * GROUP)[lane] =
-          make_float4(sums[0].total(), sums_x_hat[0].total(), sums[1].total(), sums_x_hat[1].total());
+    if (params.sums) reinterpret_cast<float4*>(own(params.sums) + part * 2 * GROUP)[lane] = sums;
   }
 }
 

@@ -13,6 +13,6 @@ struct StageParams {
 
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 1)
     fused_stage(const __grid_constant__ StageParams params) {
-  stage_batch<Stagers<SHARES_LAUNCHES>>(*params.members.of_step(params.stage), blockIdx.x, gridDim.x,
-                                        wait_for_previous);
+  const Stage& stage = *params.members.of_step(params.stage);
+  stage_batch<Stagers<SHARES_LAUNCHES>>(stage, stage.progress, blockIdx.x, gridDim.x, wait_for_previous);
 }

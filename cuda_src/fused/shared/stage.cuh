@@ -33,6 +33,7 @@ struct Stage {
   // panel_rows: x is written as panels of so many rows (in_panel), padded with zeros; 0: as rows of K columns.
   long long C, K, T, D, panel_rows;
   float feature_limit;
+  const int2* set_starts;  // (G+1,): each graph's first node, and first entry of the adjacency
 };
 
 // The threads that stage a graph together. A model alone gives each graph a block, so that it is staged soon; a cohort has a graph
@@ -100,6 +101,13 @@ struct Rows {
         set_values(values),
         source(indptr[source_row]),
         n_entries(indptr[source_row + n_rows] - source) {}
+  // The same, where the first entry and their number are known: two loads fewer, one after the other.
+  __device__ Rows(const int* indptr, const int* indices, const float* values, int source_row, int source, int n_entries)
+      : set_indptr(indptr + source_row),
+        set_indices(indices),
+        set_values(values),
+        source(source),
+        n_entries(n_entries) {}
 
   __device__ void ask(int n_rows) const {
     prefetch<Team>(set_indptr, n_rows);
@@ -143,12 +151,37 @@ __device__ __forceinline__ void stage_features(const Stage& at, int b, const flo
     at.features[b * D + d] = scaled_feature(source[d], at.feature_mean[d], at.feature_scale[d], at.feature_limit);
 }
 
+// Where a graph begins in the data set.
+template <class Team>
+struct SourceGraph {
+  int first;   // node
+  int2 entry;  // its first entry and its end; of warps, which read all at once
+
+  __device__ __forceinline__ SourceGraph(const Stage& at, int graph) {
+    if constexpr (Team::ARE_WARPS) {
+      const int2 start = at.set_starts[graph], end = at.set_starts[graph + 1];
+      first = start.x, entry = make_int2(start.y, end.y);
+    } else {
+      first = at.set_node_ptr[graph];
+    }
+  }
+  // Its n rows of the adjacency.
+  __device__ __forceinline__ Rows<Team> rows(const Stage& at, int n) const {
+    if constexpr (Team::ARE_WARPS) {
+      return {at.set_indptr, at.set_indices, at.set_values, first, entry.x, entry.y - entry.x};
+    } else {
+      return {at.set_indptr, at.set_indices, at.set_values, first, n};
+    }
+  }
+};
+
 // Stage the next step; the teams of block `block` of `blocks` take graphs in turn with those of the other blocks. A member without
 // a step in this epoch gets an empty batch, B = 0: it rests. Before `wait`, a team reads the plan and prefetches its graph into
 // L2. It writes after `wait` only, because other blocks may still read the current batch. `wait` may be called more than once.
+// `progress` is that of `at`; warps read it without waiting for `at`.
 template <class Team, class Wait>
-__device__ __forceinline__ void stage_batch(const Stage& at, int block, int blocks, Wait wait) {
-  const int step = Progress::read(at.progress).next;
+__device__ __forceinline__ void stage_batch(const Stage& at, const int* progress, int block, int blocks, Wait wait) {
+  const int step = Progress::read(Team::ARE_WARPS ? progress : at.progress).next;
   const int4 steps = *reinterpret_cast<const int4*>(at.progress + Progress::FIRST);  // first, end, epoch
   const bool exists = step >= steps.x && step < steps.y;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
@@ -156,8 +189,9 @@ __device__ __forceinline__ void stage_batch(const Stage& at, int block, int bloc
 #pragma unroll 1
   for (int b = Team::number(block); b < B; b += Team::in_all(blocks)) {
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
-    const int source = at.set_node_ptr[graph], edge = at.edges[pointers + b];
-    const Rows<Team> rows(at.set_indptr, at.set_indices, at.set_values, source, n);
+    const SourceGraph<Team> found(at, graph);
+    const int source = found.first, edge = at.edges[pointers + b];
+    const Rows<Team> rows = found.rows(at, n);
     rows.ask(n);
     prefetch<Team>(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
     prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);

@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
   __shared__ WideUpdate<WideJob>::Tile tile;
   const int block = blockIdx.x, n_stages = params.common.n_stages;
   if (block < n_stages) {
-    stage_batch<StagersOfBlock>(*params.stage, block, n_stages, wait_for_previous);
+    stage_batch<StagersOfBlock>(*params.stage, params.stage->progress, block, n_stages, wait_for_previous);
   } else {
     const WideUpdate<WideJob> update = {params.common};
     const WideChunk chunk = update.chunk(block - n_stages);

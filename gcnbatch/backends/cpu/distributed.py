@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.ops import Float, add_to, update_running
 from gcnbatch.backends.ops import Adjacency, Ops, PartialOps
-from gcnbatch.data.graph_part import HaloAdjacency
+from gcnbatch.data.graph_part import Halo, HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
 
 Totals = NDArray[np.float64] | None
@@ -46,21 +46,16 @@ class DistributedOps:
 
     def spmm(self, adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
-        if not isinstance(adjacency, HaloAdjacency):
-            return self._local.spmm(adjacency, h)
-        halo = self._ranks.exchange([h[rows] for rows in adjacency.sent], adjacency.received)
-        return self._local.spmm(adjacency, np.concatenate([h, *halo]))
+        whole = self._with_halo(h, adjacency.of_forward) if isinstance(adjacency, HaloAdjacency) else h
+        return self._local.spmm(adjacency, whole)
 
     def spmm_backward(self, adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
-        """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
-        dh = self._local.spmm_backward(adjacency, dy)
-        if not isinstance(adjacency, HaloAdjacency):
-            return dh
-        own, *halo = np.split(dh, len(dy) + np.cumsum([0, *adjacency.received[:-1]]))
-        asked = [len(rows) for rows in adjacency.sent]
-        for rows, share in zip(adjacency.sent, self._ranks.exchange(halo, asked), strict=True):
-            own[rows] += share  # no row twice
-        return own
+        """Gradient of `spmm` by this rank's rows, as `spmm` with its rows of the transpose."""
+        whole = self._with_halo(dy, adjacency.of_transpose) if isinstance(adjacency, HaloAdjacency) else dy
+        return self._local.spmm_backward(adjacency, whole)
+
+    def _with_halo(self, h: Float, halo: Halo) -> Float:
+        return np.concatenate([h, *self._ranks.exchange([h[rows] for rows in halo.sent], halo.received)])
 
     def batch_norm(
         self,

@@ -101,23 +101,32 @@ def plan_epoch(batches: Sequence[Int64], sizes: Mapping[str, Int64]) -> EpochPla
     """
     batch_ptr = np.cumsum([0, *map(len, batches)], dtype=np.int64)
     graphs = batches[0] if len(batches) == 1 else np.concatenate([np.zeros(0, np.int64), *batches])
-    pointers = {}
+    pointers, within = {}, places_within(batch_ptr) if len(batches) > 1 else None
     for name, of_graphs in sizes.items():
-        found = batch_pointers(of_graphs.take(graphs), batch_ptr)
+        found = batch_pointers(of_graphs.take(graphs), batch_ptr, within)
         check_reach(int(found[-1] if len(batches) == 1 else np.max(found, initial=0)), name)
         pointers[name] = found.astype(np.int32)
     return EpochPlan(graphs.astype(np.int32), batch_ptr, pointers)
 
 
-def batch_pointers(lengths: Int64, batch_ptr: Int64) -> Int64:
-    """Return each batch's exclusive prefix sums of `lengths`, followed by its total: n + T values for n batches."""
+def places_within(batch_ptr: Int64) -> tuple[Int64, Int64]:
+    """Return, for each place of `batch_pointers`, its place among all prefix sums and that of its batch's first."""
+    n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1
+    batch = np.repeat(np.arange(n_batches), sizes)
+    return np.arange(len(batch)) - batch, batch_ptr[batch]
+
+
+def batch_pointers(lengths: Int64, batch_ptr: Int64, within: tuple[Int64, Int64] | None = None) -> Int64:
+    """Return each batch's exclusive prefix sums of `lengths`, followed by its total: n + T values for n batches.
+
+    `within`: the result of `places_within`, if it is known.
+    """
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1
-    if n_batches == 1:
+    if len(batch_ptr) == 2:
         return ends
-    place = np.arange(len(lengths) + n_batches) - np.repeat(np.arange(n_batches), sizes)
-    return ends[place] - np.repeat(ends[batch_ptr[:-1]], sizes)
+    place, first = within or places_within(batch_ptr)
+    return ends[place] - ends[first]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +82,10 @@ class PlannedEpoch:
         The form that trains the epoch.
     needed : Capacity
         The capacity that its largest batch needs.
+    steps, graphs : int
+        Those of the members with the most.
+    rows : int
+        Nodes of the largest batch.
     weights : list of float32, (steps,)
         Weights of the labels of each member's batches.
     """
@@ -91,22 +94,10 @@ class PlannedEpoch:
     plans: Sequence[EpochPlan | None]
     form: Form
     needed: Capacity
+    steps: int
+    graphs: int
+    rows: int
     weights: Sequence[NDArray[np.float32]]
-
-    @property
-    def steps(self) -> int:
-        """Steps of the longest member."""
-        return max(plan.n_batches for plan in self.plans if plan)
-
-    @cached_property
-    def rows(self) -> int:
-        """Nodes of the largest batch."""
-        return max(int(plan.pointers["nodes"].max(initial=0)) for plan in self.plans if plan)
-
-    @property
-    def graphs(self) -> int:
-        """Graphs of the member with the most, of all ranks."""
-        return max(plan.room for plan in self.plans if plan)
 
     def pack(self, at: Workspace) -> NDArray[np.int32]:
         """Return the upload to a workspace, (members, …), without what `begin_epoch` fills in."""
@@ -206,13 +197,23 @@ class FusedEngine:
 
     def expect(self, batches: Batches) -> None:
         """Plan and pack the next epoch; the device may still run the current one."""
-        (form, plans), graphs = self._plan(batches), max(len(b) for one in batches if one is not None for b in one)
+        form, plans = self._plan(batches)
         weights = [
             labels.weights(own) if own is not None else np.zeros(0, np.float32)
             for labels, own in zip(self._cohort.labels, batches, strict=True)
         ]
-        needed = form.capacity([plan for plan in plans if plan], graphs)
-        self._planned, self._upload = PlannedEpoch(batches, plans, form, needed, weights), None
+        running = [plan for plan in plans if plan]
+        self._planned = PlannedEpoch(
+            batches,
+            plans,
+            form,
+            needed=form.capacity(running, max(len(batch) for own in batches if own is not None for batch in own)),
+            steps=max(plan.n_batches for plan in running),
+            graphs=max(plan.room for plan in running),
+            rows=max(int(plan.pointers["nodes"].max(initial=0)) for plan in running),
+            weights=weights,
+        )
+        self._upload = None
         held = self._training.get(form)
         if held and held.can_run(self._planned):
             packed = self._planned.pack(held.at)

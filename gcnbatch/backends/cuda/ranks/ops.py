@@ -13,16 +13,18 @@ from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo
-from gcnbatch.backends.cuda.runtime.launch import elementwise
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows
+from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
+from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.large import MOST_COLUMNS, CompressedRows, compress, is_compressed
 from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
 
 
-class DeviceCommunicator(Communicator, Protocol):
+class DeviceCommunicator(Communicator, Door, Protocol):
     """What the operations need of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`."""
 
     def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
@@ -47,36 +49,28 @@ class DeviceDistributedOps:
 
     def __init__(self, local: BatchedOps, ranks: DeviceCommunicator, sync_batch_norm: bool) -> None:
         self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
+        self._rooms = Rooms(local.device)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
     # -------------------------------------------------------------------------------------------- one large graph
 
-    def spmm(self, adjacency: Any, h: DeviceArray, zeros: float = 0.0) -> DeviceArray:
+    def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> DeviceArray:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
-        (n, width), device, halo = h.shape, self._device, adjacency.exchanged
-        both, packed = device.empty((n + halo.n_received, width)), self._local.take(h, halo.rows)
-        self._ranks.exchange(halo.sent_parts(packed), halo.received, both.view(n * width, (halo.n_received, width)))
-        device.copy(h, both.view(0, h.shape))
-        return self._local.spmm(adjacency, both, zeros)
+        y = self._device.empty((h.shape[0], h.shape[1] // adjacency.n_channels))
+        self._multiply(y, h, adjacency.of_forward, zeros)
+        return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
-        """Gradient of `spmm` by this rank's rows: its own share, then those of the others in their order."""
+        """Gradient of `spmm` by this rank's rows, as `spmm` with its rows of the transpose."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm_backward(adjacency, dy, zeros)
-        halo, dh = adjacency.exchanged, self._local.spmm_backward(adjacency.wide, dy, zeros)
-        n, width = dy.shape[0], dh.shape[1]
-        own = dh.view(0, (n, width))
-        parts = halo.received_parts(dh.view(n * width, (halo.n_received, width)))
-        shares = self._ranks.exchange(parts, halo.sent)
-        for rows, share in zip(halo.sent_rows(), shares, strict=True):
-            if count := rows.size:
-                about = {"x": own, "share": share, "rows": rows, "n_rows": count, "P": width}
-                self._device.launch("halo_add", row_tiles(count, width), **about)
-        return own
+        dh = self._device.empty((dy.shape[0], adjacency.n_channels * dy.shape[1]))
+        self._multiply(dh, dy, adjacency.of_transpose, zeros)
+        return dh
 
     def relu_dropout(
         self,
@@ -85,9 +79,59 @@ class DeviceDistributedOps:
         key: DropoutKey,
         out: DeviceArray | None = None,
         reader: Reader | None = None,
-    ) -> tuple[DeviceArray, Kept]:
-        """As of `local`, but dense: other ranks read these rows, too."""
-        return self._local.relu_dropout(x, rate, key, out)
+    ) -> tuple[Any, Kept]:
+        """As of `local`; compressed where a product exchanges compressed rows."""
+        graphs = None if reader is None else reader.adjacency
+        is_dense = isinstance(graphs, DeviceHalo) and graphs.of_forward.halo is None
+        return self._local.relu_dropout(x, rate, key, out, None if is_dense else reader)
+
+    def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
+        """Launch the product of a rank's rows; columns of own nodes are multiplied while the halo is on its way."""
+        if rows.halo is None:
+            self._multiply_behind_exchange(out, h, rows, zeros)
+            return
+        large, width = rows.own.large, h.shape[1]
+        is_dense = isinstance(h, DeviceArray)
+        if is_dense and large and large.scales and width <= MOST_COLUMNS and is_compressed(width, zeros, large.scales):
+            h = compress(self._device, h, large.scales, (len(h), width))
+        start = self._start if isinstance(h, DeviceArray) else self._start_packed
+        exchange = start(h, rows)
+        self._local.sparse_product(out, h, rows.own, rows.blocks, zeros)
+        halo = exchange()
+        if rows.exchanged.n_received:
+            stride = halo.shape[1] // rows.columns_per_node
+            self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, True, stride)
+
+    def _start(self, h: DeviceArray, rows: HaloRows) -> Callable[[], DeviceArray]:
+        """Start the exchange of dense rows; return a function that waits for it and returns the halo's.
+
+        The sender scales them and, in a matrix of one channel, pads them to whole vectors, as the product reads them.
+        """
+        (_, width), device, exchanged, large = h.shape, self._device, rows.exchanged, rows.own.large
+        stride = 4 * ceil_div(width, 4) if rows.columns_per_node == 1 else width
+        packed, halo = (device.empty((n, stride)) for n in (exchanged.rows.size, exchanged.n_received))
+        scale = large.scales.columns if large and large.scales else None
+        about = {"sent": exchanged.rows, "n_sent": len(packed), "P": width, "stride": stride}
+        device.launch("halo_take", row_tiles(len(packed), width), y=packed, x=h, scale=scale, **about)
+        exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
+
+        def arrive() -> DeviceArray:
+            exchange.arrive()
+            return halo
+
+        return arrive
+
+    def _start_packed(self, h: CompressedRows, rows: HaloRows) -> Callable[[], CompressedRows]:
+        """As `_start`, of compressed rows."""
+        return PackedExchange(self._device, self._ranks, self._rooms, h, rows.exchanged).arrive
+
+    def _multiply_behind_exchange(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
+        (n, width), device, exchanged = h.shape, self._device, rows.exchanged
+        both = device.empty((n + exchanged.n_received, width))
+        halo = both.view(n * width, (exchanged.n_received, width))
+        self._ranks.exchange(exchanged.sent_parts(self._local.take(h, exchanged.rows)), exchanged.received, halo)
+        device.copy(h, both.view(0, h.shape))
+        self._local.sparse_product(out, both, rows.own, rows.blocks, zeros)
 
     # -------------------------------------------------------------------------------------------- batch norm
 
@@ -171,7 +215,7 @@ class DeviceDistributedOps:
         own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
         both = self._device.empty((2,))
         self._ranks.all_reduce(own, both)
-        launch = elementwise(max(dlogits.size, 1))
+        launch = elementwise(max(dlogits.size, 1), per_thread=4)
         arrays = {"dlogits": dlogits, "totals": totals, "own": own, "sums": both, "n": dlogits.size}
         self._device.launch("ranks_loss", launch, **arrays)
         return both.view(0, 1), both.view(1, 1), dlogits

@@ -303,12 +303,15 @@ class DeviceContext:
         finally:
             sent.sent(self.event())
 
-    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int) -> NDArray[Any]:
-        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …)."""
+    def fetch_rows(self, array: DeviceArray, pitch: int, rows: int, clears: bool = False) -> NDArray[Any]:
+        """Return host copies of `array` and of the arrays each `pitch` bytes further, (rows, …).
+
+        `clears`: the arrays are 0 afterwards. This is queued before the host waits.
+        """
         nbytes = rows * array.nbytes
         if not nbytes:
             return np.empty((rows, *array.shape), array.dtype)
-        if rows == 1:
+        if rows == 1 and not clears:
             return self.fetch(array)[np.newaxis]
         host = self._pinned_for(nbytes)
         with self.errors():
@@ -318,6 +321,8 @@ class DeviceContext:
             copy_rows.src_pitch, copy_rows.dst_pitch = pitch, array.nbytes
             copy_rows.width_in_bytes, copy_rows.height = array.nbytes, rows
             copy_rows(self.stream)
+            if clears:
+                self.driver.memset_d2d8_async(array.ptr, pitch, 0, array.nbytes, rows, self.stream)
         self.synchronize()
         return host.view(array.dtype).reshape(rows, *array.shape).copy()
 

@@ -44,10 +44,17 @@ class Event:
             return float(self._event.time_since(earlier._event)) * 1e3
 
 
+class Timed(Protocol):
+    """An event with a time, on some stream."""
+
+    def since(self, earlier: Any) -> float:
+        """Return the microseconds from an event on the same stream to this one; wait for both."""
+
+
 class Observation(NamedTuple):
     """One launch, with events right before and after it."""
 
     entry: str
     launch: Launch
-    start: Event
-    stop: Event
+    start: Timed
+    stop: Timed

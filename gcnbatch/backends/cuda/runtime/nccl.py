@@ -1,7 +1,8 @@
 """NCCL through nccl4py: the door for device arrays between ranks, on PyCUDA's context and the device's stream.
 
 Nothing here runs before several ranks share a model on GPUs. nccl4py's plain bindings take addresses, so no array
-library is needed. Calls are queued on the stream and return at once, like kernel launches.
+library is needed. Calls are queued on the stream and return at once, like kernel launches. `exchange_beside` has a
+stream of its own.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gcnbatch.backends.cuda.runtime.events import Observation
+from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.side_stream import SideStream
 from gcnbatch.errors import BackendUnavailable, MachineError
 from gcnbatch.ranks.communicator import Communicator
 
@@ -52,6 +58,31 @@ def version(calls: Any) -> str:
     return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
+class Arriving:
+    """An exchange on the side stream; it keeps its arrays until they may be reused."""
+
+    def __init__(self, side: SideStream, arrays: object) -> None:
+        self._side, self._arrays = side, arrays
+
+    def arrive(self) -> None:
+        """Let kernels launched from now on wait for the exchange; once."""
+        self._side.precede()
+        del self._arrays
+
+
+class Gathering:
+    """An all-gather on the side stream whose result the host reads."""
+
+    def __init__(self, side: SideStream, arrays: object, pinned: NDArray[Any]) -> None:
+        self._side, self._arrays, self._pinned = side, arrays, pinned
+
+    def read(self) -> NDArray[Any]:
+        """Wait for it, not for kernels on the device's stream; return the arrays of all ranks, (size, …), once."""
+        self._side.synchronize()
+        del self._arrays
+        return self._pinned.copy()
+
+
 class NcclCommunicator:
     """`gcnbatch.ranks.communicator.Communicator` of arrays on this rank's device; all ranks create it together.
 
@@ -86,6 +117,7 @@ class NcclCommunicator:
             self._comm = calls.comm_init_rank(self.size, unique, self.rank)
             atexit.register(self._abort)
         self._sum, self._stream = int(calls.RedOp.Sum), int(device.stream.handle)
+        self._gathered = np.empty(0, np.uint8)  # pinned; `gather_beside`
         self._of = {np.dtype(name): int(getattr(calls.DataType, of)) for name, of in _TYPES.items()}
 
     def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
@@ -116,21 +148,61 @@ class NcclCommunicator:
 
         `rows` of this rank itself are not counted in `out`.
         """
-        like, others = parts[0], [rank for rank in range(self.size) if rank != self.rank]
         if out is None:
-            out = self._device.empty((sum(rows[rank] for rank in others), *like.shape[1:]), like.dtype)
-        received, start, width = [parts[self.rank]] * self.size, 0, prod(like.shape[1:])
-        for rank in others:
-            received[rank] = out.view(start, (rows[rank], *like.shape[1:]))
-            start += rows[rank] * width
-        about = (self._of[like.dtype],)
-        with self._group():
-            for rank in others:
-                if parts[rank].size:
-                    self._calls.send(parts[rank].ptr, parts[rank].size, *about, rank, self._comm, self._stream)
-                if received[rank].size:
-                    self._calls.recv(received[rank].ptr, received[rank].size, *about, rank, self._comm, self._stream)
+            of_others = sum(rows) - rows[self.rank]
+            out = self._device.empty((of_others, *parts[0].shape[1:]), parts[0].dtype)
+        received = self._places(parts, rows, out)
+        self._send_and_receive(parts, received, self._stream)
         return received
+
+    def exchange_beside(
+        self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray, follows: bool = True
+    ) -> Arriving:
+        """Start `exchange` beside the device's stream; kernels launched before `Arriving.arrive` do not wait for it.
+
+        Without `follows`, it waits only for what the call before it on the side stream waited for.
+        """
+        side, observer = self._side, self._device.observer
+        if follows:
+            side.follow()
+        begun = side.mark() if observer is not None else None
+        self._send_and_receive(parts, self._places(parts, rows, out), side.handle)
+        if observer is not None and begun is not None:
+            observer.append(Observation("exchange", Launch((1, 1, 1), (1, 1, 1)), begun, side.mark()))
+        return Arriving(side, (parts, out))
+
+    def gather_beside(self, array: DeviceArray) -> Gathering:
+        """Start an all-gather beside the device's stream, for the host."""
+        found, side = self._device.empty((self.size, *array.shape), array.dtype), self._side
+        if self._gathered.nbytes < found.nbytes:
+            self._gathered = self._device.pinned(found.nbytes, np.uint8)
+        side.follow()
+        with self._errors():
+            self._calls.all_gather(array.ptr, found.ptr, array.size, self._of[array.dtype], self._comm, side.handle)
+        side.download(found, self._gathered)
+        return Gathering(side, (array, found), self._gathered[: found.nbytes].view(found.dtype).reshape(found.shape))
+
+    @cached_property
+    def _side(self) -> SideStream:
+        return SideStream(self._device)
+
+    def _places(self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray) -> list[DeviceArray]:
+        """Return where what each rank sends is received; what this rank sends itself stays where it is."""
+        received, start, width = list(parts), 0, prod(out.shape[1:])
+        for rank in range(self.size):
+            if rank != self.rank:
+                received[rank] = out.view(start, (rows[rank], *out.shape[1:]))
+                start += rows[rank] * width
+        return received
+
+    def _send_and_receive(self, parts: Sequence[DeviceArray], received: Sequence[DeviceArray], stream: int) -> None:
+        kind = self._of[parts[0].dtype]
+        with self._group():
+            for rank in range(self.size):
+                if rank != self.rank and parts[rank].size:
+                    self._calls.send(parts[rank].ptr, parts[rank].size, kind, rank, self._comm, stream)
+                if rank != self.rank and received[rank].size:
+                    self._calls.recv(received[rank].ptr, received[rank].size, kind, rank, self._comm, stream)
 
     @contextmanager
     def _group(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ THREADS: int = declared("spmm/large.cu").constant("LARGE_THREADS")
 COMPRESSED_THREADS: int = declared("spmm/compressed.cu").constant("COMPRESSED_THREADS")
 CAPACITY: int = declared("spmm/compressed.cu").constant("CAPACITY")  # elements of a row that one copy fetches
 CHUNK: int = declared("spmm/compressed.cu").constant("CHUNK")  # bytes of that copy
-ROW_BYTES: int = declared("spmm/compressed.cu").constant("ROW_BYTES")
+ROW_BYTES: int = declared("spmm/compressed.cuh").constant("ROW_BYTES")
 THREADS_PER_MULTIPROCESSOR, ROUNDS = 2048, 4
 MOST_COLUMNS = 128  # of one product; wider operands are multiplied in several products
 NARROWEST_SLICE = 16  # columns: 64 bytes of a row
@@ -47,15 +47,18 @@ class CompressedRows(NamedTuple):
 
     Parameters
     ----------
-    rows : uint8, (n_rows, ROW_BYTES)
+    rows : uint8, (n_rows, ROW_BYTES), or packed rows and `CHUNK` bytes behind them
     unfit : int32, (1,)
         Number of sampled rows that are too long for a narrow copy.
     shape : (n_rows, width)
+    places : int32, (n_rows,), or None
+        Of packed rows: the first sector of each. `unfit` may be that of other rows; it changes the speed alone.
     """
 
     rows: DeviceArray
     unfit: DeviceArray
     shape: tuple[int, int]
+    places: DeviceArray | None = None
 
 
 class LargeGeometry(NamedTuple):
@@ -183,9 +186,10 @@ def mark(device: Device, matrix: DeviceCsr, uses: NDArray[Any]) -> DeviceCsr:
 
 
 def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0) -> None:
-    """Launch ``out = A dense`` for a matrix in pieces; an unweighted matrix has scales instead of values.
+    """Launch ``out = A dense``, or ``out += A dense``, for a matrix in pieces.
 
-    `zeros` is the expected share of zeros in the dense operand. It changes the speed, and results by rounding.
+    An unweighted matrix has scales instead of values. `zeros` is the expected share of zeros in the dense operand. It
+    changes the speed, and results by rounding.
     """
     for start in range(0, product.width, MOST_COLUMNS):
         part = product._replace(
@@ -194,7 +198,9 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
             width=min(product.width - start, MOST_COLUMNS),
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
-            multiply_compressed(device, part, _compress(device, part, large.scales), large)
+            place = part.dense_first, part.dense_stride
+            compressed = compress(device, part.dense, large.scales, (part.matrix.n_cols, part.width), *place)
+            multiply_compressed(device, part, compressed, large)
         else:
             _multiply(device, part, *large)
 
@@ -205,7 +211,8 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
     shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
     dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
     slice_step = shape.slice_width
-    if scales or width % 4 or stride % 4 or dense_first % 4 or dense.ptr % 16:
+    has_scales = scales is not None and scales.columns is not None
+    if has_scales or 4 * ceil_div(width, 4) > stride or stride % 4 or dense_first % 4 or dense.ptr % 16:
         sliced = device.empty((shape.n_slices * matrix.n_cols, shape.slice_width))
         device.launch(
             "spmm_large_slices",
@@ -234,8 +241,8 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         "group_bits": shape.group_bits,
     }
     kernel = "spmm_large_marked" if marked else f"spmm_large_{'un' if scales else ''}weighted"
-    device.launch(kernel, shape.product, **arguments)
-    _reduce(device, pieces, results)
+    device.launch(_entry(kernel, product), shape.product, **arguments)
+    _reduce(device, product, pieces, results)
 
 
 def compress_relu_dropout(
@@ -263,18 +270,21 @@ def compress_relu_dropout(
     return found
 
 
-def _compress(device: Device, product: Product, scales: Scales) -> CompressedRows:
-    n_rows, width = product.matrix.n_cols, product.width
-    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), (n_rows, width))
+def compress(
+    device: Device, x: DeviceArray, scales: Scales, shape: tuple[int, int], first: int = 0, stride: int | None = None
+) -> CompressedRows:
+    """Compress X of this shape as the operand of a matrix; its rows begin `stride` elements apart, from `first` on."""
+    n_rows, width = shape
+    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), shape)
     device.launch(
         "spmm_compress",
         Launch((ceil_div(n_rows, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
         rows=found.rows,
         unfit=found.unfit,
-        x=product.dense,
+        x=x,
         column_scale=scales.columns,
-        x_first=product.dense_first,
-        x_stride=product.dense_stride,
+        x_first=first,
+        x_stride=width if stride is None else stride,
         n_rows=n_rows,
         width=width,
     )
@@ -282,7 +292,7 @@ def _compress(device: Device, product: Product, scales: Scales) -> CompressedRow
 
 
 def multiply_compressed(device: Device, product: Product, dense: CompressedRows, large: Large) -> None:
-    """Launch ``out = A dense`` for an unweighted matrix; `product.dense` is not read."""
+    """Launch ``out = A dense``, or ``out += A dense``, for an unweighted matrix; `product.dense` is not read."""
     pieces = large.pieces
     results = _results(device, product, pieces, large.scales, MOST_COLUMNS)
     launch = Launch((ceil_div(pieces.target.size, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1))
@@ -292,9 +302,16 @@ def multiply_compressed(device: Device, product: Product, dense: CompressedRows,
         "rows": dense.rows,
         "unfit": dense.unfit,
         "n_operand_rows": dense.shape[0],
+        "places": dense.places,
     }
-    device.launch("spmm_compressed", launch, **arguments)
-    _reduce(device, pieces, results)
+    kernel = "spmm_compressed" if dense.places is None else "spmm_compressed_packed"
+    device.launch(_entry(kernel, product), launch, **arguments)
+    _reduce(device, product, pieces, results)
+
+
+def _entry(kernel: str, product: Product) -> str:
+    """Return the form of a kernel that overwrites the result, or adds to it."""
+    return f"{kernel}_add" if product.accumulate else kernel
 
 
 def _pieces(product: Product, pieces: Pieces) -> dict[str, Any]:
@@ -325,7 +342,7 @@ def _results(
     }
 
 
-def _reduce(device: Device, pieces: Pieces, results: dict[str, Any]) -> None:
+def _reduce(device: Device, product: Product, pieces: Pieces, results: dict[str, Any]) -> None:
     """Reduce the partial sums of rows of several pieces."""
     if not (n_split := pieces.split_row.size):
         return
@@ -337,4 +354,4 @@ def _reduce(device: Device, pieces: Pieces, results: dict[str, Any]) -> None:
         "n_split": n_split,
         "lane_bits": lane_bits,
     }
-    device.launch("spmm_reduce_pieces", launch, **reduction)
+    device.launch(_entry("spmm_reduce_pieces", product), launch, **reduction)

@@ -40,7 +40,8 @@ class SparseOps:
     def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> DeviceArray:
         width = h.shape[1] // adjacency.n_channels
         y = self.device.empty((adjacency.layout.n_nodes, width))
-        self._product(y, h, adjacency.forward, adjacency, 1, width, zeros)
+        blocks = Blocks(adjacency.node_ptr, adjacency.layout, 1)
+        self.sparse_product(y, h, adjacency.forward, blocks, zeros)
         return y
 
     def large_of(self, adjacency: Any) -> Large | None:
@@ -53,7 +54,8 @@ class SparseOps:
     def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         width = dy.shape[1]
         dh = self.device.empty((adjacency.layout.n_nodes, adjacency.n_channels * width))
-        self._product(dh, dy, adjacency.transpose, adjacency, adjacency.n_channels, width, zeros)
+        blocks = Blocks(adjacency.node_ptr, adjacency.layout, adjacency.n_channels)
+        self.sparse_product(dh, dy, adjacency.transpose, blocks, zeros)
         return dh
 
     def sddmm(self, a: DeviceArray, b: DeviceArray, rows: DeviceArray, columns: DeviceArray) -> DeviceArray:
@@ -100,18 +102,23 @@ class SparseOps:
         )
         return dw
 
-    def _product(
+    def sparse_product(
         self,
         out: DeviceArray,
         dense: DeviceArray | CompressedRows,
         matrix: Csr,
-        found: DeviceAdjacency,
-        per_node: int,
-        width: int,
-        zeros: float,
+        blocks: Blocks,
+        zeros: float = 0.0,
+        accumulate: bool = False,
+        stride: int | None = None,
     ) -> None:
+        """Launch ``out = A dense``. Of a matrix in pieces, `accumulate`: ``out += A dense``.
+
+        Rows of its operand may be further than their width apart: by `stride` elements.
+        """
         n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
-        place = (0, 0, width, width, 0, 0, n_entries, n_rows, width, 0)
+        width = out.shape[1] // blocks.rows_per_node
+        place = (0, 0, width, stride or width, 0, 0, n_entries, n_rows, width, int(accumulate))
         large = self._large(matrix)
         if isinstance(dense, CompressedRows):
             assert large is not None, "rows are compressed for its product"
@@ -121,7 +128,7 @@ class SparseOps:
         if large is not None:
             spmm_large.multiply(self.device, product, large, zeros)
             return
-        blocks = Blocks(found.node_ptr, found.layout, per_node)
+        assert not accumulate, "a matrix in pieces"
         self._kernel.batched(self.device, product, blocks)
 
     def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, product: Product) -> None:

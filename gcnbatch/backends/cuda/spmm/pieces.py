@@ -48,14 +48,17 @@ class Pieces(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """Row and column scales of a matrix whose stored values are all 1: float32, (n_rows,) and (n_cols,)."""
+    """Row and column scales of a matrix whose stored values are all 1: float32, (n_rows,) and (n_cols,).
+
+    `columns` is None if the rows of the dense operand are scaled already.
+    """
 
     rows: Any
     columns: Any
 
     def map(self, move: Move) -> Scales:
         """Return these scales with every array moved."""
-        return Scales(*map(move, self))
+        return Scales(move(self.rows), None if self.columns is None else move(self.columns))
 
 
 class Large(NamedTuple):

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.operations import BatchedOps
+from gcnbatch.backends.cuda.ranks import halo
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.large import CompressedRows
 from gcnbatch.backends.ops import Reader
+from gcnbatch.data import synthetic
 from gcnbatch.data.graph_part import read_part
+from gcnbatch.data.sparse import Csr
 from gcnbatch.data.store import Dataset
 from tests.backends.cuda.ops.recorder import Recorder, of
-from tests.backends.cuda.spmm.test_compressed import MANY, N_COLUMNS, square
+from tests.backends.cuda.spmm.test_compressed import MANY
 from tests.ops.test_dropout import KEY
 from tests.ranks.test_large_graph import write_one_graph
 from tests.ranks.threads import on_ranks
 
 
 class Machine(Recorder):
-    """A recording device that also records copies."""
+    """A recording device with L2 that also records copies."""
+
+    l2_bytes = 60 << 20
 
     def copy(self, source: DeviceArray, out: DeviceArray) -> None:
         assert source.nbytes == out.nbytes
         self.launched.append(("copy", None, {"source": source, "out": out}))  # type: ignore[arg-type]
+
+    def zeros(self, shape: Any, dtype: Any) -> DeviceArray:
+        return self.empty((shape,), dtype)
 
     def upload(self, host: Any) -> DeviceArray:
         return self.empty(host.shape, host.dtype)
@@ -38,8 +49,9 @@ class Exchanges:
 
     rank, size = 0, 2
 
-    def __init__(self, device: Machine) -> None:
+    def __init__(self, device: Machine, packed: tuple[int, int] = (0, 0)) -> None:
         self._device = device
+        self._sectors, self._received = packed  # of each compressed row; rows from rank 1
 
     def _called(self, name: str, **about: Any) -> None:
         self._device.launched.append((name, None, about))  # type: ignore[arg-type]
@@ -51,6 +63,19 @@ class Exchanges:
         self._called("all_gather", array=array)
         return self._device.empty((2, *array.shape), array.dtype)
 
+    def exchange_beside(
+        self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray, follows: bool = True
+    ) -> Arriving:
+        self._called("exchange beside", parts=parts, rows=list(rows), out=out, follows=follows)
+        return Arriving(self._called)
+
+    def gather_beside(self, array: DeviceArray) -> Arriving:
+        (ends,) = (about for name, _, about in self._device.launched[-1:] if name == "halo_ends")
+        sent = self._device.launched[-2][2]["n_sent"]
+        assert ends["ends"] is array
+        self._called("gather beside", array=array)
+        return Arriving(self._called, self._sectors * np.array([[0, 0, sent], [0, self._received, self._received]]))
+
     def exchange(
         self, parts: Sequence[DeviceArray], rows: Sequence[int], out: DeviceArray | None = None
     ) -> list[DeviceArray]:
@@ -58,13 +83,27 @@ class Exchanges:
         return [self._device.empty((count, *parts[0].shape[1:])) for count in rows]
 
 
+class Arriving:
+    """An exchange whose arrival is recorded."""
+
+    def __init__(self, called: Any, found: Any = None) -> None:
+        self._called, self._found = called, found
+
+    def arrive(self) -> None:
+        self._called("arrive")
+
+    def read(self) -> Any:
+        return self._found
+
+
 @pytest.fixture
 def device() -> Machine:
     return Machine()
 
 
-def ops_on(device: Machine, sync: bool = True) -> DeviceDistributedOps:
-    return DeviceDistributedOps(BatchedOps(device, "fp32", "csr"), Exchanges(device), sync)  # type: ignore[arg-type]
+def ops_on(device: Machine, sync: bool = True, packed: tuple[int, int] = (0, 0)) -> DeviceDistributedOps:
+    local: Any = BatchedOps(device, "fp32", "csr")  # type: ignore[arg-type]
+    return DeviceDistributedOps(local, Exchanges(device, packed), sync)
 
 
 def test_batch_norm_exchanges_moments_forward_and_both_sums_back(device: Machine) -> None:
@@ -127,38 +166,143 @@ def test_a_loss_adds_both_numbers_of_the_ranks_at_once(device: Machine, loss: st
     assert (total.ptr, weight.ptr) == (both.ptr, both.ptr + 4)
 
 
-def test_activations_that_other_ranks_read_are_dense(device: Machine) -> None:
-    (x,), reader = of(device, (N_COLUMNS, 128)), Reader(square(np.random.default_rng(0)), MANY)
-    h, _ = ops_on(device).relu_dropout(x, 0.5, KEY, out=x, reader=reader)
-    assert (h, device.entries) == (x, ["relu_dropout_forward"])
-
-
-def test_a_product_sends_rows_receives_its_halo_and_adds_what_others_computed(device: Machine, tmp_path) -> None:
-    path = write_one_graph(tmp_path / "set.h5", n_channels=2)
+def halo_batch(device: Machine, path: Path) -> tuple[Any, Any]:
+    """Return rank 0's part of a graph on two ranks, and its batch."""
     with Dataset(path) as dataset:
-        parts = on_ranks(2, lambda door: read_part(dataset, True, door))
-    part, targets = parts[0], np.zeros((60, 1), np.int32)
-    batch = GraphPartBatch(device, part, targets, 0, "csr").batch(0)  # type: ignore[arg-type]
-    n, sent, received = batch.layout.n_nodes, len(part.adjacency.sent[1]), part.adjacency.received[1]
+        part = on_ranks(2, lambda door: read_part(dataset, True, door))[0]
+    targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
+    return part, GraphPartBatch(device, part, targets, 0, "csr").batch(0)  # type: ignore[arg-type]
+
+
+def reddit(path: Path) -> Path:
+    """Write an unweighted graph, whose adjacency has scales."""
+    synthetic.write("reddit", path, scale=0.002)
+    return path
+
+
+@pytest.fixture
+def long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks multiply any matrix in two parts."""
+    monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(halo, "DENSE_ROWS", 1)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_product_sends_rows_and_receives_its_halo(device: Machine, tmp_path: Path, backward: bool) -> None:
+    part, batch = halo_batch(device, write_one_graph(tmp_path / "set.h5", n_channels=2))
+    found = part.adjacency.of_transpose if backward else part.adjacency.of_forward
+    n, sent, received = batch.layout.n_nodes, len(found.sent[1]), found.received[1]
     assert min(sent, received) > 0
     assert batch.targets.shape == (n, 1)
-    ops, (h,) = ops_on(device), of(device, (n, 2 * 8))
-    y = ops.spmm(batch.adjacency, h)
-    assert y.shape == (n, 8)
+    ops, P = ops_on(device), 8 if backward else 16
+    (h,) = of(device, (n, P))
+    y = (ops.spmm_backward if backward else ops.spmm)(batch.adjacency, h)
+    assert y.shape == (n, 16 if backward else 8)
     assert device.entries[:3] == ["take_rows", "exchange", "copy"]
     packed, exchanged, copied, product = (about for _, _, about in device.launched)
-    assert (packed["M"], packed["P"], packed["rows"].size) == (sent, 16, sent)
+    assert (packed["M"], packed["P"], packed["rows"].size) == (sent, P, sent)
     assert exchanged["rows"] == [0, received]
-    assert [part.shape for part in exchanged["parts"]] == [(0, 16), (sent, 16)]
+    assert [part.shape for part in exchanged["parts"]] == [(0, P), (sent, P)]
     assert exchanged["parts"][1].ptr == packed["y"].ptr
-    assert exchanged["out"].ptr == copied["out"].ptr + 4 * n * 16 == product["dense"].ptr + 4 * n * 16
-    assert product["n_rows"] == n
+    assert exchanged["out"].ptr == copied["out"].ptr + 4 * n * P == product["dense"].ptr + 4 * n * P
+    assert product["n_rows"] == (2 * n if backward else n)
+
+
+@pytest.mark.usefixtures("long_rows")
+def test_long_rows_are_multiplied_in_two_parts_while_the_halo_is_on_its_way(device: Machine, tmp_path: Path) -> None:
+    part, batch = halo_batch(device, write_one_graph(tmp_path / "set.h5", n_channels=2, weights=True))
+    found, n = part.adjacency.of_forward, batch.layout.n_nodes
+    (h,) = of(device, (n, 2 * 8))
     device.launched.clear()
-    dh = ops.spmm_backward(batch.adjacency, y)
-    assert dh.shape == (n, 16)
-    product, exchanged, added = (about for _, _, about in device.launched)
-    assert product["n_rows"] == 2 * (n + received)
-    assert exchanged["rows"] == [0, sent]
-    assert exchanged["parts"][1].ptr == product["out"].ptr + 4 * n * 16
-    assert (added["x"].ptr, added["n_rows"], added["P"]) == (product["out"].ptr, sent, 16)
-    assert device.entries[-1] == "halo_add"
+    y = ops_on(device).spmm(batch.adjacency, h)
+    names = ["halo_take", "exchange beside", "spmm_large_weighted", "arrive", "spmm_large_weighted_add"]
+    assert device.entries == names
+    _, exchanged, own, _, others = (about for _, _, about in device.launched)
+    assert (own["results"]["out"], others["results"]["out"]) == (y, y)
+    assert (own["dense"], others["dense"]) == (h, exchanged["out"])
+    assert exchanged["out"].shape == (found.received[1], 16)
+    rows = batch.adjacency.of_forward
+    assert (rows.own.n_cols, rows.halo.n_cols) == (2 * n, 2 * len(found.nodes))
+    assert rows.own.indices.size + rows.halo.indices.size == len(part.adjacency.forward.indices)
+
+
+@pytest.mark.usefixtures("long_rows")
+def test_rows_with_many_zeros_are_packed_and_received_while_own_columns_are_multiplied(
+    device: Machine, tmp_path: Path
+) -> None:
+    part, batch = halo_batch(device, reddit(tmp_path / "set.h5"))
+    found, n = part.adjacency.of_forward, batch.layout.n_nodes
+    ops = ops_on(device, packed=(5, found.received[1]))
+    (x,) = of(device, (n, 128))
+    device.launched.clear()
+    h, kept = ops.relu_dropout(x, 0.5, KEY, out=x, reader=Reader(batch.adjacency, MANY))
+    assert isinstance(h, CompressedRows)
+    assert kept.bits.size == n * 16
+    y = ops.spmm(batch.adjacency, h, MANY)
+    assert y.shape == (n, 128)
+    exchange = ["gather beside", "spmm_compressed", "exchange beside", "exchange beside", "arrive", "arrive"]
+    packing = ["halo_pack", "halo_ends"]
+    assert device.entries == ["spmm_compress_relu_dropout", *packing, *exchange, "spmm_compressed_packed_add"]
+    by_name = {name: about for name, _, about in device.launched}
+    assert by_name["halo_pack"]["rows"] is h.rows
+    assert by_name["spmm_compressed"]["rows"] is h.rows
+    others = by_name["spmm_compressed_packed_add"]
+    (_, _, rows), (_, _, places) = (one for one in device.launched if one[0] == "exchange beside")
+    assert others["rows"].ptr == rows["out"].ptr
+    assert others["places"].ptr == places["out"].ptr
+    assert (rows["rows"], rows["follows"]) == ([0, 32 * 5 * found.received[1]], False)
+    assert [part.size for part in rows["parts"]] == [0, 32 * 5 * len(found.sent[1])]
+    assert (places["rows"], places["follows"]) == ([0, found.received[1]], False)
+    device.launched.clear()
+    ops.spmm_backward(batch.adjacency, y, MANY)
+    assert device.entries == ["spmm_compress", *packing, *exchange, "spmm_compressed_packed_add"]
+    device.launched.clear()
+    ops.spmm_backward(batch.adjacency, y, 0.5)
+    names = ["halo_take", "exchange beside", "spmm_large_slices", "spmm_large_unweighted", "arrive"]
+    assert device.entries == [*names, "spmm_large_unweighted_add"]  # the sender has scaled the halo
+    taken, exchanged, slices, *_, others = (about for _, _, about in device.launched)
+    assert taken["scale"] is slices["scale"]
+    assert taken["scale"].shape == (n,)
+    assert others["dense"] is exchanged["out"]
+    device.launched.clear()
+    ops.spmm_backward(batch.adjacency, device.empty((n, 47)))
+    taken, exchanged, *_, others = (about for _, _, about in device.launched)
+    assert (taken["P"], taken["stride"], others["dense_stride"]) == (47, 48, 48)
+    assert others["results"]["out_stride"] == 47
+    assert exchanged["out"].shape == (found.received[1], 48)
+
+
+@pytest.mark.usefixtures("long_rows")
+def test_rows_that_do_not_fit_their_room_are_packed_again_and_sent_behind_all_kernels(
+    device: Machine, tmp_path: Path
+) -> None:
+    part, batch = halo_batch(device, reddit(tmp_path / "set.h5"))
+    ops = ops_on(device, packed=(17, part.adjacency.of_forward.received[1]))
+    (x,) = of(device, (batch.layout.n_nodes, 128))
+    h, _ = ops.relu_dropout(x, 0.5, KEY, out=x, reader=Reader(batch.adjacency, MANY))
+    device.launched.clear()
+    ops.spmm(batch.adjacency, h, MANY)
+    first, again = (about for name, _, about in device.launched if name == "halo_pack")
+    assert first["capacity"] < again["capacity"]
+    assert again["packed"].nbytes >= 17 * 32 * again["n_sent"]
+    assert [about["follows"] for name, _, about in device.launched if name == "exchange beside"] == [True, False]
+    device.launched.clear()
+    ops.spmm(batch.adjacency, h, MANY)
+    assert device.entries.count("halo_pack") == 1
+
+
+def test_the_two_parts_of_a_matrix_are_its_columns() -> None:
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((30, 50)) < 0.3, rng.random((30, 50)), 0).astype(np.float32)
+    matrix = sp.csr_array(dense)
+    given = Csr(matrix.indptr, matrix.indices, matrix.data, 50)
+    scales = rng.random(30).astype(np.float32), rng.random(50).astype(np.float32)
+    for n_own in (0, 20, 50):
+        (own, _), (others, _) = halo.split(given, n_own, None)
+        found = [sp.csr_array((part.data, part.indices, part.indptr), (30, part.n_cols)) for part in (own, others)]
+        np.testing.assert_array_equal(np.hstack([part.toarray() for part in found]), dense)
+        (own, first), (others, second) = halo.split(given, n_own, scales)
+        assert own.data.size == others.data.size == 0
+        np.testing.assert_array_equal(first.columns, scales[1][:n_own])
+        assert second.columns is None
+        assert first.rows is second.rows is scales[0]

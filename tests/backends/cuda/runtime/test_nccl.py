@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,10 @@ class HostDevice:
     """A device whose arrays are host memory."""
 
     stream = SimpleNamespace(handle=STREAM)
+    observer = None
+
+    def pinned(self, shape: int, dtype: Any) -> np.ndarray:
+        return np.zeros(shape, dtype)
 
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float32) -> DeviceArray:
         kind = np.dtype(dtype)
@@ -134,6 +139,79 @@ def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(libra
         ("group_end",),
     ]
     assert [part.shape for part in door.exchange(parts, [5, 0, 3])] == [(5, 4), (0, 4), (3, 4)]
+
+
+class Side:
+    """A side stream that logs its order among NCCL's calls."""
+
+    handle = 99
+
+    def __init__(self, library: Library) -> None:
+        self._log = library.calls
+
+    def follow(self) -> None:
+        self._log.append(("follow",))
+
+    def precede(self) -> None:
+        self._log.append(("precede",))
+
+    def download(self, array: DeviceArray, pinned: np.ndarray) -> None:
+        self._log.append(("download", array.ptr))
+        pinned.view(np.int32)[: array.size] = np.arange(array.size)
+
+    def synchronize(self) -> None:
+        self._log.append(("synchronize",))
+
+    def mark(self) -> str:
+        return f"after {len(self._log)} calls"
+
+
+def test_an_exchange_beside_the_stream_follows_it_and_precedes_what_comes_after_its_arrival(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
+    door, device = doors()[1], HostDevice()
+    parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
+    library.calls.clear()
+    exchange = door.exchange_beside(parts, [3, 0], out)
+    beside = [("send", parts[0].ptr, 8, 7, 0, "comm 1", 99), ("recv", out.ptr, 12, 7, 0, "comm 1", 99)]
+    assert library.calls == [("follow",), ("group_start",), *beside, ("group_end",)]
+    exchange.arrive()
+    assert library.calls[-1] == ("precede",)
+    library.calls.clear()
+    door._device.observer = seen = []  # type: ignore[assignment]
+    door.exchange_beside(parts, [3, 0], out)
+    assert [tuple(one)[::2] for one in seen] == [("exchange", "after 1 calls")]
+    assert seen[0].stop == "after 5 calls"
+
+
+def test_the_host_reads_what_ranks_gather_beside_the_stream(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
+    door, device = doors()[1], HostDevice()
+    array = device.empty((3,), np.int32)
+    library.calls.clear()
+    gathering = door.gather_beside(array)
+    (_, sent, received, *about), (_, downloaded) = library.calls[1:3]
+    assert [name for name, *_ in library.calls] == ["follow", "all_gather", "download"]
+    assert (sent, about, downloaded) == (array.ptr, [3, 2, "comm 1", 99], received)
+    assert gathering.read().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert library.calls[-1] == ("synchronize",)
+    library.calls.clear()
+    parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
+    door.exchange_beside(parts, [3, 0], out, follows=False)
+    assert library.calls[0] == ("group_start",)
+
+
+def test_the_arrays_of_an_exchange_live_until_it_has_arrived(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
+    door, device = doors()[1], HostDevice()
+    parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
+    held = [weakref.ref(array.owner) for array in (parts[0], out)]
+    exchange = door.exchange_beside(parts, [3, 0], out)
+    del parts, out
+    assert all(each() is not None for each in held)
+    exchange.arrive()
+    assert all(each() is None for each in held)
 
 
 def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:

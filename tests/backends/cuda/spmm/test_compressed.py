@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,10 @@ def scaled_matrix(rng: np.random.Generator, longest: int = 5_000) -> tuple[Csr, 
     return matrix, values, DeviceCsr(matrix.indptr, matrix.indices, np.zeros(0, np.float32), N_COLUMNS, None, large)
 
 
-def multiply(device: Any, held: Any, x: Any, width: int, zeros: float = MANY) -> Any:
-    """Return the product of a matrix on the device by the first `width` columns of `x`."""
-    out = device.upload(np.full((N_ROWS, width), np.nan, np.float32))
-    about = (0, 0, width, x.shape[1], 0, 0, held.indices.size, N_ROWS, width, 0)
+def multiply(device: Any, held: Any, x: Any, width: int, zeros: float = MANY, before: Any = None) -> Any:
+    """Return the product of a matrix on the device by the first `width` columns of `x`, added to `before`, if given."""
+    out = device.upload(np.full((N_ROWS, width), np.nan, np.float32) if before is None else before)
+    about = (0, 0, width, x.shape[1], 0, 0, held.indices.size, N_ROWS, width, int(before is not None))
     spmm_large.multiply(device, Product(out, x, held, *about), held.large, zeros)
     return out
 
@@ -97,6 +98,30 @@ def test_products_of_compressed_rows_agree_with_the_reference(width: int, share:
     got, again = (device.download(multiply(device, matrix, on_device, width)) for _ in range(2))
     assert np.array_equal(got, again)
     assert_agrees(got, values, x.astype(np.float64), 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", ["scaled", "marked", "weighted"])
+@pytest.mark.parametrize(("width", "zeros"), [(128, MANY), (100, MANY), (128, 0.0), (47, 0.0), (131, 0.0)])
+def test_a_product_is_added_to_what_its_rows_hold(
+    monkeypatch: pytest.MonkeyPatch, form: str, width: int, zeros: float
+) -> None:
+    from gcnbatch.backends.registry import open_backend
+
+    rng = np.random.default_rng(width)
+    device: Any = open_backend("batched").device
+    monkeypatch.setitem(device.__dict__, "l2_bytes", 20 * 512)
+    _, values, held = scaled_matrix(rng)
+    if form == "weighted":
+        held = replace(held, data=values.data.astype(np.float32), large=held.large._replace(scales=None))
+    matrix, x = held.map(device.upload), device.upload(sparse_rows(rng, width, 0.3))
+    if form == "marked":
+        matrix = mark(device, matrix, np.bincount(held.indices, minlength=N_COLUMNS))
+    alone = device.download(multiply(device, matrix, x, width, zeros)).astype(np.float64)
+    before = rng.normal(size=(N_ROWS, width)).astype(np.float32)
+    got = device.download(multiply(device, matrix, x, width, zeros, before))
+    # The product is rounded, or its last scaling is fused with the sum; then the sum is rounded.
+    assert np.all(np.abs(got - (before + alone)) <= 2.0**-24 * (np.abs(alone) * 2 + np.abs(before + alone)) * 1.0001)
 
 
 @pytest.mark.gpu

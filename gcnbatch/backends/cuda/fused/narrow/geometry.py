@@ -17,11 +17,11 @@ WARPS = THREADS // 32
 FORWARD_CHUNK = declared("fused/narrow/forward.cuh").constant("FORWARD_CHUNK")
 MOST_OUTPUTS = declared("fused/narrow/readout.cuh").constant("MOST_OUTPUTS")
 _OF_WARPS = declared("fused/narrow/warps_dw.cuh")  # and of fused/narrow/warps.cuh
-COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, DY_STRIDE = (
-    _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "DY_STRIDE")
+COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, U_STRIDE = (
+    _OF_WARPS.constant(name) for name in ("COLUMNS_OF_WARPS", "TRANSPOSED_STRIDE", "U_STRIDE")
 )
-TILES_IN_BUFFERS, ENTRIES_OF_WARPS, U_STRIDE = (
-    _OF_WARPS.constant(name) for name in ("TILES_IN_BUFFERS", "ENTRIES_OF_WARPS", "U_STRIDE")
+ENTRIES_OF_WARPS, DW_FLOATS, EXCHANGE_FLOATS = (
+    _OF_WARPS.constant(name) for name in ("ENTRIES_OF_WARPS", "DW_FLOATS", "EXCHANGE_FLOATS")
 )
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
@@ -33,6 +33,7 @@ MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
+READOUT_BLOCKS = 2  # of a specialised readout that run on a multiprocessor at once
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
 MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
 
@@ -145,10 +146,10 @@ def forward_of_warps(blocks: int, k: int, warps: int) -> Launch:
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int) -> Launch:
+def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int, dw_sums: int) -> Launch:
     """Return the launch of `fused_narrow_backward_64x1_warps…`; that of the first layer has `dx_blocks` 0."""
-    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (GROUP + 4) + ENTRIES_OF_WARPS
-    dw = 6 * GROUP + max(shared.REDUCTION_FLOATS, TILES_IN_BUFFERS * TILE * (U_STRIDE + DY_STRIDE))
+    dx = GROUP * TRANSPOSED_STRIDE + COLUMNS_OF_WARPS + WARPS // warps * TILE * (2 * GROUP + 4) + ENTRIES_OF_WARPS
+    dw = 6 * GROUP + DW_FLOATS + (EXCHANGE_FLOATS if dw_blocks > dw_sums else 0)
     floats = max(dx, dw) if dx_blocks else dw
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
@@ -156,6 +157,18 @@ def backward_of_warps(dx_blocks: int, dw_blocks: int, warps: int) -> Launch:
 def specialised_readout(blocks: int) -> Launch:
     """Return the launch of `fused_narrow_readout_64x1`; its shared memory is static."""
     return Launch((blocks, 1, 1), (THREADS, 1, 1))
+
+
+def readout_blocks_of_warps(graphs: int, members: int, multiprocessors: int) -> int:
+    """Return the blocks of a member in which a warp has a graph: one wave.
+
+    The second block of a multiprocessor is of use only to members with more graphs than warps.
+
+    >>> [readout_blocks_of_warps(50, members, 132) for members in (8, 16, 64)]
+    [16, 8, 4]
+    """
+    at_once = multiprocessors // members
+    return min(graphs, max(1, at_once, min(READOUT_BLOCKS * multiprocessors // members, ceil_div(graphs, WARPS))))
 
 
 def chunks(jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False) -> NDArray[Any]:

@@ -34,6 +34,7 @@ class NarrowWorkspace(Workspace):
     def __init__(self, cohort: Cohort, memory: Memory, capacity: Capacity, plan: StagedEpoch, training: bool) -> None:
         self._dealt = geometry.dealt(capacity.rows, cohort.members, cohort.device.multiprocessors)
         super().__init__(cohort, memory, capacity, plan, training)
+        self.may_skip_decay = cohort.members > 1
         self.update_entry = "fused_narrow_update_of_many" if self._has_wide_chunks else "fused_narrow_update"
         if training:
             self._tables = self._job_tables()  # in the arena, with all other arrays
@@ -192,11 +193,13 @@ class NarrowWorkspace(Workspace):
         if not self._has_specialised_readout():
             return super()._readout_call()
         entry = f"fused_narrow_readout{SPECIALISED}"
-        blocks = min(self._graph_parts, max(1, self._device.multiprocessors // len(self.launched)))
+        members, graphs = len(self.launched), self._graph_parts
+        blocks = geometry.readout_blocks_of_warps(graphs, members, self._device.multiprocessors)
         launch = geometry.specialised_readout(blocks)
-        if self._has_warps(launch, entry, many=geometry.MANY_GRAPHS) and self.capacity.graphs <= self._graph_parts:
+        if self._has_warps(launch, entry, many=geometry.MANY_GRAPHS) and self.capacity.graphs <= graphs:
             return self._call(f"{entry}_warps", launch, self._readout_fields())
-        return self._call(entry, geometry.specialised_readout(self._graph_blocks), self._readout_fields())
+        blocks = shared.blocks(graphs, members, geometry.READOUT_BLOCKS * self._device.multiprocessors)
+        return self._call(entry, geometry.specialised_readout(blocks), self._readout_fields())
 
     # -------------------------------------------------------------------------------------------- backward
 
@@ -236,7 +239,7 @@ class NarrowWorkspace(Workspace):
         of_warps = self._dealt.backward_blocks_of_warps(is_first, members, self._device.multiprocessors)
         sums = geometry.sums_of_block(self._dealt.dw_sums, of_warps[1])
         warps = 1 if is_first or sums > 1 else geometry.warps_of_tile(self._usual_tiles, of_warps[0])
-        launch_of_warps = geometry.backward_of_warps(*of_warps, warps)
+        launch_of_warps = geometry.backward_of_warps(*of_warps, warps, self._dealt.dw_sums)
         if self._has_warps(launch_of_warps, entry, layer.k):
             dx_blocks, dw_blocks = of_warps
             launch, entry = launch_of_warps, f"{entry}_sums{sums}" if is_first else f"{entry}_warps{warps}_sums{sums}"

@@ -98,9 +98,9 @@ class Arena:
         if array.nbytes:
             self._device.send_rows(rows, array, self.stride, ahead)
 
-    def fetch(self, array: DeviceArray) -> NDArray[Any]:
-        """Return a host copy of `array` of every member, (members, …)."""
-        return self._device.fetch_rows(array, self.stride, self.members)
+    def fetch(self, array: DeviceArray, clears: bool = False) -> NDArray[Any]:
+        """Return a host copy of `array` of every member, (members, …); `clears`: set them to 0."""
+        return self._device.fetch_rows(array, self.stride, self.members, clears)
 
 
 class Region:

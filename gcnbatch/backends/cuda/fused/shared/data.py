@@ -125,6 +125,8 @@ class FusedSet:
         # by number of graphs
         self._largest = [np.concatenate([np.zeros(1, np.int64), np.cumsum(size)]) for size in sizes]
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
+        starts = np.stack([source.node_ptr, prepared.forward.entry_ptr], axis=1)
+        self.starts = device.upload(starts.astype(np.int32))  # each graph's first node, and first entry
         of_graphs = prepared.graph_features
         self.graph_features = None if of_graphs is None else device.upload(of_graphs)
         self.rows = _upload_rows(device, prepared.forward)

@@ -262,6 +262,7 @@ class Workspace(ABC):
         fields |= csr_fields(self._rows) | csr_fields(own_t, "t_")
         fields |= csr_fields(data.rows, "set_") | csr_fields(data.t_rows, "set_t_")
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
+        fields["set_starts"] = data.starts
         fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
         fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
         fields |= {"features": self._graph_features, "D": self._n_features, "set_features": data.graph_features}
