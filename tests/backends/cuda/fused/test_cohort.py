@@ -178,7 +178,9 @@ def test_members_train_to_the_bits_of_the_same_models_alone(work: Workload, memb
         assert_equal(results, alone(backend, plan))
 
 
-@pytest.mark.parametrize(("members", "edges_per_node"), [(4, 2), (4, 8), (8, 2), (16, 2), (16, 8), (33, 2), (64, 2), (64, 8)])
+@pytest.mark.parametrize(
+    ("members", "edges_per_node"), [(4, 2), (4, 8), (8, 2), (16, 2), (16, 8), (33, 2), (64, 2), (64, 8)]
+)
 def test_teams_and_groups_of_any_number_of_warps_train_to_the_bits_of_models_alone(
     members: int, edges_per_node: int, tmp_path: Path
 ) -> None:
