@@ -35,7 +35,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "case"), [(ranks, case) for ranks, cases in ((2, CASES), (3, CASES), (9, OF_NINE)) for case in cases]
+    ("ranks", "case"),
+    [(ranks, case) for ranks, cases in ((1, CASES), (2, CASES), (3, CASES), (9, OF_NINE)) for case in cases],
 )
 def test_ranks_train_what_one_process_trains(found: Any, ranks: int, case: str) -> None:
     row = found(ranks)[case]

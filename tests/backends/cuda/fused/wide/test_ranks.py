@@ -202,7 +202,7 @@ def test_the_wide_form_trains_any_width_on_ranks(tmp_path: Path) -> None:
     stack = workspace_of(tmp_path, ("model.widths=[8,8]",))._stack
     assert training_forms(setting(stack)) == (WideOverRanks,)
     assert training_forms(setting(stack, "tf32")) == (WideTf32OverRanks,)
-    assert WideOverRanks not in training_forms(setting(stack, ranks=1))
+    assert WideOverRanks not in training_forms(setting(stack, ranks=0))
 
 
 def test_what_no_form_trains_on_ranks_has_a_reason(tmp_path: Path) -> None:
