@@ -1,6 +1,6 @@
 """Time training of one model by one process, or by ranks under a launcher, and print a JSON row.
 
-    python benchmarks/several_ranks.py CONFIG.toml DATA.h5 [--backend batched] [--set key=value]…
+    python benchmarks/several_ranks.py CONFIG.toml DATA.h5 [--backend fused] [--set key=value]…
     mpirun -n 2 python benchmarks/several_ranks.py …
     mpirun -n 2 python benchmarks/several_ranks.py --nccl
 
@@ -36,6 +36,7 @@ def time_steps(runner: Any, backend: Any, batches: list[Any]) -> list[float]:
     """Return the seconds of each repetition."""
     found = []
     for epoch in range(REPEATS + 1):
+        runner.expect(batches)  # as in training, which plans an epoch beside the one before
         runner.begin_epoch(epoch, batches, 1e-3)
         backend.meter.synchronize()
         started = time.perf_counter()
@@ -96,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("config", nargs="?")
     parser.add_argument("data", nargs="?")
-    parser.add_argument("--backend", default="batched")
+    parser.add_argument("--backend", default="batched", help="fused, batched or cpu")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--nccl", action="store_true")
     given = parser.parse_args()

@@ -20,7 +20,8 @@ __device__ inline int sectors_of(const unsigned char* row) {
   return (HEAD_WORDS + elements + SECTOR_WORDS - 1) / SECTOR_WORDS;
 }
 
-// y[i, :] = scale[sent[i]] * x[sent[i], :]; rows of y begin `stride` floats apart. Without `scale`, 1.
+// y[i, :] = scale[sent[i]] * x[sent[i], :]; rows of y begin `stride` floats apart. Without `scale`, 1; without `sent`, all
+// rows.
 // Launch: `row_tiles` over the n_sent rows: four columns a thread. Shared memory: none. Bank conflicts: none.
 // Traffic: reads 4 n_sent (P + 2) bytes, writes 4 n_sent P.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void halo_take(float* __restrict__ y,
@@ -31,7 +32,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void halo_take(float* __r
   const int i = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= n_sent || p >= P) return;
-  const int row = __ldg(sent + i);
+  const int row = sent ? __ldg(sent + i) : i;
   const float by = scale ? __ldg(scale + row) : 1.0f;
   const float4 v = load4(x + static_cast<long long>(row) * P + p, P - p, is_aligned(x, P));
   store4(y + static_cast<long long>(i) * stride + p, make_float4(by * v.x, by * v.y, by * v.z, by * v.w), stride - p,

@@ -286,7 +286,12 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) v
   compressed_product<true>(product);
 }
 
-// The same with packed rows, which begin at any sector and are followed by CHUNK readable bytes.
+// Both with packed rows, which begin at any sector and are followed by CHUNK readable bytes.
+extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_packed(
+    const __grid_constant__ CompressedProduct product) {
+  compressed_product<false, true>(product);
+}
+
 extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_packed_add(
     const __grid_constant__ CompressedProduct product) {
   compressed_product<true, true>(product);

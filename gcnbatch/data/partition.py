@@ -1,4 +1,4 @@
-"""Parts of a batch or of a large graph for several ranks: contiguous, and of about equal cost."""
+"""Parts of batches or of a large graph for several ranks: contiguous, and of about equal cost."""
 
 from __future__ import annotations
 
@@ -22,26 +22,39 @@ def partition(costs: NDArray[np.integer], parts: int) -> Int64:
         Not negative, such as the nodes of each graph.
     parts : int
     """
-    ends = np.cumsum(costs, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    twice_middles = 2 * ends - costs
-    shares = 2 * total * np.arange(1, parts, dtype=object) // parts  # no overflow
-    inner = np.searchsorted(twice_middles, shares.astype(np.int64))
-    return np.concatenate([[0], inner, [len(costs)]]).astype(np.int64)
+    return deal(costs, np.array([0, len(costs)]), parts).graphs[0]
 
 
 class Deal(NamedTuple):
-    """The parts of a batch that is dealt out by nodes, in its order: bounds (parts+1,) of their graphs and nodes."""
+    """The parts of batches, each dealt out in its order: bounds (n, parts+1) of their graphs and nodes in the batch."""
 
     graphs: Int64
     nodes: Int64
 
 
-def deal(nodes: Int64, parts: int) -> Deal:
-    """Return the parts of a batch whose graphs have so many nodes.
+def deal(nodes: NDArray[np.integer], batch_ptr: Int64, parts: int) -> Deal:
+    """Return the parts of batches whose graphs have so many nodes; each batch is dealt out as by `partition`.
 
-    >>> deal(np.array([3, 1, 4]), 2)
-    Deal(graphs=array([0, 2, 3]), nodes=array([0, 4, 8]))
+    Parameters
+    ----------
+    nodes : integers, (graphs of all batches,)
+    batch_ptr : int64, (n+1,)
+        First graph of each batch.
+
+    Examples
+    --------
+    >>> deal(np.array([3, 1, 4, 5]), np.array([0, 3, 4]), 2).nodes
+    array([[0, 4, 8],
+           [0, 0, 5]])
     """
-    bounds = partition(nodes, parts)
-    return Deal(bounds, np.concatenate([[0], np.cumsum(nodes)])[bounds])
+    ends = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
+    first, last = ends[batch_ptr[:-1], np.newaxis], ends[batch_ptr[1:], np.newaxis]
+    # 2 total r // parts without overflow
+    quotient, rest = np.divmod(last - first, parts)
+    r = np.arange(1, parts)
+    shares = 2 * quotient * r + 2 * rest * r // parts
+    twice_middles = ends[1:] + ends[:-1]
+    inner = np.searchsorted(twice_middles, 2 * first + shares)
+    bounds = np.concatenate([batch_ptr[:-1, np.newaxis], inner, batch_ptr[1:, np.newaxis]], axis=1)
+    bounds = np.clip(bounds, batch_ptr[:-1, np.newaxis], batch_ptr[1:, np.newaxis])
+    return Deal(bounds - batch_ptr[:-1, np.newaxis], ends[bounds] - first)

@@ -34,10 +34,10 @@ from gcnbatch.runners.fused_state import FusedState, rates_of_steps
 from gcnbatch.runners.task import RunnerTask
 
 
-def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 1) -> str | None:
+def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 0) -> str | None:
     """Return the property of a graph-level task that the engine does not support, or None; the data is prepared.
 
-    `ranks`: those that train it together.
+    `ranks`: how many train it together; 0: it trains alone.
     """
     assert task.source.prepared is not None
     if not isinstance(task.source.prepared.stored_x, np.ndarray):

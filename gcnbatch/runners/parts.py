@@ -28,10 +28,11 @@ class Part(NamedTuple):
 
 def part_of(source: BatchSource, graphs: Int64, ranks: Communicator) -> Part:
     """Return this rank's part of a batch of graphs, which is dealt out by nodes, in its order."""
-    dealt, rank = deal((source.node_ptr[1:] - source.node_ptr[:-1])[graphs], ranks.size), ranks.rank
-    rows = np.diff(dealt.graphs if source.header.level == "graph" else dealt.nodes)
-    offset = Offset(nodes=int(dealt.nodes[rank]), graphs=int(dealt.graphs[rank]))
-    return Part(graphs[dealt.graphs[rank] : dealt.graphs[rank + 1]], offset, np.diff(dealt.nodes), rows)
+    rank, of_graphs = ranks.rank, (source.node_ptr[1:] - source.node_ptr[:-1])[graphs]
+    (bounds,), (nodes,) = deal(of_graphs, np.array([0, len(graphs)]), ranks.size)
+    rows = np.diff(bounds if source.header.level == "graph" else nodes)
+    offset = Offset(nodes=int(nodes[rank]), graphs=int(bounds[rank]))
+    return Part(graphs[bounds[rank] : bounds[rank + 1]], offset, np.diff(nodes), rows)
 
 
 def predict_together(predict: Predict, part: Part, rows: Int64 | None, ranks: Communicator) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """Backend ``fused`` on ranks that are processes of one host: steps compared with the reference, and repeated.
 
 Under a launcher, each rank calls ``main`` with a folder and names of cases. Rank r takes GPU r modulo their number:
-processes that share a GPU take turns. Rank 0 prints a line of JSON for each case (`Found`).
+processes that share a GPU take turns. Rank 0 prints a line of JSON for each case (`Found`). Without a launcher, a rank
+runs alone: ``compute-sanitizer python -m tests.ranks.fused_ranks FOLDER``.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "case"), [(ranks, case) for ranks, cases in ((2, CASES), (3, CASES), (9, OF_NINE)) for case in cases]
+    ("ranks", "case"),
+    [(ranks, case) for ranks, cases in ((1, CASES), (2, CASES), (3, CASES), (9, OF_NINE)) for case in cases],
 )
 def test_ranks_train_what_one_process_trains(found: Any, ranks: int, case: str) -> None:
     row = found(ranks)[case]
@@ -98,7 +99,7 @@ def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> 
 def test_a_killed_rank_ends_all_and_the_run_resumes_to_equal_bits(on_two: tuple[Path, str]) -> None:
     """Rank 0 waits on its GPU for the dead one when it hears of its end."""
     folder, _ = on_two
-    run, often = folder / "killed", options("train.checkpoint_seconds=0")
+    run, often = folder / "killed", ("--set", "train.checkpoint_seconds=0")
     about = ("train", "--data", folder / "set.h5", *TO_RUN, *often, "-o", run)
     with start(2, *about, code=DYING, ends_others=False) as process:
         _, err = process.communicate(timeout=SECONDS)

@@ -122,7 +122,6 @@ __device__ __forceinline__ MemberValues values_at(const MemberValues* values) {
 struct Alone {
   static constexpr bool IS_ALONE = true;
 
-  __device__ __forceinline__ static bool has_sent(int) { return false; }
   // The number of a block along rows and along columns; whether the block with the rows from i0 on is the first of these.
   __device__ __forceinline__ static unsigned row_block() { return blockIdx.x; }
   __device__ __forceinline__ static unsigned column_block() { return blockIdx.y; }

@@ -1,5 +1,5 @@
-// Exchanges between ranks that train one model with the wide form, each on a GPU of its own. fused/wide/ranks.cu has the
-// kernels.
+// Exchanges between ranks that train one model with the wide form, each on a GPU of its own. fused/wide/ranks_layers.cu
+// and ranks_step.cu have the kernels.
 //
 // Mailboxes. Each rank owns a mailbox in its device's memory, into which all ranks write, over NVLink or PCIe. It has a box
 // for each parity of the turn and each sender:
@@ -32,8 +32,8 @@ namespace fused {
 
 static_assert(!SHARES_LAUNCHES, "a model on several ranks trains alone");
 
-constexpr int MAX_RANKS = 16;      // of one host
-constexpr int MOST_SECONDS = 60;   // that a kernel waits for another rank
+constexpr int MAX_RANKS = 16;     // of one host
+constexpr int MOST_SECONDS = 60;  // that a kernel waits for another rank
 constexpr int LINE_BYTES = 16, CHUNK_BYTES = 4 * PANEL * PANEL, FLAG_BYTES = 4;
 constexpr int CHUNK_THREADS = CHUNK_BYTES / 16;  // a thread writes 16 bytes
 
@@ -148,27 +148,25 @@ struct Ranks {
     return values;
   }
 
-  // ---- chunks; all CHUNK_THREADS threads of a block call ----
+  // ---- chunks ----
 
-  // Send a chunk to all ranks, to this one only if `to_self`; `value` is the thread's share.
-  __device__ __forceinline__ void send_chunk(int number, float4 value, unsigned turn, bool to_self) const {
+  // Return the sum of a chunk over all ranks; `own` is the thread's share of this rank's. All CHUNK_THREADS threads call.
+  __device__ __forceinline__ float4 sum_chunk(int number, float4 own, unsigned turn) const {
 #pragma unroll 1
     for (int to = 0; to < size; ++to)
-      if (to_self || to != rank) chunk(to, rank, turn, number)[threadIdx.x] = value;
+      if (to != rank) chunk(to, rank, turn, number)[threadIdx.x] = own;
     __syncthreads();
-    if (threadIdx.x < size && (to_self || threadIdx.x != rank)) put_flag(flag(threadIdx.x, rank, turn, number), turn);
-  }
-  // Return the sum of a chunk over all ranks; `own` is this rank's share, unless it sent it to itself (`from_self`).
-  __device__ __forceinline__ float4 sum_chunk(int number, float4 own, unsigned turn, bool from_self) const {
-    if (threadIdx.x < size && (from_self || threadIdx.x != rank)) {
-      const unsigned char* at = flag(rank, threadIdx.x, turn, number);
+    const int other = threadIdx.x;
+    if (other < size && other != rank) {
+      put_flag(flag(other, rank, turn, number), turn);
+      const unsigned char* at = flag(rank, other, turn, number);
       wait_until([&] { return get_flag(at) == turn; });
     }
     __syncthreads();
     float4 sum = {};
-#pragma unroll 1
+#pragma unroll 4
     for (int from = 0; from < size; ++from) {
-      const float4 value = from == rank && !from_self ? own : __ldcg(chunk(rank, from, turn, number) + threadIdx.x);
+      const float4 value = from == rank ? own : __ldcg(chunk(rank, from, turn, number) + threadIdx.x);
       sum = from == 0 ? value : combine(sum, value);
     }
     return sum;

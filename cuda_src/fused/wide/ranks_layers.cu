@@ -7,7 +7,6 @@
 // Determinism: repeats to the bit, and all ranks have equal bits.
 #include "fused/wide/layers.cuh"
 #include "fused/wide/ranks.cuh"
-#include "fused/wide/update.cuh"
 
 namespace fused {
 
@@ -60,17 +59,9 @@ struct StatisticsOfRanks {
 
 // ---- backward ----
 
-// The chunks of the update that a backward kernel sends: of a gradient that earlier kernels of the step completed.
-struct Sent {
-  const WideJob* jobs;
-  const WideChunk* chunks;
-  int first, count;
-};
-
 struct RanksPropagateBackwardParams {
   PropagateBackwardParams propagate;
   Ranks ranks;
-  Sent sent;
   int line;
 };
 
@@ -106,21 +97,6 @@ struct SumsOfRanks {
   }
 };
 
-// Send a chunk of the gradients to all ranks; all threads call.
-__device__ __forceinline__ void send(const Ranks& ranks, const Sent& sent, int number, const int* size) {
-  const WideChunk chunk = sent.chunks[number];
-  const WideJob job = sent.jobs[chunk.job];
-  const int k = chunk.row + threadIdx.x / 8, p = chunk.column + threadIdx.x % 8 * 4;
-  const int existing[1] = {k < job.rows() ? min(max(job.P - p, 0), 4) : 0};
-  const unsigned turn = ranks.turn(size[BatchSize::STEP]);
-  wait_for_previous();
-  Four sum[1];
-  WideUpdate<WideJob>::sum_partials(sum, job, k, p, existing);
-  ranks.send_chunk(number, make_float4(sum[0].v[0], sum[0].v[1], sum[0].v[2], sum[0].v[3]), turn, true);
-}
-
-static_assert(ROW_THREADS == CHUNK_THREADS && UPDATE_THREADS == CHUNK_THREADS, "a block sends a chunk");
-
 }  // namespace fused
 
 using namespace fused;
@@ -141,15 +117,12 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
   product<3>(params.product, StatisticsOfRanks{params.ranks, params.line});
 }
 
-// dY, V and the sums, which are those of all ranks with `sync`. Further blocks send the chunks of `sent`.
+// dY, V and the sums, which are those of all ranks with `sync`.
 //
-// Launch: 256 threads for 32 rows and columns, grid (P / 32 x rows / 32 + chunks of `sent`). 1850 x 512: 928 + 272.
-// Traffic: further, writes 4 KB to each rank for a chunk, over the links between the devices.
+// Launch: 256 threads for 32 rows and columns, one after the other for each 32 rows. 1850 x 512: 928 blocks.
 // Waits: further, `take_line` of each rank, in 32 threads of a block.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
     fused_wide_ranks_propagate_backward(const __grid_constant__ RanksPropagateBackwardParams params) {
-  const int number = blockIdx.x - (gridDim.x - params.sent.count);
-  if (number >= 0) return send(params.ranks, params.sent, params.sent.first + number, params.propagate.size);
   const SumsOfRanks sums = {params.ranks, params.line, static_cast<unsigned>(ceil_div(params.propagate.P, PANEL))};
   if (params.propagate.P % 4 == 0) {
     propagate_backward<4>(params.propagate, sums);

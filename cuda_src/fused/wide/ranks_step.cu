@@ -27,27 +27,21 @@ struct RanksReadoutParams {
   Ranks ranks;
 };
 
-// The chunks of the update, by number: those that the update exchanges, those that backward kernels have sent, and those
-// whose gradients are sums over all ranks already.
 struct RanksUpdateParams {
   WideUpdateParams update;
   Ranks ranks;
-  int exchanged;
 };
 
+// The gradients of all ranks. Those of the first `chunks` chunks are exchanged; the others are sums over all ranks already.
 struct GradientsOfRanks {
   static constexpr bool IS_ALONE = false;
   const Ranks& ranks;
-  int exchanged;
 
-  __device__ __forceinline__ bool has_sent(int number) const { return number >= exchanged && number < ranks.chunks; }
-  // Add the gradients of all ranks to those of this one; all threads call.
+  // Add the gradients of the other ranks to those of this one; all threads call.
   __device__ __forceinline__ void sum(Four& gradient, int number, int step) const {
     if (number >= ranks.chunks) return;
-    const unsigned turn = ranks.turn(step);
     const float4 own = make_float4(gradient.v[0], gradient.v[1], gradient.v[2], gradient.v[3]);
-    if (number < exchanged) ranks.send_chunk(number, own, turn, false);
-    const float4 all = ranks.sum_chunk(number, own, turn, number >= exchanged);
+    const float4 all = ranks.sum_chunk(number, own, ranks.turn(step));
     gradient = {{all.x, all.y, all.z, all.w}};
   }
 };
@@ -78,21 +72,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   readout_phase(params.readout, shared4, [&](int step) { return params.ranks.part(step)[Part::FIRST_GRAPH]; });
 }
 
-// The update of a step, or only its gradients; mode APPLY needs no other rank.
+// The update of a step, or only its gradients; mode APPLY needs no other rank. Blocks of exchanged chunks come first.
 //
-// Waits: further, `sum_chunk` of each chunk; blocks of the exchanged ones come first, and send before they wait.
+// Traffic: further, writes 4 n to each rank, over the links between the devices, and reads as much.
+// Waits: further, `sum_chunk`, once in each block of an exchanged chunk.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 4)
     fused_wide_ranks_update(const __grid_constant__ RanksUpdateParams params) {
   __shared__ WideUpdate<WideJob>::Tile tile;
   const UpdateParams& common = params.update.common;
-  const int block = blockIdx.x, exchanged = params.exchanged, n_stages = common.n_stages;
+  const int block = blockIdx.x, exchanged = params.ranks.chunks, n_stages = common.n_stages;
   if (block >= exchanged && block < exchanged + n_stages) {
-    stage_batch<StagersOfBlock>(*params.update.stage, block - exchanged, n_stages, wait_for_previous);
+    stage_batch<StagersOfBlock>(*params.update.stage, params.update.stage->progress, block - exchanged, n_stages,
+                                wait_for_previous);
   } else {
     const int number = block < exchanged ? block : block - n_stages;
     const WideUpdate<WideJob> update = {common};
     const WideChunk chunk = update.chunk(number);
     const WideJob job = params.update.jobs[chunk.job];
-    update.run(number, chunk, job, tile, {nullptr}, GradientsOfRanks{params.ranks, exchanged});
+    update.run(number, chunk, job, tile, {nullptr}, GradientsOfRanks{params.ranks});
   }
 }

@@ -150,8 +150,8 @@ struct WideUpdate {
   }
 
   // The gradients of four neighbours in each of the chunk's tiles.
-  __device__ __forceinline__ static void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
-                                                      const int (&existing)[HEIGHT]) {
+  __device__ __forceinline__ void sum_partials(Four (&sum)[HEIGHT], const Job& job, int k, int p,
+                                               const int (&existing)[HEIGHT]) const {
     constexpr int AT_ONCE = Job::PARTIALS_AT_ONCE;
     const float* from = job.right + static_cast<long long>(k) * job.P + p;
 #pragma unroll
@@ -241,8 +241,6 @@ struct WideUpdate {
 #pragma unroll
         for (int i = 0; i < 4; ++i) gradient[h].v[i] *= factor;
       }
-    } else if (ranks.has_sent(number)) {
-      gradient[0] = {};
     } else if (Job::BY_GRAPHS && job.left) {
       gradient[0] = sum_graphs(job, chunk.row, chunk.column, now.n_graphs, tile);
     } else {

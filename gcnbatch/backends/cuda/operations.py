@@ -35,7 +35,8 @@ class BatchedOps(TallDenseOps, SparseOps):
         if reader is None or large is None or not reads_activations(large, x.shape[1], reader.zeros, key.first):
             return super().relu_dropout(x, rate, key, out)
         kept = self.kept_of(x, rate, key)
-        return compress_relu_dropout(self.device, x, kept, large, rate, key), kept
+        assert large.scales is not None, "only unweighted matrices read compressed rows"
+        return compress_relu_dropout(self.device, x, kept, large.scales.columns, rate, key), kept
 
 
 class PerGraphOps(PerGraphDenseOps, PerGraphSparseOps):

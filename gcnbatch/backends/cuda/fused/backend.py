@@ -35,9 +35,9 @@ class FusedBackend(CudaBackend):
         self._sets: WeakKeyDictionary[BatchSource, tuple[tuple[type[Form], ...], FusedSet]] = WeakKeyDictionary()
 
     def graphs_refusal(
-        self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig, ranks: int = 1
+        self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig, ranks: int = 0
     ) -> str | None:
-        """Return why the engine cannot train this model on this data set on so many ranks, or None if it can."""
+        """Return why the engine cannot train this model on this data set, or None. `ranks`: together; 0: alone."""
         return forms.refusal(source, targets, stack, train, *self.limits(), ranks) or None
 
     def graphs_engine(
@@ -60,7 +60,7 @@ class FusedBackend(CudaBackend):
         ranks : Ranks or None
             The ranks that train the only member together.
         """
-        training = self._training_forms(stack, source, ranks.size if ranks else 1)
+        training = self._training_forms(stack, source, ranks.size if ranks else 0)
         held = self._set_of(source, training) if len(labels) > 1 else FusedSet(self.device, source, training[-1])
         device = self.device.for_cohorts() if len(labels) > 1 else self.device
         cohort = Cohort(device, stack, model, held, upload_labels(self.device, labels), rule.clips, ranks)
@@ -95,7 +95,7 @@ class FusedBackend(CudaBackend):
         held.settle()
         return Ranks(door.rank, door.size, sync, train.batch_size, held)
 
-    def _training_forms(self, stack: Stack, source: BatchSource, ranks: int = 1) -> tuple[type[Form], ...]:
+    def _training_forms(self, stack: Stack, source: BatchSource, ranks: int = 0) -> tuple[type[Form], ...]:
         on = self.device.compute_capability, self.options.precision, ranks
         return forms.training_forms(forms.setting_of(stack, source, *on))
 

@@ -30,7 +30,7 @@ def training_forms(setting: Setting) -> tuple[type[Form], ...]:
     """
     chosen: list[type[Form]] = []
     for form in FORMS:
-        if form.over_ranks == (setting.ranks > 1) and form.trains(setting):
+        if form.over_ranks == (setting.ranks > 0) and form.trains(setting):
             chosen.append(form)
             if form.fits_all:
                 return tuple(chosen)
@@ -48,7 +48,7 @@ def most_nodes(stack: Stack) -> int:
 
 
 def setting_of(
-    stack: Stack, source: BatchSource, capability: tuple[int, int], precision: str, ranks: int = 1
+    stack: Stack, source: BatchSource, capability: tuple[int, int], precision: str, ranks: int = 0
 ) -> Setting:
     """Return the properties on which the choice of a form depends."""
     assert source.prepared is not None
@@ -64,7 +64,7 @@ def refusal(
     budget: int,
     capability: tuple[int, int],
     options: CudaConfig,
-    ranks: int = 1,
+    ranks: int = 0,
 ) -> str:
     """Return what no form supports of a data set, a model and options, or "".
 
@@ -77,13 +77,13 @@ def refusal(
     capability : (major, minor)
         Compute capability of the device.
     ranks : int
-        Ranks that train the model together.
+        Ranks that train the model together; 0: it trains alone.
     """
     if options.spmm != "auto" or options.resident == "off":
         return "cuda.spmm other than auto, or cuda.resident off"
     setting = setting_of(stack, source, capability, options.precision, ranks)
     chosen = training_forms(setting)
-    if not chosen and ranks > 1:
+    if not chosen and ranks:
         return ranks_form.refusal(setting)
     if not chosen:
         where = " or ".join(sorted({form.condition for form in FORMS if form.condition}))

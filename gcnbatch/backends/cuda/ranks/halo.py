@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,19 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, spmm_kernel
-from gcnbatch.backends.cuda.spmm.large import mark
+from gcnbatch.backends.cuda.spmm.large import ROW_BYTES, mark
 from gcnbatch.backends.cuda.spmm.pieces import DENSE_ROWS, LARGE_ENTRIES, Large, Scales, cut_rows
 from gcnbatch.data.graph_part import GraphPart, Halo
 from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
+
+SECTOR: int = declared("spmm/compressed.cuh").constant("SECTOR")
+SPLIT_ROW = 64  # entries from which on a row is long
+SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
 
 
 @dataclass(frozen=True)
@@ -53,31 +58,65 @@ class Exchanged:
 
 
 @dataclass(frozen=True)
+class SplitRows:
+    """Rows of a matrix, in pieces. The products of the first two matrices are added; the third has the other rows.
+
+    Rows of the dense operand are scaled before the product.
+
+    Parameters
+    ----------
+    own : DeviceCsr
+        Long rows, columns of own nodes.
+    halo : DeviceCsr
+        The same rows, columns of the halo.
+    rest : DeviceCsr or None
+        The other rows, columns of own nodes and halo.
+    column_scale : float32, (n,), or None
+        Of own nodes.
+    places : int32, (n + m,)
+        Those of own nodes in `gcnbatch.backends.cuda.spmm.large.CompressedRows`; an exchange sets those of the halo.
+    """
+
+    own: DeviceCsr
+    halo: DeviceCsr
+    rest: DeviceCsr | None
+    column_scale: DeviceArray | None
+    places: DeviceArray
+
+    @property
+    def large(self) -> Large:
+        """The pieces of `own`, and its scales, as the others have."""
+        assert self.own.large is not None, "in pieces"
+        return self.own.large
+
+
+@dataclass(frozen=True)
 class HaloRows:
     """The rows of a matrix that a rank holds, as `gcnbatch.data.graph_part.Halo`.
 
     Parameters
     ----------
-    own : DeviceCsr
-        Their columns of own nodes; without `halo`, of own nodes and halo.
-    halo : DeviceCsr or None
-        Their columns of the halo, if they are multiplied separately. Both are in pieces then.
+    matrix : DeviceCsr or SplitRows
     exchanged : Exchanged
     blocks : Blocks
         Of the rows.
     columns_per_node : int
     """
 
-    own: DeviceCsr
-    halo: DeviceCsr | None
+    matrix: DeviceCsr | SplitRows
     exchanged: Exchanged
     blocks: Blocks
     columns_per_node: int
 
+    @property
+    def first(self) -> DeviceCsr:
+        """The matrix, or the first of them."""
+        return self.matrix.own if isinstance(self.matrix, SplitRows) else self.matrix
+
 
 @dataclass(slots=True, eq=False)
 class DeviceHalo(DeviceAdjacency):
-    """The rows of an adjacency and of its transpose that a rank holds; `forward` and `transpose` are their `own`."""
+    """The rows of an adjacency and of its transpose that a rank holds; `forward` and `transpose` are their `first`."""
 
     of_forward: HaloRows
     of_transpose: HaloRows
@@ -111,15 +150,14 @@ class GraphPartBatch:
             blocks = Blocks(node_ptr, layout, per_node)
             if not (form.pieces and is_split(halo.entries, nodes)):
                 held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
-                return HaloRows(held, None, exchanged, blocks, columns_per_node)
-            parts = split(matrix, (stop - first) * columns_per_node, halo.scales)
-            own, others = (in_pieces(device, *each) for each in parts)
-            return HaloRows(own, others, exchanged, blocks, columns_per_node)
+                return HaloRows(held, exchanged, blocks, columns_per_node)
+            found = split_rows(device, matrix, (stop - first) * columns_per_node, halo.scales)
+            return HaloRows(found, exchanged, blocks, columns_per_node)
 
         of_forward = of_transpose = rows(found.forward, found.of_forward, 1, found.n_channels)
         if found.transpose is not found.forward:
             of_transpose = rows(found.transpose, found.of_transpose, found.n_channels, 1)
-        about = of_forward.own, of_transpose.own, found.n_channels, node_ptr, layout
+        about = of_forward.first, of_transpose.first, found.n_channels, node_ptr, layout
         adjacency = DeviceHalo(*about, of_forward, of_transpose)
         dense = isinstance(part.x, np.ndarray)
         x = upload(np.ascontiguousarray(part.x)) if dense else batch.features(part.x, layout).map(upload)
@@ -141,9 +179,9 @@ class GraphPartBatch:
 
 
 def is_split(entries: Sequence[int], nodes: int) -> bool:
-    """Return whether ranks multiply the columns of their own nodes while they exchange rows, then those of the halo.
+    """Return whether ranks multiply columns of their own nodes while they exchange rows.
 
-    It costs one more pass over the result, so rows must be long; `entries` are those of each rank's rows.
+    `entries` are those of each rank's rows.
 
     >>> is_split([60_000_000, 50_000_000], 2_400_000), is_split([60_000_000, 1_000], 2_400_000)
     (True, False)
@@ -151,23 +189,56 @@ def is_split(entries: Sequence[int], nodes: int) -> bool:
     return min(entries) >= LARGE_ENTRIES and sum(entries) >= DENSE_ROWS * nodes
 
 
-def split(matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> Iterator[tuple[Csr, Scales | None]]:
-    """Yield the first `n_own` columns of a matrix, and the others, each with its scales instead of values, if any.
+def long_rows(lengths: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows are multiplied in two parts, so that there is work while the halo is on its way.
 
-    The sender scales rows of the halo, so the others have no scales of columns.
+    A row in two parts is read and written twice. Few long rows have many of the entries; if they have not, all rows are
+    split.
+
+    >>> long_rows(np.array([10, 64, 3, 100])), long_rows(np.array([33, 34]))
+    (array([False,  True, False,  True]), array([ True,  True]))
     """
-    is_own = matrix.indices < n_own
-    before = np.concatenate([[0], np.cumsum(is_own, dtype=np.int32)])[matrix.indptr]
-    for own, indptr in ((True, before), (False, matrix.indptr - before)):
-        held = is_own if own else ~is_own
-        of_columns = Scales(scales[0], scales[1][:n_own] if own else None) if scales else None
-        data = matrix.data[:0] if scales else matrix.data[held]
-        indices = matrix.indices[held] - np.int32(0 if own else n_own)
-        yield Csr(indptr.astype(np.int32), indices, data, n_own if own else matrix.n_cols - n_own), of_columns
+    found = lengths >= SPLIT_ROW
+    return found if lengths[found].sum() >= SPLIT_SHARE * lengths.sum() else np.ones_like(found)
 
 
-def in_pieces(device: Device, matrix: Csr, scales: Scales | None) -> DeviceCsr:
-    """Return a matrix on the device, in pieces whatever its size."""
-    large = Large(cut_rows(matrix.indptr), scales)
-    held = DeviceCsr(matrix.indptr, matrix.indices, matrix.data, matrix.n_cols, None, large).map(device.upload)
-    return held if scales is None else mark(device, held, np.bincount(matrix.indices, minlength=matrix.n_cols))
+def split_rows(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> SplitRows:
+    """Return a matrix whose first `n_own` columns are those of own nodes as `SplitRows` on the device."""
+    lengths = np.diff(matrix.indptr)
+    is_long = long_rows(lengths)
+    of_long, is_own = np.repeat(is_long, lengths), matrix.indices < n_own
+    in_rows, n_cols = Scales(scales[0], None) if scales else None, matrix.n_cols
+    row_scale = None if in_rows is None else in_rows.map(device.upload)
+    own, halo, rest = (
+        _part(device, matrix, np.flatnonzero(rows), entries, columns, row_scale)
+        for rows, entries, columns in (
+            (is_long, of_long & is_own, (0, n_own)),
+            (is_long, of_long & ~is_own, (n_own, n_cols)),
+            (~is_long, ~of_long, (0, n_cols)),
+        )
+    )
+    own_scale = device.upload(scales[1][:n_own]) if scales else None
+    places = device.upload(np.arange(n_cols, dtype=np.int32) * (ROW_BYTES // SECTOR))
+    return SplitRows(own, halo, None if is_long.all() else rest, own_scale, places)
+
+
+def _part(
+    device: Device,
+    matrix: Csr,
+    rows: NDArray[np.int64],
+    entries: NDArray[np.bool_],
+    columns: tuple[int, int],
+    scales: Scales | None,
+) -> DeviceCsr:
+    """Return these entries, all of these rows and columns, as a matrix in pieces on the device, whatever its size."""
+    before = np.concatenate([[0], np.cumsum(entries, dtype=np.int32)])[matrix.indptr]
+    indptr = np.concatenate([[0], np.cumsum(np.diff(before)[rows])]).astype(np.int32)
+    indices, n_cols = matrix.indices[entries] - np.int32(columns[0]), columns[1] - columns[0]
+    data = matrix.data[:0] if scales else matrix.data[entries]
+    cut = cut_rows(indptr)
+    number = rows.astype(np.int32)
+    target = np.where(cut.target >= 0, number[np.maximum(cut.target, 0)], cut.target) if len(rows) else cut.target
+    cut = cut._replace(target=target, split_row=number[cut.split_row]).map(device.upload)
+    upload = device.upload
+    held = DeviceCsr(upload(indptr), upload(indices), upload(data), n_cols, None, Large(cut, scales))
+    return held if scales is None else mark(device, held, np.bincount(indices, minlength=n_cols))

@@ -89,7 +89,7 @@ def on_all(ranks: Communicator, work: Callable[[], T]) -> T:
     try:
         done.append(work())
     except GcnbatchError as error:
-        said = error.got
+        said = f"{error.subject}: {error.got}"
     raw = np.zeros(1 + _SAID_BYTES, np.uint8)
     text = said.encode()[:_SAID_BYTES]
     raw[0], raw[1 : 1 + len(text)] = not done, np.frombuffer(text, np.uint8)

@@ -9,15 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from gcnbatch.backends.cuda.batches.batch import DeviceCsr
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, SplitRows
 from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
 from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm.large import MOST_COLUMNS, CompressedRows, compress, is_compressed
+from gcnbatch.backends.cuda.spmm.large import (
+    MOST_COLUMNS,
+    CompressedRows,
+    compress,
+    compress_relu_dropout,
+    is_compressed,
+    reads_activations,
+)
 from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
@@ -81,49 +89,72 @@ class DeviceDistributedOps:
         reader: Reader | None = None,
     ) -> tuple[Any, Kept]:
         """As of `local`; compressed where a product exchanges compressed rows."""
-        graphs = None if reader is None else reader.adjacency
-        is_dense = isinstance(graphs, DeviceHalo) and graphs.of_forward.halo is None
-        return self._local.relu_dropout(x, rate, key, out, None if is_dense else reader)
+        rows = reader.adjacency.of_forward if reader and isinstance(reader.adjacency, DeviceHalo) else None
+        if reader is None or rows is None:
+            return self._local.relu_dropout(x, rate, key, out, reader)
+        split, (n, width) = rows.matrix, x.shape
+        if not (isinstance(split, SplitRows) and reads_activations(split.large, width, reader.zeros, key.first)):
+            return self._local.relu_dropout(x, rate, key, out)
+        kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(n, rows.exchanged)
+        return compress_relu_dropout(self._device, x, kept, split.column_scale, rate, key, room), kept
 
     def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
-        """Launch the product of a rank's rows; columns of own nodes are multiplied while the halo is on its way."""
-        if rows.halo is None:
+        """Launch the product of a rank's rows.
+
+        Columns of own nodes in long rows are multiplied while the halo is on its way, then all others.
+        """
+        split = rows.matrix
+        if not isinstance(split, SplitRows):
             self._multiply_behind_exchange(out, h, rows, zeros)
             return
-        large, width = rows.own.large, h.shape[1]
-        is_dense = isinstance(h, DeviceArray)
-        if is_dense and large and large.scales and width <= MOST_COLUMNS and is_compressed(width, zeros, large.scales):
-            h = compress(self._device, h, large.scales, (len(h), width))
-        start = self._start if isinstance(h, DeviceArray) else self._start_packed
-        exchange = start(h, rows)
-        self._local.sparse_product(out, h, rows.own, rows.blocks, zeros)
-        halo = exchange()
+        start = self._start_packed if is_packed(h, split, zeros) else self._start
+        own, arrive = start(h, rows, split)
+        self._product(out, own, split.own, rows, zeros)
+        halo, whole = arrive()
         if rows.exchanged.n_received:
-            stride = halo.shape[1] // rows.columns_per_node
-            self._local.sparse_product(out, halo, rows.halo, rows.blocks, zeros, True, stride)
+            self._product(out, halo, split.halo, rows, zeros, accumulate=True)
+        if split.rest is not None:
+            self._product(out, whole, split.rest, rows, zeros)
 
-    def _start(self, h: DeviceArray, rows: HaloRows) -> Callable[[], DeviceArray]:
-        """Start the exchange of dense rows; return a function that waits for it and returns the halo's.
+    def _product(
+        self, out: DeviceArray, dense: Any, matrix: DeviceCsr, rows: HaloRows, zeros: float, accumulate: bool = False
+    ) -> None:
+        stride = dense.shape[1] // rows.columns_per_node
+        self._local.sparse_product(out, dense, matrix, rows.blocks, zeros, accumulate, stride)
 
-        The sender scales them and, in a matrix of one channel, pads them to whole vectors, as the product reads them.
+    def _start(
+        self, h: DeviceArray, rows: HaloRows, split: SplitRows
+    ) -> tuple[DeviceArray, Callable[[], tuple[DeviceArray, DeviceArray]]]:
+        """Start the exchange of dense rows.
+
+        Return the operand of own nodes, and a function that waits for the exchange and returns those of the halo and of
+        all. Their rows are scaled and, in a matrix of one channel, padded as the product reads them.
         """
-        (_, width), device, exchanged, large = h.shape, self._device, rows.exchanged, rows.own.large
-        stride = 4 * ceil_div(width, 4) if rows.columns_per_node == 1 else width
-        packed, halo = (device.empty((n, stride)) for n in (exchanged.rows.size, exchanged.n_received))
-        scale = large.scales.columns if large and large.scales else None
-        about = {"sent": exchanged.rows, "n_sent": len(packed), "P": width, "stride": stride}
-        device.launch("halo_take", row_tiles(len(packed), width), y=packed, x=h, scale=scale, **about)
+        (n, width), device, exchanged = h.shape, self._device, rows.exchanged
+        stride = 8 * ceil_div(width, 8) if rows.columns_per_node == 1 else width
+        n_sent, n_halo = exchanged.rows.size, exchanged.n_received
+        packed, whole = device.empty((n_sent, stride)), device.empty((n + n_halo, stride))
+        own, halo = whole.view(0, (n, stride)), whole.view(n * stride, (n_halo, stride))
+        about = {"x": h, "scale": split.column_scale, "P": width, "stride": stride}
+        device.launch("halo_take", row_tiles(n_sent, width), y=packed, sent=exchanged.rows, n_sent=n_sent, **about)
         exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
+        device.launch("halo_take", row_tiles(n, width), y=own, sent=None, n_sent=n, **about)
 
-        def arrive() -> DeviceArray:
+        def arrive() -> tuple[DeviceArray, DeviceArray]:
             exchange.arrive()
-            return halo
+            return halo, whole
 
-        return arrive
+        return own, arrive
 
-    def _start_packed(self, h: CompressedRows, rows: HaloRows) -> Callable[[], CompressedRows]:
+    def _start_packed(
+        self, h: Any, rows: HaloRows, split: SplitRows
+    ) -> tuple[CompressedRows, Callable[[], tuple[CompressedRows, CompressedRows]]]:
         """As `_start`, of compressed rows."""
-        return PackedExchange(self._device, self._ranks, self._rooms, h, rows.exchanged).arrive
+        if isinstance(h, DeviceArray):
+            room = self._rooms.own_rows(len(h), rows.exchanged)
+            h = compress(self._device, h, split.column_scale, (len(h), h.shape[1]), rows=room)
+        exchange = PackedExchange(self._device, self._ranks, self._rooms, h, rows.exchanged, split.places)
+        return h, exchange.arrive
 
     def _multiply_behind_exchange(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
         (n, width), device, exchanged = h.shape, self._device, rows.exchanged
@@ -131,7 +162,7 @@ class DeviceDistributedOps:
         halo = both.view(n * width, (exchanged.n_received, width))
         self._ranks.exchange(exchanged.sent_parts(self._local.take(h, exchanged.rows)), exchanged.received, halo)
         device.copy(h, both.view(0, h.shape))
-        self._local.sparse_product(out, both, rows.own, rows.blocks, zeros)
+        self._local.sparse_product(out, both, rows.first, rows.blocks, zeros)
 
     # -------------------------------------------------------------------------------------------- batch norm
 
@@ -219,3 +250,10 @@ class DeviceDistributedOps:
         arrays = {"dlogits": dlogits, "totals": totals, "own": own, "sums": both, "n": dlogits.size}
         self._device.launch("ranks_loss", launch, **arrays)
         return both.view(0, 1), both.view(1, 1), dlogits
+
+
+def is_packed(h: Any, split: SplitRows, zeros: float) -> bool:
+    """Return whether ranks exchange rows of a dense operand without their zeros: where the product reads them so."""
+    if isinstance(h, CompressedRows):
+        return True
+    return h.shape[1] <= MOST_COLUMNS and is_compressed(h.shape[1], zeros, split.large.scales)

@@ -13,15 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.ranks.halo import Exchanged
+from gcnbatch.backends.cuda.ranks.halo import SECTOR, Exchanged
 from gcnbatch.backends.cuda.runtime.launch import Launch, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
-from gcnbatch.backends.cuda.spmm.large import CHUNK, CompressedRows
+from gcnbatch.backends.cuda.spmm.large import CHUNK, ROW_BYTES, CompressedRows
 
 PACKED_ROWS: int = declared("ranks/halo.cu").constant("PACKED_ROWS")
 SCAN_THREADS: int = declared("common/scan.cuh").constant("SCAN_THREADS")
-SECTOR: int = declared("spmm/compressed.cuh").constant("SECTOR")
 EXPECTED = 6  # sectors of a row that the first packed rows have room for
 SPARE = 8  # room that must grow, grows by a SPARE-th more
 
@@ -55,20 +54,37 @@ class Door(Protocol):
 
 
 class Rooms:
-    """Memory for packed rows, kept from one exchange to the next: it is taken before their number is known."""
+    """Memory of compressed rows, kept from one exchange to the next: it is taken before their lengths are known.
+
+    `rows` has those of own nodes, ROW_BYTES each, and behind them those of the halo, packed; `packed` those to send.
+    """
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self.packed = self.received = DeviceArray(0, (0,), np.dtype(np.uint8))
+        self.packed = self.rows = DeviceArray(0, (0,), np.dtype(np.uint8))
 
-    def holds(self, packed: int, received: int) -> bool:
-        """Make room for so many bytes; return whether there was."""
-        held = self.packed.nbytes >= packed and self.received.nbytes >= received
-        if self.packed.nbytes < packed:
-            self.packed = self._device.empty((packed + packed // SPARE,), np.uint8)
-        if self.received.nbytes < received:
-            self.received = self._device.empty((received + received // SPARE,), np.uint8)
+    def own_rows(self, n: int, exchanged: Exchanged) -> DeviceArray:
+        """Return memory for the rows of `n` own nodes, (n, ROW_BYTES), with room for an exchange of usual rows."""
+        usual = EXPECTED * SECTOR * exchanged.n_received + CHUNK
+        if self.rows.nbytes < n * ROW_BYTES + usual:
+            self.rows = self._device.empty((n * ROW_BYTES + usual,), np.uint8)
+        self._make_packed(EXPECTED * SECTOR * exchanged.rows.size)
+        return self.rows.view(0, (n, ROW_BYTES))
+
+    def holds(self, packed: int, own: int, received: int) -> bool:
+        """Make room for so many bytes, and keep those of own rows; return whether there was."""
+        needed = own + received + CHUNK
+        held = self._make_packed(packed) and self.rows.nbytes >= needed
+        if self.rows.nbytes < needed:
+            before, self.rows = self.rows, self._device.empty((needed + received // SPARE,), np.uint8)
+            self._device.copy(before.view(0, own), self.rows.view(0, own))
         return held
+
+    def _make_packed(self, nbytes: int) -> bool:
+        if held := self.packed.nbytes >= nbytes:
+            return held
+        self.packed = self._device.empty((nbytes + nbytes // SPARE,), np.uint8)
+        return False
 
 
 class PackedExchange:
@@ -81,44 +97,58 @@ class PackedExchange:
     rooms : Rooms
         Of no other exchange at the same time.
     dense : CompressedRows
-        Of own nodes.
+        Of own nodes, in `Rooms.own_rows`.
     exchanged : Exchanged
+    places : int32, (n + m,)
+        `gcnbatch.backends.cuda.ranks.halo.SplitRows.places`.
     """
 
-    def __init__(self, device: Any, door: Door, rooms: Rooms, dense: CompressedRows, exchanged: Exchanged) -> None:
+    def __init__(
+        self,
+        device: Any,
+        door: Door,
+        rooms: Rooms,
+        dense: CompressedRows,
+        exchanged: Exchanged,
+        places: DeviceArray,
+    ) -> None:
         self._device, self._door, self._rooms = device, door, rooms
-        self._dense, self._exchanged = dense, exchanged
-        n_sent, n_ranks = exchanged.rows.size, len(exchanged.sent)
-        rooms.holds(EXPECTED * SECTOR * n_sent, EXPECTED * SECTOR * exchanged.n_received + CHUNK)
-        self._places = device.empty((n_sent + 1,), np.int32)
-        self._halo_places = device.empty((exchanged.n_received,), np.int32)
+        self._dense, self._exchanged, self._places = dense, exchanged, places
+        self._sent_places = device.empty((exchanged.rows.size + 1,), np.int32)
         self._pack()
-        ends = device.empty((n_ranks + 1,), np.int32)
-        about = {"ends": ends, "places": self._places, "firsts": exchanged.firsts, "n": ends.size}
+        ends = device.empty((len(exchanged.sent) + 1,), np.int32)
+        about = {"ends": ends, "places": self._sent_places, "firsts": exchanged.firsts, "n": ends.size}
         device.launch("halo_ends", elementwise(ends.size), **about)
         self._ends = door.gather_beside(ends)
 
-    def arrive(self) -> CompressedRows:
-        """Wait for the lengths, receive the rows, and let kernels launched from now on wait for them."""
+    def arrive(self) -> tuple[CompressedRows, CompressedRows]:
+        """Wait for the lengths, receive the rows, and let kernels launched from now on wait for them.
+
+        Return those of the halo, and those of own nodes and halo.
+        """
         device, door, rooms, exchanged = self._device, self._door, self._rooms, self._exchanged
+        n, n_halo = self._dense.shape[0], exchanged.n_received
         ends = self._ends.read().astype(np.int64)  # by sender: where the sectors for each rank begin
-        own, sectors = ends[door.rank], np.diff(ends, axis=1)
+        sectors = np.diff(ends, axis=1)
         coming = sectors[:, door.rank]
-        held = rooms.holds(SECTOR * int(own[-1]), SECTOR * int(coming.sum()) + CHUNK)
+        sizes = (SECTOR * coming).tolist()
+        held = rooms.holds(SECTOR * int(ends[door.rank, -1]), n * ROW_BYTES, sum(sizes))
         if not held:
             self._pack()
-        sizes = (SECTOR * coming).tolist()
         parts = parts_of(rooms.packed, (SECTOR * sectors[door.rank]).tolist())
-        sending = door.exchange_beside(parts, sizes, rooms.received.view(0, sum(sizes)), follows=not held)
-        places = parts_of(self._places, exchanged.sent)
-        placing = door.exchange_beside(places, exchanged.received, self._halo_places, follows=False)
+        sending = door.exchange_beside(parts, sizes, rooms.rows.view(n * ROW_BYTES, sum(sizes)), follows=not held)
+        of_halo = self._places.view(n, (n_halo,))
+        placing = door.exchange_beside(
+            parts_of(self._sent_places, exchanged.sent), exchanged.received, of_halo, follows=False
+        )
         sending.arrive()
         placing.arrive()
-        shifts = np.cumsum(coming) - coming - ends[:, door.rank]
-        for part, by in zip(parts_of(self._halo_places, exchanged.received), shifts.tolist(), strict=True):
-            if part.size and by:
+        shifts = n * ROW_BYTES // SECTOR + np.cumsum(coming) - coming - ends[:, door.rank]
+        for part, by in zip(parts_of(of_halo, exchanged.received), shifts.tolist(), strict=True):
+            if part.size:
                 device.launch("halo_shift", elementwise(part.size), places=part, by=by, n=part.size)
-        return self._dense._replace(rows=rooms.received, places=self._halo_places)
+        whole = self._dense._replace(rows=rooms.rows, places=self._places)
+        return whole._replace(places=of_halo), whole
 
     def _pack(self) -> None:
         device, n_sent, packed = self._device, self._exchanged.rows.size, self._rooms.packed
@@ -127,7 +157,7 @@ class PackedExchange:
             "halo_pack",
             Launch((blocks, 1, 1), (SCAN_THREADS, 1, 1)),
             packed=packed,
-            places=self._places,
+            places=self._sent_places,
             states=device.zeros(blocks, np.uint64),
             ticket=device.zeros(1, np.uint32),
             rows=self._dense.rows,

@@ -199,7 +199,8 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
             place = part.dense_first, part.dense_stride
-            compressed = compress(device, part.dense, large.scales, (part.matrix.n_cols, part.width), *place)
+            shape = part.matrix.n_cols, part.width
+            compressed = compress(device, part.dense, large.scales.columns, shape, *place)
             multiply_compressed(device, part, compressed, large)
         else:
             _multiply(device, part, *large)
@@ -246,15 +247,20 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
 
 
 def compress_relu_dropout(
-    device: Device, x: DeviceArray, kept: Kept, large: Large, rate: float, key: DropoutKey
+    device: Device,
+    x: DeviceArray,
+    kept: Kept,
+    column_scale: DeviceArray | None,
+    rate: float,
+    key: DropoutKey,
+    rows: DeviceArray | None = None,
 ) -> CompressedRows:
-    """Compress dropout of ReLU of X as the operand of a matrix, and write the bits of `kept`.
+    """Compress dropout of ReLU of X as the operand of a matrix, in `rows` if given, and write the bits of `kept`.
 
     X has at most `MOST_COLUMNS` columns, and `key.first` is, like their number, a multiple of 8.
     """
-    (n_rows, width), scales = x.shape, large.scales
-    assert scales is not None
-    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), (n_rows, width))
+    n_rows, width = x.shape
+    found = _no_rows(device, (n_rows, width), rows)
     device.launch(
         "spmm_compress_relu_dropout",
         Launch((ceil_div(n_rows, 2 * COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
@@ -262,7 +268,7 @@ def compress_relu_dropout(
         unfit=found.unfit,
         kept=kept.bits,
         x=x,
-        column_scale=scales.columns,
+        column_scale=column_scale,
         n_rows=n_rows,
         width=width,
         **drawing(rate, key),
@@ -271,24 +277,39 @@ def compress_relu_dropout(
 
 
 def compress(
-    device: Device, x: DeviceArray, scales: Scales, shape: tuple[int, int], first: int = 0, stride: int | None = None
+    device: Device,
+    x: DeviceArray,
+    column_scale: DeviceArray | None,
+    shape: tuple[int, int],
+    first: int = 0,
+    stride: int | None = None,
+    rows: DeviceArray | None = None,
 ) -> CompressedRows:
-    """Compress X of this shape as the operand of a matrix; its rows begin `stride` elements apart, from `first` on."""
+    """Compress X of this shape as the operand of a matrix, in `rows` if given.
+
+    Its rows begin `stride` elements apart, from element `first` on.
+    """
     n_rows, width = shape
-    found = CompressedRows(device.empty((n_rows, ROW_BYTES), np.uint8), device.zeros(1, np.int32), shape)
+    found = _no_rows(device, shape, rows)
     device.launch(
         "spmm_compress",
         Launch((ceil_div(n_rows, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
         rows=found.rows,
         unfit=found.unfit,
         x=x,
-        column_scale=scales.columns,
+        column_scale=column_scale,
         x_first=first,
         x_stride=width if stride is None else stride,
         n_rows=n_rows,
         width=width,
     )
     return found
+
+
+def _no_rows(device: Device, shape: tuple[int, int], rows: DeviceArray | None) -> CompressedRows:
+    """Return compressed rows that are not written yet."""
+    rows = device.empty((shape[0], ROW_BYTES), np.uint8) if rows is None else rows
+    return CompressedRows(rows, device.zeros(1, np.int32), shape)
 
 
 def multiply_compressed(device: Device, product: Product, dense: CompressedRows, large: Large) -> None:

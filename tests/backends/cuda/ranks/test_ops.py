@@ -15,7 +15,7 @@ from gcnbatch.backends.cuda.ranks import halo
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
-from gcnbatch.backends.cuda.spmm.large import CompressedRows
+from gcnbatch.backends.cuda.spmm.large import CHUNK, CompressedRows
 from gcnbatch.backends.ops import Reader
 from gcnbatch.data import synthetic
 from gcnbatch.data.graph_part import read_part
@@ -182,9 +182,10 @@ def reddit(path: Path) -> Path:
 
 @pytest.fixture
 def long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ranks multiply any matrix in two parts."""
+    """Let ranks multiply every other row of any matrix in two parts."""
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
     monkeypatch.setattr(halo, "DENSE_ROWS", 1)
+    monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -209,21 +210,23 @@ def test_a_product_sends_rows_and_receives_its_halo(device: Machine, tmp_path: P
 
 
 @pytest.mark.usefixtures("long_rows")
-def test_long_rows_are_multiplied_in_two_parts_while_the_halo_is_on_its_way(device: Machine, tmp_path: Path) -> None:
+def test_own_columns_of_long_rows_are_multiplied_while_the_halo_is_on_its_way(device: Machine, tmp_path: Path) -> None:
     part, batch = halo_batch(device, write_one_graph(tmp_path / "set.h5", n_channels=2, weights=True))
     found, n = part.adjacency.of_forward, batch.layout.n_nodes
     (h,) = of(device, (n, 2 * 8))
     device.launched.clear()
     y = ops_on(device).spmm(batch.adjacency, h)
-    names = ["halo_take", "exchange beside", "spmm_large_weighted", "arrive", "spmm_large_weighted_add"]
-    assert device.entries == names
-    _, exchanged, own, _, others = (about for _, _, about in device.launched)
-    assert (own["results"]["out"], others["results"]["out"]) == (y, y)
-    assert (own["dense"], others["dense"]) == (h, exchanged["out"])
-    assert exchanged["out"].shape == (found.received[1], 16)
-    rows = batch.adjacency.of_forward
-    assert (rows.own.n_cols, rows.halo.n_cols) == (2 * n, 2 * len(found.nodes))
-    assert rows.own.indices.size + rows.halo.indices.size == len(part.adjacency.forward.indices)
+    begun = ["halo_take", "exchange beside", "halo_take", "spmm_large_weighted", "arrive"]
+    assert device.entries == [*begun, "spmm_large_weighted_add", "spmm_large_weighted"]
+    sent, exchanged, taken, own, _, others, rest = (about for _, _, about in device.launched)
+    m = found.received[1]
+    assert own["results"]["out"] is others["results"]["out"] is rest["results"]["out"] is y
+    assert (sent["scale"], sent["sent"].size, taken["sent"], taken["n_sent"]) == (None, len(found.sent[1]), None, n)
+    assert [(part.ptr, part.shape) for part in exchanged["parts"]][1] == (sent["y"].ptr, (len(found.sent[1]), 16))
+    assert taken["y"].ptr == own["dense"].ptr == rest["dense"].ptr
+    assert others["dense"].ptr == exchanged["out"].ptr == own["dense"].ptr + 4 * 16 * n
+    assert (exchanged["out"].shape, rest["dense"].shape) == ((m, 16), (n + m, 16))
+    assert own["dense_stride"] == others["dense_stride"] == rest["dense_stride"] == 8
 
 
 @pytest.mark.usefixtures("long_rows")
@@ -232,7 +235,8 @@ def test_rows_with_many_zeros_are_packed_and_received_while_own_columns_are_mult
 ) -> None:
     part, batch = halo_batch(device, reddit(tmp_path / "set.h5"))
     found, n = part.adjacency.of_forward, batch.layout.n_nodes
-    ops = ops_on(device, packed=(5, found.received[1]))
+    m, rows = found.received[1], batch.adjacency.of_forward.matrix
+    ops = ops_on(device, packed=(5, m))
     (x,) = of(device, (n, 128))
     device.launched.clear()
     h, kept = ops.relu_dropout(x, 0.5, KEY, out=x, reader=Reader(batch.adjacency, MANY))
@@ -241,35 +245,48 @@ def test_rows_with_many_zeros_are_packed_and_received_while_own_columns_are_mult
     y = ops.spmm(batch.adjacency, h, MANY)
     assert y.shape == (n, 128)
     exchange = ["gather beside", "spmm_compressed", "exchange beside", "exchange beside", "arrive", "arrive"]
-    packing = ["halo_pack", "halo_ends"]
-    assert device.entries == ["spmm_compress_relu_dropout", *packing, *exchange, "spmm_compressed_packed_add"]
+    packing, products = (
+        ["halo_pack", "halo_ends"],
+        ["halo_shift", "spmm_compressed_packed_add", "spmm_compressed_packed"],
+    )
+    assert device.entries == ["spmm_compress_relu_dropout", *packing, *exchange, *products]
     by_name = {name: about for name, _, about in device.launched}
-    assert by_name["halo_pack"]["rows"] is h.rows
-    assert by_name["spmm_compressed"]["rows"] is h.rows
-    others = by_name["spmm_compressed_packed_add"]
-    (_, _, rows), (_, _, places) = (one for one in device.launched if one[0] == "exchange beside")
-    assert others["rows"].ptr == rows["out"].ptr
-    assert others["places"].ptr == places["out"].ptr
-    assert (rows["rows"], rows["follows"]) == ([0, 32 * 5 * found.received[1]], False)
-    assert [part.size for part in rows["parts"]] == [0, 32 * 5 * len(found.sent[1])]
-    assert (places["rows"], places["follows"]) == ([0, found.received[1]], False)
+    assert by_name["halo_pack"]["rows"] is by_name["spmm_compressed"]["rows"] is h.rows
+    assert by_name["spmm_compress_relu_dropout"]["column_scale"] is rows.column_scale
+    others, rest = (by_name[name] for name in products[1:])
+    assert others["rows"].ptr == rest["rows"].ptr == h.rows.ptr
+    assert (rest["places"], others["places"].ptr) == (rows.places, rows.places.ptr + 4 * n)
+    (_, _, received), (_, _, places) = (one for one in device.launched if one[0] == "exchange beside")
+    assert received["out"].ptr == h.rows.ptr + 576 * n
+    assert places["out"].ptr == others["places"].ptr
+    assert (by_name["halo_shift"]["by"], by_name["halo_shift"]["n"]) == (18 * n, m)
+    assert (received["rows"], received["follows"]) == ([0, 32 * 5 * m], False)
+    assert [part.size for part in received["parts"]] == [0, 32 * 5 * len(found.sent[1])]
+    assert (places["rows"], places["follows"]) == ([0, m], False)
     device.launched.clear()
     ops.spmm_backward(batch.adjacency, y, MANY)
-    assert device.entries == ["spmm_compress", *packing, *exchange, "spmm_compressed_packed_add"]
+    assert device.entries == ["spmm_compress", *packing, *exchange, *products]
+
+
+@pytest.mark.usefixtures("long_rows")
+def test_dense_rows_are_scaled_and_padded_by_their_sender(device: Machine, tmp_path: Path) -> None:
+    part, batch = halo_batch(device, reddit(tmp_path / "set.h5"))
+    n, rows = batch.layout.n_nodes, batch.adjacency.of_transpose.matrix
+    (dy,) = of(device, (n, 47))
     device.launched.clear()
-    ops.spmm_backward(batch.adjacency, y, 0.5)
-    names = ["halo_take", "exchange beside", "spmm_large_slices", "spmm_large_unweighted", "arrive"]
-    assert device.entries == [*names, "spmm_large_unweighted_add"]  # the sender has scaled the halo
-    taken, exchanged, slices, *_, others = (about for _, _, about in device.launched)
-    assert taken["scale"] is slices["scale"]
-    assert taken["scale"].shape == (n,)
-    assert others["dense"] is exchanged["out"]
-    device.launched.clear()
-    ops.spmm_backward(batch.adjacency, device.empty((n, 47)))
-    taken, exchanged, *_, others = (about for _, _, about in device.launched)
-    assert (taken["P"], taken["stride"], others["dense_stride"]) == (47, 48, 48)
-    assert others["results"]["out_stride"] == 47
-    assert exchanged["out"].shape == (found.received[1], 48)
+    dh = ops_on(device).spmm_backward(batch.adjacency, dy)
+    begun = ["halo_take", "exchange beside", "halo_take", "spmm_large_unweighted", "arrive"]
+    assert device.entries == [*begun, "spmm_large_unweighted_add", "spmm_large_unweighted"]
+    sent, exchanged, taken, *products = (about for name, _, about in device.launched if name != "arrive")
+    assert sent["scale"] is taken["scale"] is rows.column_scale
+    assert (sent["P"], sent["stride"], exchanged["out"].shape) == (
+        47,
+        48,
+        (part.adjacency.of_transpose.received[1], 48),
+    )
+    for product in products:
+        assert (product["dense_stride"], product["slice_width"], product["results"]["out_stride"]) == (48, 48, 47)
+        assert product["results"]["out"] is dh
 
 
 @pytest.mark.usefixtures("long_rows")
@@ -277,8 +294,9 @@ def test_rows_that_do_not_fit_their_room_are_packed_again_and_sent_behind_all_ke
     device: Machine, tmp_path: Path
 ) -> None:
     part, batch = halo_batch(device, reddit(tmp_path / "set.h5"))
-    ops = ops_on(device, packed=(17, part.adjacency.of_forward.received[1]))
-    (x,) = of(device, (batch.layout.n_nodes, 128))
+    n, m = batch.layout.n_nodes, part.adjacency.of_forward.received[1]
+    ops = ops_on(device, packed=(17, m))
+    (x,) = of(device, (n, 128))
     h, _ = ops.relu_dropout(x, 0.5, KEY, out=x, reader=Reader(batch.adjacency, MANY))
     device.launched.clear()
     ops.spmm(batch.adjacency, h, MANY)
@@ -286,23 +304,58 @@ def test_rows_that_do_not_fit_their_room_are_packed_again_and_sent_behind_all_ke
     assert first["capacity"] < again["capacity"]
     assert again["packed"].nbytes >= 17 * 32 * again["n_sent"]
     assert [about["follows"] for name, _, about in device.launched if name == "exchange beside"] == [True, False]
+    kept = next(about for name, _, about in device.launched if name == "copy")
+    rest = device.launched[-1][2]["rows"]
+    assert (kept["source"].ptr, kept["source"].nbytes, kept["out"].ptr) == (h.rows.ptr, 576 * n, rest.ptr)
+    assert rest.nbytes >= 576 * n + 17 * 32 * m + CHUNK
+    h, _ = ops.relu_dropout(x, 0.5, KEY, out=x, reader=Reader(batch.adjacency, MANY))
     device.launched.clear()
     ops.spmm(batch.adjacency, h, MANY)
     assert device.entries.count("halo_pack") == 1
+    assert "copy" not in device.entries
 
 
-def test_the_two_parts_of_a_matrix_are_its_columns() -> None:
-    rng = np.random.default_rng(0)
-    dense = np.where(rng.random((30, 50)) < 0.3, rng.random((30, 50)), 0).astype(np.float32)
+@pytest.mark.parametrize("split_row", [0, 10, 15, 100])
+def test_the_parts_of_a_matrix_are_its_rows_and_columns(split_row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halo, "SPLIT_ROW", split_row)
+    rng, host = np.random.default_rng(0), Host()
+    dense = np.where(rng.random((30, 50)) < rng.random((30, 1)), rng.random((30, 50)), 0).astype(np.float32)
     matrix = sp.csr_array(dense)
     given = Csr(matrix.indptr, matrix.indices, matrix.data, 50)
+    lengths = np.diff(matrix.indptr)
     scales = rng.random(30).astype(np.float32), rng.random(50).astype(np.float32)
     for n_own in (0, 20, 50):
-        (own, _), (others, _) = halo.split(given, n_own, None)
-        found = [sp.csr_array((part.data, part.indices, part.indptr), (30, part.n_cols)) for part in (own, others)]
-        np.testing.assert_array_equal(np.hstack([part.toarray() for part in found]), dense)
-        (own, first), (others, second) = halo.split(given, n_own, scales)
-        assert own.data.size == others.data.size == 0
-        np.testing.assert_array_equal(first.columns, scales[1][:n_own])
-        assert second.columns is None
-        assert first.rows is second.rows is scales[0]
+        parts = halo.split_rows(host, given, n_own, None)  # type: ignore[arg-type]
+        assert parts.places.tolist() == list(range(0, 18 * 50, 18))
+        found, columns = np.zeros_like(dense), {"own": (0, n_own), "halo": (n_own, 50), "rest": (0, 50)}
+        assert (parts.rest is None) == (split_row in (0, 100))
+        for name, (first, stop) in columns.items():
+            held = getattr(parts, name)
+            if held is not None:
+                assert held.n_cols == stop - first
+                rows = rows_of(held)
+                assert (split_row == 100 or (lengths[rows] < split_row).all()) == (name == "rest" or split_row == 100)
+                arrays = held.data, held.indices, held.indptr
+                np.add.at(found[:, first:stop], rows, sp.csr_array(arrays, (len(rows), stop - first)).toarray())
+        np.testing.assert_array_equal(found, dense)
+        scaled = halo.split_rows(host, given, n_own, scales)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(scaled.column_scale, scales[1][:n_own])
+        assert scaled.own.data.size == 0
+        assert scaled.own.large.scales.columns is None
+        np.testing.assert_array_equal(scaled.own.large.scales.rows, scales[0])
+
+
+class Host:
+    """A device whose arrays are on the host."""
+
+    l2_bytes = 60 << 20
+
+    def upload(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+
+def rows_of(matrix: Any) -> np.ndarray:
+    """Return the numbers of a matrix's rows, from its pieces."""
+    target = matrix.large.pieces.target
+    assert (target >= 0).all()
+    return target

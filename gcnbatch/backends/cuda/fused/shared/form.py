@@ -42,7 +42,7 @@ class Setting:
     largest : int
         Nodes of the set's largest graph.
     ranks : int
-        Ranks that train the model together.
+        Ranks that train the model together; 0: it trains alone.
     """
 
     stack: Stack
@@ -50,7 +50,7 @@ class Setting:
     precision: str
     channels: int
     largest: int
-    ranks: int = 1
+    ranks: int = 0
 
 
 class Form(ABC):

@@ -72,10 +72,12 @@ class DealtPlan(EpochPlan):
 
 def plan_part(batches: Sequence[Int64], sizes: Mapping[str, Int64], ranks: Ranks) -> DealtPlan:
     """Return the plan of a rank's parts of global batches, dealt out by nodes; `sizes` as for `plan_epoch`."""
-    rank, own, parts = ranks.rank, list[Int64](), np.zeros((len(batches), ranks.part_length), np.int32)
-    for graphs, part in zip(batches, parts, strict=True):
-        dealt = deal(sizes["nodes"][graphs], ranks.size)
-        own.append(graphs[dealt.graphs[rank] : dealt.graphs[rank + 1]])
-        part[PART["FIRST_NODE"]], part[PART["FIRST_GRAPH"]] = dealt.nodes[rank], dealt.graphs[rank]
-        part[PART["NODES"] :] = np.diff(dealt.nodes)
-    return DealtPlan(**vars(plan_epoch(own, sizes)), parts=parts, graphs_of_all=sum(map(len, batches)))
+    rank, graphs = ranks.rank, np.concatenate(batches)
+    batch_ptr = np.cumsum([0, *map(len, batches)])
+    dealt = deal(sizes["nodes"][graphs], batch_ptr, ranks.size)
+    parts = np.zeros((len(batches), ranks.part_length), np.int32)
+    parts[:, PART["FIRST_NODE"]], parts[:, PART["FIRST_GRAPH"]] = dealt.nodes[:, rank], dealt.graphs[:, rank]
+    parts[:, PART["NODES"] :] = np.diff(dealt.nodes)
+    bounds = (batch_ptr[:-1, np.newaxis] + dealt.graphs[:, rank : rank + 2]).tolist()
+    own = [graphs[first:end] for first, end in bounds]
+    return DealtPlan(**vars(plan_epoch(own, sizes)), parts=parts, graphs_of_all=len(graphs))

@@ -27,26 +27,10 @@ LINES_OF_COLUMN = 2  # its moments forward, its sums backward
 
 
 class Box(NamedTuple):
-    """What a rank writes to a mailbox in a turn: lines, and the chunks of the update.
-
-    Parameters
-    ----------
-    lines : int
-    exchanged : int
-        Chunks that the update sends: of the first layer, of dense layers on graphs, and, without `Ranks.sync`, of
-        batch norm. They come first.
-    sent : int
-        Chunks that backward kernels send while the gradients of the layers below are computed.
-    """
+    """What a rank writes to a mailbox in a turn: lines of columns, and chunks of gradients."""
 
     lines: int
-    exchanged: int
-    sent: int
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of a box."""
-        return self.exchanged + self.sent
+    chunks: int
 
     @property
     def nbytes(self) -> int:
@@ -55,21 +39,17 @@ class Box(NamedTuple):
 
 
 def box_of(stack: Stack, sync: bool) -> Box:
-    """Return the box of a model."""
-    first, *others = (_chunks_of_layer(layer) for layer in stack.nodes)
+    """Return the box of a model. With `sync`, the gradients of batch norm are sums over all ranks already."""
     normed = [layer.n_out for layer in stack.nodes if layer.norm]
-    heads = sum(chunks_of((layer.n_in + 1, layer.n_out)) for layer in stack.graphs)
-    norms = 0 if sync else 2 * sum(chunks_of(vector_shape(width)) for width in normed)
-    return Box(LINES_OF_COLUMN * sum(normed), first + heads + norms, sum(others))
+    shapes = [(layer.channels * (layer.n_in + 1), layer.n_out) for layer in stack.nodes]
+    shapes += [(layer.n_in + 1, layer.n_out) for layer in stack.graphs]
+    shapes += [] if sync else 2 * [vector_shape(width) for width in normed]
+    return Box(LINES_OF_COLUMN * sum(normed), sum(map(chunks_of, shapes)))
 
 
 def mailbox_bytes(stack: Stack, sync: bool, size: int) -> int:
     """Return the bytes of a mailbox for so many ranks: a box for each of them and each parity of the turn."""
     return 2 * size * box_of(stack, sync).nbytes
-
-
-def _chunks_of_layer(layer: NodeLayer) -> int:
-    return chunks_of((layer.channels * (layer.n_in + 1), layer.n_out))
 
 
 class RanksWorkspace(WideWorkspace):
@@ -128,30 +108,22 @@ class RanksWorkspace(WideWorkspace):
     # -------------------------------------------------------------------------------------------- backward
 
     def _propagate_backward_call(self, number: int) -> Call:
-        """Return the launch that also sends the gradient of W' of the layer above, which is complete."""
-        call, layer = super()._propagate_backward_call(number), self._stack.nodes[number]
-        jobs, chunks, _ = self._tables
-        above = self._stack.nodes[1 : number + 2]  # sent, the last of them here
-        counts = [_chunks_of_layer(one) for one in above] if number + 1 < len(self._stack.nodes) else [0]
-        first = self._box.exchanged + sum(counts[:-1])
-        fields: dict[str, Any] = {"propagate": call.arguments, "ranks": self._ranks_fields}
-        fields |= {"sent": {"jobs": jobs, "chunks": chunks, "first": first, "count": counts[-1]}}
+        call = super()._propagate_backward_call(number)
         rows, columns, _ = call.launch.grid
-        launch = replace(call.launch, grid=(columns * rows + counts[-1], 1, 1))
-        fields |= {"line": self._line(number) + layer.n_out}
-        return Call("fused_wide_ranks_propagate_backward", launch, fields)
+        line = self._line(number) + self._stack.nodes[number].n_out
+        fields = {"propagate": call.arguments, "ranks": self._ranks_fields, "line": line}
+        return Call("fused_wide_ranks_propagate_backward", replace(call.launch, grid=(columns * rows, 1, 1)), fields)
 
     # -------------------------------------------------------------------------------------------- update
 
     def _all_jobs(self) -> list[dict[str, Any]]:
-        (first, *norms), *others = (self._jobs_of(number) for number in range(len(self._layers)))
-        norms += [norm for _, *of_layer in others for norm in of_layer]
-        exchanged = [first, *self._head_jobs(), *([] if self._ranks.sync else norms)]
-        return [*exchanged, *(own for own, *_ in others), *(norms if self._ranks.sync else [])]
+        """Return first the jobs whose gradients are exchanged."""
+        layers = [self._jobs_of(number) for number in range(len(self._layers))]
+        norms = [norm for _, *of_layer in layers for norm in of_layer]
+        return [*self._head_jobs(), *(own for own, *_ in layers), *norms]
 
     def _update_call(self, rule: UpdateRule, mode: int, totals: DeviceArray | None = None) -> Call:
         call = super()._update_call(rule, mode, totals)
         if mode == APPLY:
             return call
-        fields = {"update": call.arguments, "ranks": self._ranks_fields, "exchanged": self._box.exchanged}
-        return Call("fused_wide_ranks_update", call.launch, fields)
+        return Call("fused_wide_ranks_update", call.launch, {"update": call.arguments, "ranks": self._ranks_fields})
