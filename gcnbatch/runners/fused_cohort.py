@@ -22,7 +22,7 @@ from gcnbatch.runners.task import RunnerTask
 
 # Microseconds a step and member by the number of members: Tox21, 2 x 64, batch 50, NVIDIA H200
 # (benchmarks/many_models.py).
-STEP_US = {1: 22.0, 4: 8.6, 8: 6.2, 16: 4.0, 64: 2.9}
+STEP_US = {1: 22.0, 4: 8.5, 8: 6.2, 16: 4.0, 64: 2.8}
 MEMORY_SHARE = 0.25  # of the free device memory that the members' arrays may take
 
 
