@@ -52,7 +52,8 @@ def test_bad_rows_keep_their_position_and_give_the_reason(tmp_path, chemistry) -
     assert (summary.rows, summary.unreadable) == (5, 3)
     assert said == [NO_SETS, "3 of 5 rows could not be read; see column error"]
     assert np.isnan(numbers(rows)).all(axis=1).tolist() == [False, True, True, True, False]
-    assert [rows["a"][name] for name in ("even", "third")] == [rows["e"][name] for name in ("even", "third")]
+    first, *_, last = numbers(rows)
+    np.testing.assert_allclose(first, last, **CLOSE)  # one molecule; sums round as its place in the batch has it
 
 
 def test_a_table_of_bad_rows_only_keeps_them_all(tmp_path, chemistry) -> None:
@@ -94,11 +95,11 @@ def test_csv_columns_are_those_of_training_or_of_the_options(tmp_path, chemistry
     assert ids(table, run, CsvOptions(id_column="code")) == ["x", "y"]
     table.write_text("drawing,SMILES\nCC,C\nCCC,CC\n")
     assert ids(table, run, CsvOptions()) == ["1", "2"]
-    first = read_rows(tmp_path / "ids.csv")
-    ids(table, run, CsvOptions(smiles_column="drawing"))
-    named = read_rows(tmp_path / "ids.csv")
-    assert named["1"] == {**first["2"], "id": "1"}
-    assert named["2"] != {**first["2"], "id": "2"}
+    _, ethane = numbers(read_rows(tmp_path / "ids.csv"))
+    assert ids(table, run, CsvOptions(smiles_column="drawing")) == ["1", "2"]
+    also_ethane, propane = numbers(read_rows(tmp_path / "ids.csv"))
+    np.testing.assert_allclose(also_ethane, ethane, **CLOSE)
+    assert not np.allclose(propane, ethane, **CLOSE)
 
 
 def test_an_ensemble_of_molecules_ends_with_the_error(tmp_path, chemistry) -> None:

@@ -35,6 +35,9 @@ SKIPPED = {
     "check_classifiers_multilabel_output_format_decision_function": "there is no decision_function",
 }
 
+# Checks that allow for no rounding: BLAS may add float32 in another order where a batch has other rows.
+ROUNDED = {"check_methods_subset_invariance": "test_predictions_of_parts_are_those_of_the_whole allows for rounding"}
+
 
 class _Numbers:
     """Takes rows of numbers, each a graph of one node: scikit-learn's checks have no molecules."""
@@ -66,10 +69,20 @@ class NumbersRegressor(_Numbers, GcnRegressor):
 @pytest.mark.parametrize("kind", [NumbersClassifier, NumbersRegressor])
 def test_the_checks_of_scikit_learn_pass(kind: type[Any]) -> None:
     estimator = kind(widths=(8,), epochs=12, learning_rate=0.05)
-    results = check_estimator(estimator, on_fail=None, on_skip=None)
+    results = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=ROUNDED)
     assert [(found["check_name"], found["exception"]) for found in results if found["status"] == "failed"] == []
     assert {found["check_name"] for found in results if found["status"] == "skipped"} <= SKIPPED.keys()
     assert sum(found["status"] == "passed" for found in results) > 45
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("kind", [NumbersClassifier, NumbersRegressor])
+def test_predictions_of_parts_are_those_of_the_whole(kind: type[Any]) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    estimator = kind(widths=(8,), epochs=12, learning_rate=0.05).fit(x, (x[:, 0] > 0).astype(int))
+    predict = estimator.predict_proba if kind is NumbersClassifier else estimator.predict
+    parts = np.concatenate([predict(part) for part in np.split(x, [1, 2, 7, 20])])
+    np.testing.assert_allclose(parts, predict(x), rtol=1e-5, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------ molecules
