@@ -227,14 +227,9 @@ class Held:
         """Do nothing."""
 
 
-def epoch_rows(
-    graph: PowerLaw, shape: Shape, device_of: CudaBackend, hiddens: list[int], emit: Callable[..., None]
-) -> None:
-    """Print a row per hidden width, precision and order of products, and the peers' rows."""
-    stream = torch.cuda.ExternalStream(device_of.device.stream.handle)
-    x = torch.randn(graph.n, shape.features, device="cuda")
-    y = torch.randint(shape.classes, (graph.n, 1), device="cuda", dtype=torch.int32)
-    header = Header(
+def header_of(shape: Shape) -> Header:
+    """Return the header of a data set of this shape."""
+    return Header(
         name=shape.name,
         level="node",
         target="multiclass",
@@ -243,6 +238,16 @@ def epoch_rows(
         n_features=shape.features,
         channel_names=("edge",),
     )
+
+
+def epoch_rows(
+    graph: PowerLaw, shape: Shape, device_of: CudaBackend, hiddens: list[int], emit: Callable[..., None]
+) -> None:
+    """Print a row per hidden width, precision and order of products, and the peers' rows."""
+    stream = torch.cuda.ExternalStream(device_of.device.stream.handle)
+    x = torch.randn(graph.n, shape.features, device="cuda")
+    y = torch.randint(shape.classes, (graph.n, 1), device="cuda", dtype=torch.int32)
+    header = header_of(shape)
     found = adjacency(graph, device_of.device, "marked")
     only = DeviceBatch(found.node_ptr, ours(x), found, ours(y), found.layout)
     bench = f"{shape.name} epoch"

@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, adjacency, median_ms, ours
+from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, adjacency, header_of, median_ms, ours
 from shared import emit as print_row
-from shared import options
+from shared import end, options
 
 from gcnbatch.backends.cuda.batches.batch import DeviceBatch
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import KipfConfig, TrainConfig
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
 from gcnbatch.data.partition import partition
-from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import Csr
 from gcnbatch.environment import collect
 from gcnbatch.model.gcn import Loss, build, uniform_weights
@@ -74,19 +73,6 @@ class PartRunner(DistributedRunner):
     def _open_feed(self, backend: Any, task: RunnerTask) -> Any:
         self._bounds = self._of_graph.bounds
         return self._only
-
-
-def header_of(shape: Shape) -> Header:
-    """Return the header of a data set of this shape."""
-    return Header(
-        name=shape.name,
-        level="node",
-        target="multiclass",
-        task_names=("class",),
-        class_names=tuple(f"c{number}" for number in range(shape.classes)),
-        n_features=shape.features,
-        channel_names=("edge",),
-    )
 
 
 class OneGpu:
@@ -216,12 +202,7 @@ def main() -> None:
         if ranks is None or ranks.rank == 0:
             print_row({**common, **row}, digits=4)
         runner.close()
-    if ranks:  # those that have ended must not look lost to the others
-        ranks.data.Barrier()
-        if ranks.rank == 0:
-            ranks.end(0)
-        else:
-            ranks.follow()
+    end(ranks)
 
 
 if __name__ == "__main__":

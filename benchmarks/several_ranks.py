@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 import numpy as np
+from shared import end
 
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
@@ -106,12 +107,7 @@ def main() -> None:
     found = nccl(ranks) if given.nccl else train(given.config, given.data, given.backend, given.set, ranks)
     if ranks is None or ranks.rank == 0:
         print(json.dumps({"ranks": ranks.size if ranks else 1, "config": given.config, "set": given.set, **found}))
-    if ranks:  # those that have ended must not look lost to the others
-        ranks.data.Barrier()
-        if ranks.rank == 0:
-            ranks.end(0)
-        else:
-            ranks.follow()
+    end(ranks)
 
 
 if __name__ == "__main__":

@@ -65,3 +65,14 @@ def emit(row: dict[str, Any], digits: int = 3) -> None:
     """Print a row as JSON, with rounded figures."""
     rounded = {name: round(value, digits) if isinstance(value, float) else value for name, value in row.items()}
     print(json.dumps(rounded), flush=True)
+
+
+def end(ranks: Any) -> None:
+    """End a program on all ranks together: those that have ended must not look lost to the others."""
+    if ranks is None:
+        return
+    ranks.data.Barrier()
+    if ranks.rank == 0:
+        ranks.end(0)
+    else:
+        ranks.follow()

@@ -14,7 +14,8 @@ import pytest
 from gcnbatch.backends.cuda.runtime import loader
 from tests.ranks.fused_ranks import CASES
 from tests.ranks.launcher import SECONDS, mpirun, start
-from tests.training.runs import assert_same_run, assert_same_weights, gcnbatch, history, options, write_set
+from tests.ranks.on_two_gpus import assert_two_repeat, assert_two_train_what_one_trains, train_on_two
+from tests.training.runs import assert_same_run, options
 
 pytestmark = pytest.mark.gpu
 STEPS = "from tests.ranks.fused_ranks import main; main()"
@@ -72,28 +73,15 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     if (count := len(loader.devices())) < 2:
         pytest.skip(f"{count} GPU; this needs two")
     folder = tmp_path_factory.mktemp("on_two")
-    write_set(folder / "set.h5", missing=0.0)
-    data = ("train", "--data", folder / "set.h5", *TO_RUN)
-    gcnbatch(*data, "--backend", "fused", "-o", folder / "one")
-    _, said = mpirun(2, *data, "-o", folder / "two")
-    mpirun(2, *data, "--backend", "fused", "-o", folder / "again")
-    return folder, said
+    return folder, train_on_two(folder, "fused", TO_RUN, chosen=())
 
 
 def test_auto_trains_with_fused_on_two_gpus_what_one_trains_up_to_rounding(on_two: tuple[Path, str]) -> None:
-    folder, said = on_two
-    assert "2 ranks train one model together" in said
-    for ours, alone in zip(history(folder / "two"), history(folder / "one"), strict=True):
-        for loss in ("train_loss", "valid_loss"):
-            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
-    metrics = json.loads((folder / "two" / "metrics.json").read_text(encoding="utf-8"))
-    assert (metrics["backend"], metrics["ranks"]) == ("fused", 2)
+    assert_two_train_what_one_trains(*on_two, "fused")
 
 
 def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> None:
-    folder, _ = on_two
-    assert_same_weights(folder / "two", folder / "again")
-    assert history(folder / "two") == history(folder / "again")
+    assert_two_repeat(on_two[0])
 
 
 def test_a_killed_rank_ends_all_and_the_run_resumes_to_equal_bits(on_two: tuple[Path, str]) -> None:

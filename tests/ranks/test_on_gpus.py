@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,9 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training.experiment import Experiment
 from tests.ranks.device_threads import on_device_ranks
 from tests.ranks.launcher import mpirun
+from tests.ranks.on_two_gpus import assert_two_repeat, assert_two_train_what_one_trains, train_on_two
 from tests.ranks.test_large_graph import MODELS, SEED, steps, write_one_graph
-from tests.training.runs import assert_same_weights, gcnbatch, history, options, write_set
+from tests.training.runs import gcnbatch, history, options, write_set
 
 pytestmark = pytest.mark.gpu
 EFFORT = Effort(parity_batches=3, parity_steps=3, samples=8)
@@ -163,28 +163,15 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return a folder with the runs `one`, `two` and `again`, and what the first on two GPUs said."""
     needs_two_gpus()
     folder = tmp_path_factory.mktemp("on_two")
-    write_set(folder / "set.h5", missing=0.0)
-    data = ("train", "--data", folder / "set.h5", *TO_RUN)
-    gcnbatch(*data, "--backend", "batched", "-o", folder / "one")
-    _, said = mpirun(2, *data, "--backend", "batched", "-o", folder / "two")
-    mpirun(2, *data, "--backend", "batched", "-o", folder / "again")
-    return folder, said
+    return folder, train_on_two(folder, "batched", TO_RUN, chosen=("--backend", "batched"))
 
 
 def test_two_gpus_train_what_one_trains_up_to_rounding(on_two: tuple[Path, str]) -> None:
-    folder, said = on_two
-    assert "2 ranks train one model together" in said
-    for ours, alone in zip(history(folder / "two"), history(folder / "one"), strict=True):
-        for loss in ("train_loss", "valid_loss"):
-            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
-    metrics = json.loads((folder / "two" / "metrics.json").read_text(encoding="utf-8"))
-    assert (metrics["backend"], metrics["ranks"]) == ("batched", 2)
+    assert_two_train_what_one_trains(*on_two, "batched")
 
 
 def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> None:
-    folder, _ = on_two
-    assert_same_weights(folder / "two", folder / "again")
-    assert history(folder / "two") == history(folder / "again")
+    assert_two_repeat(on_two[0])
 
 
 def test_a_graph_on_two_gpus_has_the_losses_of_one_over_20_epochs(tmp_path: Path) -> None:

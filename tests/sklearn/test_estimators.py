@@ -27,7 +27,7 @@ SMILES = ["CCO", "CCN", "CCC", "c1ccccc1", "Cc1ccccc1", "c1ccncc1"] * 5
 AROMATIC = np.array([0, 0, 0, 1, 1, 1] * 5)
 SMALL: dict[str, Any] = {"widths": (4,), "readout": "mean", "epochs": 20, "learning_rate": 0.05, "processes": 1}
 
-# Checks that scikit-learn skips, and why. None fails.
+# Checks that scikit-learn skips, and why.
 SKIPPED = {
     "check_array_api_input": "needs the environment variable SCIPY_ARRAY_API; molecules are in no array namespace",
     "check_classifier_data_not_an_array": "needs pandas",

@@ -1,7 +1,8 @@
 """Operations of backend ``batched`` on a rank's part of a global batch (cuda_src/ranks).
 
 As on the host (`gcnbatch.backends.cpu.distributed`), operations within a row, a node or a graph stay local, and sums
-over all rows are global. All exchanges are queued on the device's stream: no step waits for the host.
+over all rows are global. Exchanges are queued behind the kernels, on the device's stream or beside it. The host waits
+for one alone: that of compressed rows, whose lengths it must know (`gcnbatch.backends.cuda.ranks.packed`).
 """
 
 from __future__ import annotations
