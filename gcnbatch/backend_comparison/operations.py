@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backend_comparison.workload import Effort, Workload
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, Feed
+from gcnbatch.backends.base import Backend, Batch, Feed
 from gcnbatch.backends.cpu import HostBatch, HostFeed
 from gcnbatch.backends.ops import Array, DropoutKey, Reader
 from gcnbatch.bench import traffic
@@ -142,6 +142,7 @@ class RecordingBackend:
     calls: list[OperationCall] = field(default_factory=list)
     batch: HostBatch | None = None
     apart: bool = False
+    _labelled: Batch | None = None  # of the backend's current batch
 
     def __post_init__(self) -> None:
         self.ops = _OpsApart(self) if self.apart else _RecordedOps(self)
@@ -175,9 +176,12 @@ class RecordingBackend:
         if self.batch is None:
             return None
         if name == "gather":
+            self._labelled = result.labelled
             result = self.batch
         elif name in ("spmm", "spmm_backward"):
-            arguments = (self.batch.adjacency, *arguments[1:])
+            of_labelled = self._labelled is not None and arguments[0] is self._labelled.adjacency
+            host = self.batch.labelled if of_labelled and self.batch.labelled else self.batch
+            arguments = (host.adjacency, *arguments[1:])
         return traffic.of(name, arguments, keywords, result)
 
 

@@ -53,6 +53,14 @@ class Batch(Protocol):
     def graph_features(self) -> GraphFeatures | None:
         """Features of the graphs; None where no model uses them."""
 
+    @property
+    def labelled(self) -> Batch | None:
+        """The batch with the R rows that have labels alone, for the last product of a training step.
+
+        Its adjacency has these rows, (R, N*C), and its targets are theirs, (R, K). None unless the batch is a whole
+        graph of whose nodes few have labels. A backend may always return None.
+        """
+
 
 class Feed(Protocol):
     """Source of batches of one data set, in the backend's memory."""

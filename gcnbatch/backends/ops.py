@@ -98,14 +98,17 @@ class Ops(Protocol):
         """Gradients of `linear`: dX and dW as for `matmul`, db as for `bias_add`; `out` is (dw, db)."""
 
     def spmm(self, adjacency: Adjacency, h: Array, zeros: float = 0.0) -> Array:
-        """sum_c A_c H_c for H (N, C*P) with channel c in columns c*P … (c+1)*P-1: (N, P).
+        """sum_c A_c H_c for H (N, C*P) with channel c in columns c*P … (c+1)*P-1: (N, P), or (R, P) for R rows of A.
 
         `zeros` is the expected share of zeros in H, as behind ReLU or dropout. A backend may use it for speed; results
         are equal up to rounding, also where it is wrong.
         """
 
     def spmm_backward(self, adjacency: Adjacency, dy: Array, zeros: float = 0.0) -> Array:
-        """Gradient of `spmm` by H: A_cᵀ dY in channel c's columns, (N, C*P); `zeros` is the share of zeros in dY."""
+        """Gradient of `spmm` by H: A_cᵀ dY in channel c's columns, (N, C*P); `zeros` is the share of zeros in dY.
+
+        dY has a row for each row of A.
+        """
 
     def sddmm(self, a: Array, b: Array, rows: Array, columns: Array) -> Array:
         """Sampled products of rows of A (M, P) and B (Q, P): the sum of A[rows[e]] * B[columns[e]] per entry e, (E,).

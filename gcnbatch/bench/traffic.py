@@ -99,17 +99,16 @@ def linear_backward(dy: Array, x: Array, w: Array, need_dx: bool = True) -> Traf
 
 
 def spmm(adjacency: Adjacency, h: Array) -> Traffic:
-    """sum_c A_c H_c: 4 (N + 1) + 8 nnz + 4 (N C P + N P) bytes, 2 nnz P flops."""
-    n, wide = h.shape
+    """sum_c A_c H_c for R rows of A: 4 (R + 1) + 8 nnz + 4 (N C P + R P) bytes, 2 nnz P flops."""
+    matrix, (n, wide) = adjacency.forward, h.shape
     p = wide // adjacency.n_channels
-    return Traffic(_csr(adjacency.forward) + 4 * (n * wide + n * p), 2 * _entries(adjacency.forward) * p)
+    return Traffic(_csr(matrix) + 4 * (n * wide + _rows(matrix) * p), 2 * _entries(matrix) * p)
 
 
 def spmm_backward(adjacency: Adjacency, dy: Array) -> Traffic:
-    """A_cᵀ dY: 4 (N C + 1) + 8 nnz + 4 (N P + N C P) bytes, 2 nnz P flops."""
-    n, p = dy.shape
-    transpose = adjacency.transpose
-    return Traffic(_csr(transpose) + 4 * (n * p + n * adjacency.n_channels * p), 2 * _entries(transpose) * p)
+    """A_cᵀ dY for R rows of A: 4 (N C + 1) + 8 nnz + 4 (R P + N C P) bytes, 2 nnz P flops."""
+    matrix, (r, p) = adjacency.transpose, dy.shape
+    return Traffic(_csr(matrix) + 4 * (r * p + _rows(matrix) * p), 2 * _entries(matrix) * p)
 
 
 def sddmm(a: Array, b: Array, rows: Array) -> Traffic:

@@ -34,7 +34,7 @@ class Halo(NamedTuple):
     nodes : int64, (m,)
         The halo.
     sent : sequence of int64 arrays
-        By rank, the own nodes whose values that rank needs.
+        By rank, the own rows of the dense operand that that rank needs.
     received : sequence of int
         By rank, how many nodes of the halo it holds.
     entries : sequence of int
@@ -66,6 +66,24 @@ class HaloAdjacency(Adjacency):
     of_transpose: Halo
 
 
+class LabelledPart(NamedTuple):
+    """A rank's rows with labels.
+
+    Parameters
+    ----------
+    rows : int64, (R,)
+        Numbers of its own nodes with labels, ascending.
+    adjacency : HaloAdjacency
+        `forward` has these rows; columns of `transpose` are labelled nodes, own ones by their place in `rows`.
+    total : int
+        Labelled nodes of all ranks.
+    """
+
+    rows: Int64
+    adjacency: HaloAdjacency
+    total: int
+
+
 @dataclass(frozen=True)
 class GraphPart:
     """A rank's part of a graph.
@@ -77,11 +95,14 @@ class GraphPart:
     adjacency : HaloAdjacency
     x : float32 (n, F) or Csr
         Features of its own nodes.
+    labelled : LabelledPart or None
+        Its rows with labels, where few nodes of the graph have some.
     """
 
     bounds: Int64
     adjacency: HaloAdjacency
     x: Array
+    labelled: LabelledPart | None = None
 
 
 def read_part(dataset: Dataset, normalize: bool, ranks: Communicator, block: int = BLOCK_EDGES) -> GraphPart:

@@ -63,6 +63,12 @@ class Activated:
         return self.product.backward(ctx, dout, of_product, need_dh, kept)
 
 
+def reads_adjacency(layer: Layer | Junction) -> bool:
+    """Return whether a layer multiplies with the adjacency."""
+    product = layer.product if isinstance(layer, Activated) else layer
+    return isinstance(product, GraphConv | Propagate | ActivationConv)
+
+
 def fuse(layers: Sequence[Layer | Junction]) -> tuple[Layer | Junction, ...]:
     """Return the layers with each ReLU, dropout and product in a row as one `Activated`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.base import Batch
 from gcnbatch.backends.ops import Array, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.model.activated import fuse
+from gcnbatch.model.activated import fuse, reads_adjacency
 from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum
 from gcnbatch.model.layers import (
     ActivationConv,
@@ -38,6 +39,7 @@ from gcnbatch.model.parameters import ParameterLayout
 
 ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
 FEATURES = "features"  # the layer that joins the features of whole graphs
+ROW_BY_ROW = (Weights, Dense, Relu, LayerNormRelu)  # layers that compute each row from that row, wherever it lies
 
 
 class Flow(NamedTuple):
@@ -71,6 +73,20 @@ class Gcn:
         constant = [isinstance(layer, Propagate) for layer in self.layers]
         return max(constant.index(False), self.frozen)
 
+    @cached_property
+    def _first_labelled(self) -> int:
+        """Number of the last product with the adjacency: from it on, training needs labelled rows alone.
+
+        The number of layers where it needs all rows to the end.
+        """
+        last = max((i for i, layer in enumerate(self._computed) if reads_adjacency(layer)), default=-1)
+        by_rows = all(isinstance(layer, ROW_BY_ROW) for layer in self._computed[last + 1 :])
+        return last if by_rows and last >= self.constant_layers else len(self._computed)
+
+    def scored(self, batch: Batch) -> Batch:
+        """Return the batch whose targets belong to the logits of a training step: all rows, or those with labels."""
+        return batch.labelled or batch if self._first_labelled < len(self._computed) else batch
+
     def layout(self) -> ParameterLayout:
         """Return the layout of all parameters."""
         return ParameterLayout(spec for layer in self.layers for spec in layer.specs())
@@ -91,13 +107,13 @@ class Gcn:
 
     def _run(self, ctx: Context, at: Flow, numbers: range) -> tuple[Flow, list[Any]]:
         """Return the state behind these layers and their saved values; frozen ones save none."""
-        predicting = replace(ctx, training=False) if self.frozen else ctx
+        context = self._contexts(ctx)
         layers = self._computed
         needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
         h, kept = at.h, dict(at.kept)
         saved: list[Any] = []
         for i in numbers:
-            layer, own = layers[i], predicting if i < self.frozen else ctx
+            layer, own = layers[i], context(i)
             others = [kept[name] for name in layer.others] if isinstance(layer, Junction) else []
             h, values = layer.forward(own, h, *others)
             saved.append(None if i < self.frozen else values)
@@ -105,27 +121,33 @@ class Gcn:
                 kept[layer.name] = h
         return Flow(h, kept), saved
 
+    def _contexts(self, ctx: Context) -> Callable[[int], Context]:
+        """Return the context of each layer, by number: frozen ones predict, the last ones may need few rows."""
+        predicting = replace(ctx, training=False) if self.frozen else ctx
+        scored = replace(ctx, batch=self.scored(ctx.batch)) if ctx.training else ctx
+        return lambda i: predicting if i < self.frozen else scored if i >= self._first_labelled else ctx
+
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
         """Return the gradient of every parameter that is not frozen by name.
 
         The layers run in reverse order. The gradient by the features is never computed: the first layer with parameters
         needs none by its input.
         """
-        layers = self._computed
+        layers, context = self._computed, self._contexts(ctx)
         first = next(i for i, layer in enumerate(layers) if i >= self.frozen and layer.specs())
         gradients: Gradients = {}
         through: dict[str, Array] = {}  # gradients by outputs of layers, from the junctions that read them
         dh: Array | None = dlogits
         for i in range(len(layers) - 1, first - 1, -1):
-            layer = layers[i]
+            layer, own_ctx = layers[i], context(i)
             if layer.name in through:
                 dh = ctx.ops.add(dh, through.pop(layer.name))
             if isinstance(layer, Junction):
-                dh, *others = layer.backward(ctx, dh, saved[i])
+                dh, *others = layer.backward(own_ctx, dh, saved[i])
                 for name, d in zip(layer.others, others, strict=True):
                     through[name] = ctx.ops.add(through[name], d) if name in through else d
             else:
-                dh, own = layer.backward(ctx, dh, saved[i], need_dh=i > first)
+                dh, own = layer.backward(own_ctx, dh, saved[i], need_dh=i > first)
                 gradients.update(own)
         return gradients
 

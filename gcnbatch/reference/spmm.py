@@ -14,15 +14,15 @@ from gcnbatch.reference.arrays import Float
 
 
 def spmm(adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
-    """Y = sum_c A_c H_c, (N, P), for H (N, C*P) with H_c in columns c*P … (c+1)*P-1.
+    """Y = sum_c A_c H_c, (R, P) for R rows of A, usually N, for H (N, C*P) with H_c in columns c*P … (c+1)*P-1.
 
     Row i of ``adjacency.forward`` has in column j*C + c the weight of the edge j→i of channel c. Repeated entries add
     up; a node without incoming edges gets zeros. `zeros`, the expected share of zeros in H, changes nothing here.
     """
     a, n_channels = adjacency.forward, adjacency.n_channels
-    n_nodes, width = len(a.indptr) - 1, h.shape[1] // n_channels
-    y = np.zeros((n_nodes, width), dtype=h.dtype)
-    for i in range(n_nodes):
+    n_rows, width = len(a.indptr) - 1, h.shape[1] // n_channels
+    y = np.zeros((n_rows, width), dtype=h.dtype)
+    for i in range(n_rows):
         for entry in range(a.indptr[i], a.indptr[i + 1]):
             j, c = divmod(int(a.indices[entry]), n_channels)
             y[i] += a.data[entry] * h[j, c * width : (c + 1) * width]
@@ -30,12 +30,12 @@ def spmm(adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
 
 
 def spmm_backward(adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
-    """Gradient of `spmm` by H: dH_c = A_cᵀ dY, (N, C*P), for dY (N, P).
+    """Gradient of `spmm` by H: dH_c = A_cᵀ dY, (N, C*P), for dY (R, P) if the adjacency has R rows.
 
     Row j*C + c of ``adjacency.transpose`` has in column i the weight of the edge j→i of channel c.
     """
     a, n_channels = adjacency.transpose, adjacency.n_channels
-    n_nodes, width = dy.shape
+    n_nodes, width = (len(a.indptr) - 1) // n_channels, dy.shape[1]
     dh = np.zeros((n_nodes, n_channels * width), dtype=dy.dtype)
     for j in range(n_nodes):
         for c in range(n_channels):

@@ -8,6 +8,7 @@ ranks call the same methods with the same arguments (`gcnbatch.runners.leader`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from gcnbatch.backends.base import START, Backend, Batch, Clock, Feed, Offset, R
 from gcnbatch.backends.ops import Array, Csr, Ops
 from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.labelled import labelled_part
 from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.ops import OpsRunner
@@ -77,6 +79,7 @@ class DistributedRunner(OpsRunner):
             return super()._open_feed(backend, task)
         assert task.source.file is not None, "each rank reads its own part"
         part = read_part(task.source.file, task.source.normalize, self._ranks)
+        part = replace(part, labelled=labelled_part(part, task.targets, self._ranks))
         self._bounds = part.bounds
         feed: Feed = backend.part_feed(part, task.targets, self._ranks.rank)
         return feed

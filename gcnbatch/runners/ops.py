@@ -63,7 +63,8 @@ class OpsRunner(ModelState):
         """Return the gradient of every parameter on one batch; add its loss and weight to `totals`, (2,) float64."""
         ctx = self._context(batch, training=True, clock=clock, offset=offset)
         logits, saved = self._forward(ctx, batch)
-        _, _, dlogits = self._task.loss(self._ops, logits, batch.targets, self._loss_weights, totals)
+        targets = self._task.model.scored(batch).targets
+        _, _, dlogits = self._task.loss(self._ops, logits, targets, self._loss_weights, totals)
         return self._task.model.backward(ctx, dlogits, saved)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:

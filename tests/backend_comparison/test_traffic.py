@@ -24,6 +24,7 @@ def csr(rows: int, columns: int, entries: int) -> Csr:
 
 # N = 10 nodes, F = 3, P = 2, C = 2 channels, 7 edges, 5 stored features, B = 4 graphs, K = 6 outputs.
 ADJACENCY = Adjacency(csr(10, 20, 7), csr(20, 10, 7), 2)
+FEW = Adjacency(csr(3, 20, 2), csr(20, 3, 2), 2)  # the rows of three nodes
 N_F, F_P, N_P, P, B_P, B_K = shaped(10, 3), shaped(3, 2), shaped(10, 2), shaped(2), shaped(4, 2), shaped(4, 6)
 VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
 
@@ -43,6 +44,8 @@ VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
         ("linear_backward", (N_P, N_F, F_P), None, 4 * (20 + 30 + 6) + 4 * (6 + 30) + 8, 260),
         ("spmm", (ADJACENCY, shaped(10, 4)), N_P, 4 * 11 + 8 * 7 + 4 * (40 + 20), 28),
         ("spmm_backward", (ADJACENCY, N_P), None, 4 * 21 + 8 * 7 + 4 * (20 + 40), 28),
+        ("spmm", (FEW, shaped(10, 4)), None, 4 * 4 + 8 * 2 + 4 * (40 + 6), 8),
+        ("spmm_backward", (FEW, shaped(3, 2)), None, 4 * 21 + 8 * 2 + 4 * (6 + 40), 8),
         ("sddmm", (N_P, shaped(10, 4), shaped(7)), None, 4 * (20 + 40) + 12 * 7, 28),
         ("batch_norm", (N_P, P, P, P, P, 1e-5, 0.1, True), None, 4 * (40 + 12), 140),
         ("batch_norm", (N_P, P, P, P, P, 1e-5, 0.1, False), None, 4 * (40 + 8), 40),

@@ -26,6 +26,7 @@ class Given(NamedTuple):
     node_ptr: NDArray[np.int64]
     targets: NDArray[Any]
     graph_features: GraphFeatures | None = None
+    labelled: Given | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
+from gcnbatch.backends.cuda.batches import resident
 from gcnbatch.backends.cuda.ranks import halo
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
@@ -26,7 +27,7 @@ from gcnbatch.training.experiment import Experiment
 from tests.ranks.device_threads import on_device_ranks
 from tests.ranks.launcher import mpirun
 from tests.ranks.on_two_gpus import assert_two_repeat, assert_two_train_what_one_trains, train_on_two
-from tests.ranks.test_large_graph import MODELS, SEED, steps, write_one_graph
+from tests.ranks.test_large_graph import MODELS, SEED, SPLITS, steps, write_one_graph
 from tests.training.runs import gcnbatch, history, options, write_set
 
 pytestmark = pytest.mark.gpu
@@ -67,14 +68,15 @@ def test_ranks_train_what_one_process_trains(
                 np.testing.assert_array_equal(other[key], value, err_msg=str(key))
 
 
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize(("scale", "ranks"), [(0.02, 3), (0.1, 2)])  # with 0.1, more than a million entries a rank
 def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(
-    model: dict[str, Any], scale: float, ranks: int, tmp_path: Path
+    model: dict[str, Any], scale: float, ranks: int, split: dict[str, Any], tmp_path: Path
 ) -> None:
     synthetic.write("reddit", tmp_path / "set.h5", scale=scale)
-    losses, logits = in_one_process(tmp_path / "set.h5", model)
-    for found, outputs in over_ranks(tmp_path / "set.h5", model, ranks):
+    losses, logits = in_one_process(tmp_path / "set.h5", model, split)
+    for found, outputs in over_ranks(tmp_path / "set.h5", model, ranks, split=split):
         np.testing.assert_allclose(found, losses, rtol=1e-5)
         np.testing.assert_allclose(outputs, logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())
 
@@ -113,25 +115,43 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
         np.testing.assert_array_equal(np.concatenate(parts), pattern @ x)
 
 
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("spmm", ["auto", "naive", "swa_csr", "swa_coo", "tf"])
-def test_every_adjacency_product_takes_a_part_of_a_graph(spmm: str, tmp_path: Path) -> None:
+def test_every_adjacency_product_takes_a_part_of_a_graph(spmm: str, split: dict[str, Any], tmp_path: Path) -> None:
     path = write_one_graph(tmp_path / "set.h5", n_channels=2, target="multiclass", n_tasks=1)
-    losses, _ = in_one_process(path, {"widths": [8, 8]})
+    model = {"widths": [8, 8], "norm": "layer"}
+    losses, _ = in_one_process(path, model, split)
     for ranks in (2, 70):  # more ranks than nodes
-        for found, _ in over_ranks(path, {"widths": [8, 8]}, ranks, spmm):
+        for found, _ in over_ranks(path, model, ranks, spmm, split):
             np.testing.assert_allclose(found, losses, rtol=1e-5)
 
 
-def in_one_process(path: Path, model: dict[str, Any]) -> Any:
-    config = resolve({"data": {"path": str(path)}, "model": model, "seed": SEED})
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("scale", [0.02, 0.3])  # with 0.3, the rows of a tenth of the nodes have a million entries
+def test_the_rows_with_labels_alone_have_the_losses_of_all_rows_over_20_epochs(
+    model: dict[str, Any], scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.write("reddit", tmp_path / "set.h5", scale=scale)
+    few = in_one_process(tmp_path / "set.h5", model, SPLITS["few nodes"])
+    monkeypatch.setattr(resident, "labelled_rows", lambda targets: None)
+    losses, logits = in_one_process(tmp_path / "set.h5", model, SPLITS["few nodes"])
+    np.testing.assert_allclose(few[0], losses, rtol=1e-5)
+    np.testing.assert_allclose(few[1], logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())
+
+
+def in_one_process(path: Path, model: dict[str, Any], split: dict[str, Any] = SPLITS["most nodes"]) -> Any:
+    config = resolve({"data": {"path": str(path)}, "model": model, "split": split, "seed": SEED})
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset)
         task, _ = experiment.task(make_split(config.split, config.seed, experiment.split_rows))
         return steps(OpsRunner(open_backend("batched"), task), 20)
 
 
-def over_ranks(path: Path, model: dict[str, Any], ranks: int, spmm: str = "auto") -> list[Any]:
-    config = resolve({"data": {"path": str(path)}, "model": model, "cuda": {"spmm": spmm}, "seed": SEED})
+def over_ranks(
+    path: Path, model: dict[str, Any], ranks: int, spmm: str = "auto", split: dict[str, Any] = SPLITS["most nodes"]
+) -> list[Any]:
+    about = {"model": model, "cuda": {"spmm": spmm}, "split": split, "seed": SEED}
+    config = resolve({"data": {"path": str(path)}, **about})
     backend: Any = open_backend("batched", 0, config.cuda)
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset, on_ranks=True)

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
 
@@ -18,6 +19,7 @@ from gcnbatch.backends.cpu.ops import CpuOps, Float
 from gcnbatch.backends.ops import Adjacency, GraphFeatures, Ops, PartialOps
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
+from gcnbatch.data.labelled import labelled_rows, rows_of
 from gcnbatch.ranks.communicator import Communicator
 
 
@@ -76,10 +78,11 @@ class HostBatch(NamedTuple):
     node_ptr: NDArray[np.int64]
     targets: NDArray[Any]
     graph_features: GraphFeatures | None = None
+    labelled: HostBatch | None = None
 
 
 class HostFeed:
-    """`gcnbatch.backends.base.Feed` in host memory."""
+    """`gcnbatch.backends.base.Feed` in host memory. A node-level set of one graph is its only batch, made once."""
 
     def __init__(self, source: BatchSource, targets: NDArray[Any]) -> None:
         self._source, self._targets = source, targets
@@ -92,9 +95,25 @@ class HostFeed:
         return self.gather(self._batches[index])
 
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
+        if self._only is not None and len(graphs) == 1:
+            return self._only
         batch = self._source.batch(graphs)
         targets = self._targets[batch.rows]
         return HostBatch(batch.x, batch.adjacency, batch.node_ptr, targets, batch.graph_features)
+
+    @cached_property
+    def _only(self) -> HostBatch | None:
+        """The batch of a node-level set of one graph in memory; None for other sets."""
+        source = self._source
+        if source.prepared is None or source.n_graphs != 1 or source.header.level != "node":
+            return None
+        whole, rows = source.prepared.whole, labelled_rows(self._targets)
+        batch = HostBatch(whole.x, whole.adjacency, whole.node_ptr, self._targets)
+        if rows is None:
+            return batch
+        few_rows = rows_of(whole.adjacency.forward, whole.adjacency.n_channels, rows)
+        few = batch._replace(adjacency=few_rows, targets=self._targets[rows])
+        return batch._replace(labelled=few)
 
     def close(self) -> None:
         pass
@@ -105,7 +124,11 @@ class GraphPartFeed:
 
     def __init__(self, part: GraphPart, targets: NDArray[Any], rank: int) -> None:
         first, stop = (int(bound) for bound in part.bounds[rank : rank + 2])
-        self._batch = HostBatch(part.x, part.adjacency, np.array([0, stop - first]), targets[first:stop])
+        batch = HostBatch(part.x, part.adjacency, np.array([0, stop - first]), targets[first:stop])
+        if part.labelled is not None:
+            few = batch._replace(adjacency=part.labelled.adjacency, targets=batch.targets[part.labelled.rows])
+            batch = batch._replace(labelled=few)
+        self._batch = batch
 
     def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
         pass

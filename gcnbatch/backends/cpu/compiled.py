@@ -222,7 +222,7 @@ class CompiledFeed(HostFeed):
 
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         prepared, set_node_ptr = self._source.prepared, self._source.node_ptr
-        if prepared is None or sp.issparse(prepared.stored_x) or prepared.stored_x.dtype == np.float16:
+        if prepared is None or sp.issparse(prepared.stored_x) or prepared.stored_x.dtype == np.float16 or self._only:
             return super().gather(graphs)
         node_ptr = exclusive_sums(set_node_ptr, graphs)
         x = np.empty((node_ptr[-1], prepared.stored_x.shape[1]), np.float32)

@@ -87,7 +87,11 @@ class DeviceCsr(Csr):
 
 @dataclass(slots=True, eq=False)
 class DeviceAdjacency(Adjacency):
-    """An `Adjacency` with the bounds of its graphs: `node_ptr` int32 (B+1,) and, on the host, `layout`."""
+    """An `Adjacency` with the bounds of its graphs: `node_ptr` int32 (B+1,) and, on the host, `layout`.
+
+    If `forward` has few rows of the graph, the bounds are those of the rows of `transpose`; kernels that read bounds do
+    not multiply it.
+    """
 
     node_ptr: Array
     layout: GraphLayout
@@ -213,6 +217,8 @@ class DeviceBatch:
         Node counts of the graphs, on the host.
     graph_features : GraphFeatures or None
         Those of the resident set, with int32 rows, or of a streamed batch.
+    labelled : DeviceBatch or None
+        This batch with the rows that have labels alone; see `gcnbatch.backends.base.Batch`.
     """
 
     node_ptr: Array
@@ -221,6 +227,7 @@ class DeviceBatch:
     targets: Array
     layout: GraphLayout
     graph_features: GraphFeatures | None = None
+    labelled: DeviceBatch | None = None
 
     def map(self, move: Move) -> DeviceBatch:
         """Return this batch with every array moved."""

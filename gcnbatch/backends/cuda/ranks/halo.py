@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, spmm_kernel
 from gcnbatch.backends.cuda.spmm.large import ROW_BYTES, mark
 from gcnbatch.backends.cuda.spmm.pieces import DENSE_ROWS, LARGE_ENTRIES, Large, Scales, cut_rows
-from gcnbatch.data.graph_part import GraphPart, Halo
+from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
 from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
@@ -122,6 +122,13 @@ class DeviceHalo(DeviceAdjacency):
     of_transpose: HaloRows
 
 
+class _Count(NamedTuple):
+    """Number of rows: this rank's, and those of all ranks."""
+
+    own: int
+    of_all: int
+
+
 class GraphPartBatch:
     """`gcnbatch.backends.base.Feed` of this rank's part of a set of one graph: the same batch at each step.
 
@@ -137,31 +144,47 @@ class GraphPartBatch:
     """
 
     def __init__(self, device: Device, part: GraphPart, targets: NDArray[Any], rank: int, kernel: str) -> None:
-        form, found, upload = spmm_kernel(kernel), part.adjacency, device.upload
+        self._device, self._form = device, spmm_kernel(kernel)
         first, stop = (int(bound) for bound in part.bounds[rank : rank + 2])
-        layout = GraphLayout(np.array([0, stop - first]), found.n_channels)
-        node_ptr, nodes = upload(layout.node_ptr.astype(np.int32)), int(part.bounds[-1])
-
-        def rows(matrix: Csr, halo: Halo, per_node: int, columns_per_node: int) -> HaloRows:
-            asked = upload(np.concatenate([*halo.sent, np.zeros(0)]).astype(np.int32))
-            sent = [len(some) for some in halo.sent]
-            firsts = upload(np.cumsum([0, *sent]).astype(np.int32))
-            exchanged = Exchanged(asked, sent, list(halo.received), firsts)
-            blocks = Blocks(node_ptr, layout, per_node)
-            if not (form.pieces and is_split(halo.entries, nodes)):
-                held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
-                return HaloRows(held, exchanged, blocks, columns_per_node)
-            found = split_rows(device, matrix, (stop - first) * columns_per_node, halo.scales)
-            return HaloRows(found, exchanged, blocks, columns_per_node)
-
-        of_forward = of_transpose = rows(found.forward, found.of_forward, 1, found.n_channels)
-        if found.transpose is not found.forward:
-            of_transpose = rows(found.transpose, found.of_transpose, found.n_channels, 1)
-        about = of_forward.first, of_transpose.first, found.n_channels, node_ptr, layout
-        adjacency = DeviceHalo(*about, of_forward, of_transpose)
+        upload, nodes = device.upload, _Count(stop - first, int(part.bounds[-1]))
+        adjacency, own = self._upload(part.adjacency, nodes, nodes), targets[first:stop]
+        layout = adjacency.layout
         dense = isinstance(part.x, np.ndarray)
         x = upload(np.ascontiguousarray(part.x)) if dense else batch.features(part.x, layout).map(upload)
-        self._batch = DeviceBatch(node_ptr, x, adjacency, upload(targets[first:stop]), layout)
+        self._batch = DeviceBatch(adjacency.node_ptr, x, adjacency, upload(own), layout)
+        if part.labelled is not None:
+            rows = _Count(len(part.labelled.rows), part.labelled.total)
+            few = self._upload(part.labelled.adjacency, rows, nodes)
+            labels = upload(own[part.labelled.rows])
+            self._batch = replace(self._batch, labelled=replace(self._batch, adjacency=few, targets=labels))
+
+    def _upload(self, found: HaloAdjacency, rows: _Count, nodes: _Count) -> DeviceHalo:
+        """Return an adjacency of so many rows on the device; its transpose has the nodes' rows."""
+        forward = found.forward, found.of_forward, rows, nodes.own * found.n_channels
+        transpose = found.transpose, found.of_transpose, nodes, rows.own
+        of_forward = of_transpose = self._upload_rows(*forward, 1, found.n_channels)
+        if found.transpose is not found.forward:
+            of_transpose = self._upload_rows(*transpose, found.n_channels, 1)
+        _, layout, _ = of_transpose.blocks
+        about = of_forward.first, of_transpose.first, found.n_channels, of_transpose.blocks.node_ptr, layout
+        return DeviceHalo(*about, of_forward, of_transpose)
+
+    def _upload_rows(
+        self, matrix: Csr, halo: Halo, rows: _Count, n_own: int, per_node: int, columns_per_node: int
+    ) -> HaloRows:
+        """Upload a matrix whose first `n_own` columns are those of this rank; it has `rows` times `per_node` rows."""
+        device, form, upload = self._device, self._form, self._device.upload
+        asked = upload(np.concatenate([*halo.sent, np.zeros(0)]).astype(np.int32))
+        sent = [len(some) for some in halo.sent]
+        exchanged = Exchanged(asked, sent, list(halo.received), upload(np.cumsum([0, *sent]).astype(np.int32)))
+        layout = GraphLayout(np.array([0, rows.own]), per_node * columns_per_node)  # one of them is 1
+        blocks = Blocks(upload(layout.node_ptr.astype(np.int32)), layout, per_node)
+        held: DeviceCsr | SplitRows
+        if form.pieces and is_split(halo.entries, rows.of_all):
+            held = split_rows(device, matrix, n_own, halo.scales)
+        else:
+            held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
+        return HaloRows(held, exchanged, blocks, columns_per_node)
 
     def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
         """Do nothing: every step has the same batch."""
@@ -178,15 +201,15 @@ class GraphPartBatch:
         """Do nothing: the memory is freed with its last reference."""
 
 
-def is_split(entries: Sequence[int], nodes: int) -> bool:
+def is_split(entries: Sequence[int], rows: int) -> bool:
     """Return whether ranks multiply columns of their own nodes while they exchange rows.
 
-    `entries` are those of each rank's rows.
+    `entries` are those of each rank's rows, `rows` the number of all.
 
     >>> is_split([60_000_000, 50_000_000], 2_400_000), is_split([60_000_000, 1_000], 2_400_000)
     (True, False)
     """
-    return min(entries) >= LARGE_ENTRIES and sum(entries) >= DENSE_ROWS * nodes
+    return min(entries) >= LARGE_ENTRIES and sum(entries) >= DENSE_ROWS * rows
 
 
 def long_rows(lengths: NDArray[Any]) -> NDArray[np.bool_]:

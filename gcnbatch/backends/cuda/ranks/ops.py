@@ -69,16 +69,18 @@ class DeviceDistributedOps:
         """Product of this rank's rows, with its halo fetched from the other ranks."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
-        y = self._device.empty((h.shape[0], h.shape[1] // adjacency.n_channels))
-        self._multiply(y, h, adjacency.of_forward, zeros)
+        rows = adjacency.of_forward
+        y = self._device.empty((rows.blocks.layout.n_nodes, h.shape[1] // adjacency.n_channels))
+        self._multiply(y, h, rows, zeros)
         return y
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         """Gradient of `spmm` by this rank's rows, as `spmm` with its rows of the transpose."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm_backward(adjacency, dy, zeros)
-        dh = self._device.empty((dy.shape[0], adjacency.n_channels * dy.shape[1]))
-        self._multiply(dh, dy, adjacency.of_transpose, zeros)
+        rows = adjacency.of_transpose
+        dh = self._device.empty((rows.blocks.layout.n_nodes, adjacency.n_channels * dy.shape[1]))
+        self._multiply(dh, dy, rows, zeros)
         return dh
 
     def relu_dropout(

@@ -39,7 +39,7 @@ class SparseOps:
 
     def spmm(self, adjacency: Any, h: Any, zeros: float = 0.0) -> DeviceArray:
         width = h.shape[1] // adjacency.n_channels
-        y = self.device.empty((adjacency.layout.n_nodes, width))
+        y = self.device.empty((adjacency.forward.indptr.shape[0] - 1, width))
         blocks = Blocks(adjacency.node_ptr, adjacency.layout, 1)
         self.sparse_product(y, h, adjacency.forward, blocks, zeros)
         return y

@@ -281,6 +281,68 @@ def test_one_large_graph_is_uploaded_in_pieces_and_without_its_values(monkeypatc
     assert other.forward.data.size == graphs.n_edges
 
 
+def few_labels(graphs: Any) -> Any:
+    """Return the targets of every fifth node alone."""
+    y = np.full_like(graphs.y, -1)
+    y[::5] = graphs.y[::5]
+    return y
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_rows_with_labels_are_uploaded_beside_the_graph(large: bool, monkeypatch: Any) -> None:
+    if large:
+        monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
+        monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
+    graphs = synthetic_networks.generate("reddit", 0, 0.004)
+    source, targets = BatchSource(graphs), few_labels(graphs)
+    device: Any = HostDevice()
+    batch = ResidentSet(device, source, targets).gather(np.array([0]))
+    assert batch.labelled is not None
+    np.testing.assert_array_equal(batch.labelled.targets, targets[::5])
+    assert batch.labelled.x is batch.x
+    assert source.prepared is not None
+    whole = dense(source.prepared.whole.adjacency.forward)
+    adjacency: Any = batch.labelled.adjacency
+    for matrix, expected in ((adjacency.forward, whole[::5]), (adjacency.transpose, whole.T[:, ::5])):
+        row = np.repeat(np.arange(len(expected)), np.diff(matrix.indptr))
+        values = matrix.data
+        if large:
+            assert values.size == 0
+            values = matrix.large.scales.rows[row] * matrix.large.scales.columns[matrix.indices]
+        found = np.zeros_like(expected)
+        np.add.at(found, (row, matrix.indices), values)
+        np.testing.assert_allclose(found, expected, rtol=3e-7)
+    assert adjacency.layout.n_nodes == graphs.n_nodes  # of the rows of the transpose
+
+
+@pytest.mark.parametrize(("kernel", "per_graph"), [("swa_csr", False), ("tf", False), ("auto", True)])
+def test_kernels_that_read_the_bounds_of_graphs_multiply_all_rows(kernel: str, per_graph: bool) -> None:
+    graphs = synthetic_networks.generate("reddit", 0, 0.004)
+    device: Any = HostDevice()
+    found = ResidentSet(device, BatchSource(graphs), few_labels(graphs), kernel, per_graph).gather(np.array([0]))
+    assert found.labelled is None
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_resident_bytes_bound_those_of_the_rows_with_labels(large: bool, monkeypatch: Any) -> None:
+    if large:
+        monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
+        monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
+    graphs = synthetic_networks.generate("reddit", 0, 0.004)
+    source = BatchSource(graphs)
+    assert source.prepared is not None
+
+    def taken(targets: Any) -> int:
+        device: Any = CountingDevice()
+        ResidentSet(device, source, targets)
+        return int(device.held)
+
+    few = few_labels(graphs)
+    more = taken(few) - taken(graphs.y)
+    counted = resident_bytes(source.prepared, few) - resident_bytes(source.prepared, graphs.y)
+    assert 0 < more <= counted <= 3 * more
+
+
 def test_only_unweighted_one_channel_sets_that_gcnbatch_normalises_have_scales() -> None:
     graphs = synthetic_networks.generate("citation", 0, 0.2)
     twice = replace(
