@@ -1,6 +1,6 @@
 """Time SpMM and training epochs on one large graph on a GPU: ours, cuSPARSE, and PyTorch with cuSPARSE.
 
-    python benchmarks/large_graph.py [spmm] [epoch] [--shape reddit|products] [--scale S]
+    python benchmarks/large_graph.py [spmm] [epoch] [--shape reddit|products] [--scale S] [--labelled SHARE]
 
 The graph is random, symmetric and normalised, with a power law of degrees:
 
@@ -11,8 +11,9 @@ PyTorch makes it on the device, and our kernels read its arrays in place. Every 
 some rows, the longest one included. A figure is the median of 9 calls between device events. cuSPARSE runs twice:
 through torch.sparse.mm, and through its own interface, whose descriptors and workspace are reused, with the fastest of
 its algorithms with and without cusparseSpMM_preprocess. `epoch` is a training step of Kipf's GCN (dropout on hidden
-layers) on all nodes, with launches and update. The peer's step is the same model with autograd, fused Adam and either
-cuSPARSE. "copy" is a device-to-device copy of the dense operand, which bounds what reads it once.
+layers) with launches and update; all nodes have labels, or the given share of them. The peer's step is the same model
+with autograd, fused Adam and either cuSPARSE; it computes all rows. "copy" is a device-to-device copy of the dense
+operand, which bounds what reads it once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from shared import options
 
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.batches.one_graph import labelled_batch
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import mark
@@ -37,7 +39,9 @@ from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.bench.vendor import SparseProduct, SpmmCall, Vendor
 from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
+from gcnbatch.data.labelled import labelled_rows
 from gcnbatch.data.schema import Header
+from gcnbatch.data.sparse import Csr
 from gcnbatch.environment import collect
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.ops import OpsRunner
@@ -240,16 +244,34 @@ def header_of(shape: Shape) -> Header:
     )
 
 
+def batch_of(graph: PowerLaw, device: Device, x: torch.Tensor, y: torch.Tensor) -> DeviceBatch:
+    """Return the graph as a batch, with its labelled rows where they are few."""
+    found = adjacency(graph, device, "marked")
+    whole = DeviceBatch(found.node_ptr, ours(x), found, ours(y), found.layout)
+    targets = y.cpu().numpy()
+    rows = labelled_rows(targets)
+    if rows is None:
+        return whole
+    host = Csr(*(part.cpu().numpy() for part in (graph.crow, graph.col, graph.val)), graph.n)
+    scale = graph.scale.cpu().numpy()
+    return replace(whole, labelled=labelled_batch(device, whole, host, (scale, scale), rows, targets[rows]))
+
+
 def epoch_rows(
-    graph: PowerLaw, shape: Shape, device_of: CudaBackend, hiddens: list[int], emit: Callable[..., None]
+    graph: PowerLaw,
+    shape: Shape,
+    device_of: CudaBackend,
+    hiddens: list[int],
+    labelled: float,
+    emit: Callable[..., None],
 ) -> None:
     """Print a row per hidden width, precision and order of products, and the peers' rows."""
     stream = torch.cuda.ExternalStream(device_of.device.stream.handle)
     x = torch.randn(graph.n, shape.features, device="cuda")
     y = torch.randint(shape.classes, (graph.n, 1), device="cuda", dtype=torch.int32)
+    y[torch.rand(graph.n, device="cuda") > labelled] = -1
     header = header_of(shape)
-    found = adjacency(graph, device_of.device, "marked")
-    only = DeviceBatch(found.node_ptr, ours(x), found, ours(y), found.layout)
+    only = batch_of(graph, device_of.device, x, y)
     bench = f"{shape.name} epoch"
     for hidden in hiddens:
         for precision in ("fp32", "tf32"):
@@ -332,7 +354,7 @@ def peer_ms(
             h = z if once and number == 0 else Product.apply(z)
             if number < shape.layers - 1:
                 h = torch.nn.functional.dropout(torch.relu(h), 0.5)
-        torch.nn.functional.cross_entropy(h, y).backward()
+        torch.nn.functional.cross_entropy(h, y, ignore_index=-1).backward()
         optimizer.step()
 
     return median_ms(step, torch.cuda.current_stream())
@@ -346,6 +368,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of nodes and edges")
     parser.add_argument("--columns", default="", help="widths of the products; those of the shape")
     parser.add_argument("--hidden", default="16,128")
+    parser.add_argument("--labelled", type=float, default=1.0, help="share of the nodes with a label")
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     found = collect()
@@ -356,7 +379,7 @@ def main() -> None:
         raise SystemExit("no CUDA backend")
     shape = SHAPES[given.shape]
     graph = PowerLaw(int(given.scale * shape.nodes), int(given.scale * shape.edges))
-    size = {"nodes": graph.n, "entries": graph.nnz, "longest_row": int(graph.degree.max())}
+    size = {"nodes": graph.n, "entries": graph.nnz, "longest_row": int(graph.degree.max()), "labelled": given.labelled}
 
     def emit(**row: Any) -> None:
         print_row({**row, **size, **about}, digits=4)
@@ -364,7 +387,7 @@ def main() -> None:
     if "spmm" in given.parts:
         spmm_rows(graph, backend, emit, [int(width) for width in (given.columns or shape.columns).split(",")])
     if "epoch" in given.parts:
-        epoch_rows(graph, shape, backend, [int(width) for width in given.hidden.split(",")], emit)
+        epoch_rows(graph, shape, backend, [int(width) for width in given.hidden.split(",")], given.labelled, emit)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Time training epochs on one large graph over ranks, a GPU each, or on one GPU without a launcher; print JSON rows.
 
-    mpirun -n 2 python benchmarks/large_graph_ranks.py [--shape reddit|products] [--scale S] [--losses 20]
+    mpirun -n 2 python benchmarks/large_graph_ranks.py [--shape reddit|products] [--scale S] [--labelled SHARE]
+                                                        [--losses 20]
 
 Graph, features and model are those of `large_graph.py`. Every rank draws the whole graph on its GPU from the same seed
 and keeps its rows. A figure is the median of 9 steps between device events of rank 0, after two more. Then follow the
@@ -11,19 +12,20 @@ Kernels that run beside an exchange are timed with it.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, adjacency, header_of, median_ms, ours
+from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, batch_of, header_of, median_ms
 from shared import emit as print_row
 from shared import end, options
 
-from gcnbatch.backends.cuda.batches.batch import DeviceBatch
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import KipfConfig, TrainConfig
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
+from gcnbatch.data.labelled import labelled_part
 from gcnbatch.data.partition import partition
 from gcnbatch.data.sparse import Csr
 from gcnbatch.environment import collect
@@ -59,7 +61,8 @@ def halo_adjacency(graph: PowerLaw, bounds: np.ndarray, rank: int) -> HaloAdjace
     scales = scale[first:stop], np.concatenate([scale[first:stop], scale[nodes]])
     halo = Halo(nodes, sent, received, np.diff(crow[bounds]).tolist(), scales)
     width = stop - first + len(nodes)
-    matrix = Csr(crow[first : stop + 1] - crow[first], indices, np.zeros(0, np.float32), width)
+    values = graph.val[int(crow[first]) : int(crow[stop])].cpu().numpy()
+    matrix = Csr(crow[first : stop + 1] - crow[first], indices, values, width)
     return HaloAdjacency(matrix, matrix, 1, halo, halo)
 
 
@@ -78,14 +81,13 @@ class PartRunner(DistributedRunner):
 class OneGpu:
     """All rows on one GPU."""
 
-    def __init__(self, backend: Any, shape: Shape, scale: float) -> None:
+    def __init__(self, backend: Any, shape: Shape, scale: float, labelled: float) -> None:
         self._backend = backend
         graph = PowerLaw(int(scale * shape.nodes), int(scale * shape.edges))
         self.size = {"nodes": graph.n, "entries": graph.nnz}
-        x, self._y = draw(graph.n, shape)
-        found = adjacency(graph, backend.device, "marked")
-        self._held = graph, x
-        self._only = DeviceBatch(found.node_ptr, ours(x), found, ours(self._y), found.layout)
+        x, y = draw(graph.n, shape, labelled)
+        self._held = graph, x, y
+        self._only = batch_of(graph, backend.device, x, y)
 
     def runner(self, model: Any, loss: Loss) -> OpsRunner:
         """Return a runner of the model."""
@@ -96,7 +98,7 @@ class OneGpu:
 class OneRank:
     """A rank's rows on its GPU."""
 
-    def __init__(self, backend: Any, shape: Shape, scale: float, ranks: Any) -> None:
+    def __init__(self, backend: Any, shape: Shape, scale: float, labelled: float, ranks: Any) -> None:
         self._backend, self._host = backend, ranks.communicator()
         graph = PowerLaw(int(scale * shape.nodes), int(scale * shape.edges))
         self.size = {"nodes": graph.n, "entries": graph.nnz}
@@ -106,11 +108,12 @@ class OneRank:
         nodes = graph.n
         del graph
         torch.cuda.empty_cache()
-        x, y = draw(nodes, shape)
+        x, y = draw(nodes, shape, labelled)
         check_equal(self._host, x.view(torch.int32), y)
         first, stop = bounds[ranks.rank : ranks.rank + 2]
-        self._part = GraphPart(bounds, found, x[first:stop].cpu().numpy())
+        part = GraphPart(bounds, found, x[first:stop].cpu().numpy())
         self._targets = y.cpu().numpy()
+        self._part = replace(part, labelled=labelled_part(part, self._targets, self._host))
         self.size |= {"own nodes": int(stop - first), "halo": sum(found.of_forward.received)}
         del x, y
         torch.cuda.empty_cache()
@@ -133,11 +136,13 @@ def check_equal(host: Any, *arrays: torch.Tensor) -> None:
         raise SystemExit("the ranks have drawn different graphs or features")
 
 
-def draw(nodes: int, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features (N, F) and classes (N, 1) of all nodes."""
+def draw(nodes: int, shape: Shape, labelled: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features (N, F) and classes (N, 1) of all nodes, -1 without a label."""
     torch.manual_seed(1)
     x = torch.randn(nodes, shape.features, device="cuda")
-    return x, torch.randint(shape.classes, (nodes, 1), device="cuda", dtype=torch.int32)
+    y = torch.randint(shape.classes, (nodes, 1), device="cuda", dtype=torch.int32)
+    y[torch.rand(nodes, device="cuda") > labelled] = -1
+    return x, y
 
 
 def losses(runner: Any, epochs: int) -> list[float]:
@@ -167,6 +172,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="reddit")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of nodes and edges")
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--labelled", type=float, default=1.0, help="share of the nodes with a label")
     parser.add_argument("--losses", type=int, default=0, help="epochs whose losses are printed")
     given = parser.parse_args()
     here = launched()
@@ -175,12 +181,14 @@ def main() -> None:
     torch.cuda.set_device(number)
     backend: Any = open_backend("batched", number)
     shape, start = SHAPES[given.shape], time.perf_counter()
-    graph = OneRank(backend, shape, given.scale, ranks) if ranks else OneGpu(backend, shape, given.scale)
+    about_graph = backend, shape, given.scale, given.labelled
+    graph = OneRank(*about_graph, ranks) if ranks else OneGpu(*about_graph)
     about = collect()
     common = {
         "bench": f"{shape.name} epoch over ranks",
         "ranks": ranks.size if ranks else 1,
         **graph.size,
+        "labelled": given.labelled,
         "hidden": given.hidden,
         "gpu": about["gpus"][0]["name"],
         "commit": about["commit"],

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
-from gcnbatch.backends.cuda.batches import resident
+from gcnbatch.backends.cuda.batches import one_graph
 from gcnbatch.backends.cuda.ranks import halo
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
@@ -133,7 +133,7 @@ def test_the_rows_with_labels_alone_have_the_losses_of_all_rows_over_20_epochs(
 ) -> None:
     synthetic.write("reddit", tmp_path / "set.h5", scale=scale)
     few = in_one_process(tmp_path / "set.h5", model, SPLITS["few nodes"])
-    monkeypatch.setattr(resident, "labelled_rows", lambda targets: None)
+    monkeypatch.setattr(one_graph, "labelled_rows", lambda targets: None)
     losses, logits = in_one_process(tmp_path / "set.h5", model, SPLITS["few nodes"])
     np.testing.assert_allclose(few[0], losses, rtol=1e-5)
     np.testing.assert_allclose(few[1], logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())

@@ -22,15 +22,14 @@ from gcnbatch.backends.cuda.batches.batch import (
     Int64,
 )
 from gcnbatch.backends.cuda.batches.epoch_plan import ColumnPlan, EpochPlan, plan_columns, plan_epoch
+from gcnbatch.backends.cuda.batches.one_graph import labelled_batch, labelled_bytes, rows_with_labels, upload_alone
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry as geometry_sparse
 from gcnbatch.backends.cuda.spmm import pieces as spmm_pieces
 from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel, spmm_kernel
-from gcnbatch.backends.cuda.spmm.large import mark
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.graph_features import GraphFeatures
-from gcnbatch.data.labelled import labelled_rows, rows_of
 from gcnbatch.data.sparse import MAX_ENTRIES, Csr
 
 if TYPE_CHECKING:
@@ -42,20 +41,8 @@ def resident_bytes(prepared: PreparedSet, targets: NDArray[Any], kernel: str = "
 
     That of labelled rows is a bound: the matrix may have no values.
     """
-    rows = _labelled_rows(prepared, targets, spmm_kernel(kernel), per_graph)
-    labelled = 0
-    if rows is not None:
-        entries = int(prepared.forward.row_length[rows].sum())
-        of_rows = 20 * (len(rows) + len(targets) * prepared.channels + 1)  # pointers, pieces, scales
-        labelled = 16 * entries + of_rows + targets[:1].nbytes * len(rows)
+    labelled = labelled_bytes(prepared, targets, spmm_kernel(kernel), per_graph)
     return targets.nbytes + labelled + features_bytes(prepared) + adjacency_bytes(prepared, kernel, per_graph)
-
-
-def _labelled_rows(prepared: PreparedSet, targets: NDArray[Any], kernel: SpmmKernel, per_graph: bool) -> Int64 | None:
-    """Return the rows of one graph that have labels, if they are few; None for the papers' kernels and loops."""
-    nodes = len(prepared.forward.row_length)
-    alone = len(prepared.forward.entry_ptr) == 2 and len(targets) == nodes > 1
-    return labelled_rows(targets) if alone and kernel.pieces and not per_graph else None
 
 
 def features_bytes(prepared: PreparedSet) -> int:
@@ -154,7 +141,7 @@ class ResidentSet:
         self._device, self._prepared, self._node_ptr = device, source.prepared, source.node_ptr
         self._kernel = spmm_kernel(kernel)
         self._level, self._targets, self._host_targets = source.header.level, device.upload(targets), targets
-        self._labelled = _labelled_rows(self._prepared, targets, self._kernel, per_graph)
+        self._labelled = rows_with_labels(self._prepared, targets, self._kernel, per_graph)
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
@@ -204,14 +191,9 @@ class ResidentSet:
         found = large(rows, scales, len(self._node_ptr) == 2, self._kernel)
         data = rows.data[:0] if found and found.scales else rows.data
         n_columns = rows.stride * int(self._node_ptr[-1])
-        return self._upload_alone(DeviceCsr(rows.indptr.astype(np.int32), rows.indices, data, n_columns, None, found))
-
-    def _upload_alone(self, matrix: DeviceCsr) -> DeviceCsr:
-        """Upload a host matrix; mark its indices where that is of use."""
-        uploaded = matrix.map(self._device.upload)
-        if matrix.large is None or matrix.large.scales is None:
-            return uploaded
-        return mark(self._device, uploaded, np.bincount(matrix.indices, minlength=matrix.n_cols))
+        return upload_alone(
+            self._device, DeviceCsr(rows.indptr.astype(np.int32), rows.indices, data, n_columns, None, found)
+        )
 
     def _channel_matrices(self) -> ChannelAdjacency:
         everything = np.arange(len(self._node_ptr) - 1)
@@ -230,23 +212,11 @@ class ResidentSet:
         if self._graph_features is not None:
             joined = GraphFeatures(self._graph_features, upload(np.zeros(1, np.int32)))
         whole = DeviceBatch(self._set_node_ptr, x, adjacency, self._targets, self._layout, joined)
-        few = self._labelled
-        return whole if few is None else replace(whole, labelled=self._few(whole, few))
-
-    def _few(self, whole: DeviceBatch, rows: Int64) -> DeviceBatch:
-        """Return the whole batch with these rows of adjacency and targets alone."""
-        prepared, scales = self._prepared, self._prepared.scales
-        stored = prepared.forward.whole(self._layout.n_nodes * prepared.channels)
-        found = rows_of(stored, prepared.channels, rows)
-        forward, transpose = (
-            self._upload_alone(batch.csr(matrix, False, True, alone=True, scales=own))
-            for matrix, own in (
-                (found.forward, None if scales is None else (scales[0][rows], scales[1])),
-                (found.transpose, None if scales is None else (scales[1], scales[0][rows])),
-            )
-        )
-        adjacency = DeviceAdjacency(forward, transpose, prepared.channels, self._set_node_ptr, self._layout)
-        return replace(whole, adjacency=adjacency, targets=self._device.upload(self._host_targets[rows]))
+        if self._labelled is None:
+            return whole
+        stored = self._prepared.forward.whole(self._layout.n_nodes * self._prepared.channels)
+        about = stored, self._prepared.scales, self._labelled, self._host_targets[self._labelled]
+        return replace(whole, labelled=labelled_batch(self._device, whole, *about))
 
     # ------------------------------------------------------------------------------------------------ gather
 
