@@ -1,11 +1,12 @@
 """Time SpMM and training epochs on one large graph on a GPU: ours, cuSPARSE, and PyTorch with cuSPARSE.
 
-    python benchmarks/large_graph.py [spmm] [epoch] [--shape reddit|products] [--scale S] [--labelled SHARE]
+    python benchmarks/large_graph.py [spmm] [epoch] [--shape reddit|products|papers] [--scale S] [--labelled SHARE]
 
 The graph is random, symmetric and normalised, with a power law of degrees:
 
     reddit     232,965 nodes, about 112.7 M stored entries, 602 features, 41 classes; a GCN of 2 layers
     products   2,449,029 nodes, about 123.7 M stored entries, 100 features, 47 classes; a GCN of 3 layers
+    papers     111 M nodes, 3.3 G stored entries, 128 features, 172 classes; a GCN of 3 layers; one H200 takes a quarter
 
 PyTorch makes it on the device, and our kernels read its arrays in place. Every SpMM is checked against float64 sums of
 some rows, the longest one included. A figure is the median of 9 calls between device events. cuSPARSE runs twice:
@@ -48,6 +49,7 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 
 CALLS = 9
+FLOAT32_NODES = 1 << 23  # from so many on, float32 does not draw every node
 ONCE, EACH = "A X found once", "A (X W)"
 # Our first layers by name: whether the model may propagate the features first, and whether they have dropout.
 FIRST_LAYERS = {ONCE: (True, False), EACH: (False, False), "dropout on X, the cheaper order": (True, True)}
@@ -68,6 +70,7 @@ class Shape(NamedTuple):
 SHAPES = {
     "reddit": Shape("reddit", 232_965, 57_307_946, 602, 41, 2, "16,41,128,602"),
     "products": Shape("products", 2_449_029, 61_859_140, 100, 47, 3, "16,47,100,128"),
+    "papers": Shape("papers", 111_059_956, 1_615_685_872, 128, 172, 3, "128"),
 }
 
 
@@ -91,11 +94,12 @@ class PowerLaw:
         torch.manual_seed(0)
         device = torch.device("cuda")
         sums = np.cumsum((np.arange(nodes) + 10.0) ** -0.6)  # on the host, so that all GPUs draw one graph
-        reach = torch.tensor((sums / sums[-1]).astype(np.float32), device=device)
+        kind = torch.float32 if nodes < FLOAT32_NODES else torch.float64
+        reach = torch.tensor(sums / sums[-1], dtype=kind, device=device)
         number = torch.randperm(nodes, device=device)
 
         def draw() -> torch.Tensor:
-            return number[torch.searchsorted(reach, torch.rand(edges, device=device)).clamp(max=nodes - 1)]
+            return number[torch.searchsorted(reach, torch.rand(edges, dtype=kind, device=device)).clamp(max=nodes - 1)]
 
         a, b = draw(), draw()
         own = torch.arange(nodes, device=device) * (nodes + 1)

@@ -1,6 +1,6 @@
 """Time training epochs on one large graph over ranks, a GPU each, or on one GPU without a launcher; print JSON rows.
 
-    mpirun -n 2 python benchmarks/large_graph_ranks.py [--shape reddit|products] [--scale S] [--labelled SHARE]
+    mpirun -n 2 python benchmarks/large_graph_ranks.py [--shape reddit|products|papers] [--scale S] [--labelled SHARE]
                                                         [--losses 20]
 
 Graph, features and model are those of `large_graph.py`. Every rank draws the whole graph on its GPU from the same seed
@@ -85,6 +85,7 @@ class OneGpu:
         self._backend = backend
         graph = PowerLaw(int(scale * shape.nodes), int(scale * shape.edges))
         self.size = {"nodes": graph.n, "entries": graph.nnz}
+        torch.cuda.empty_cache()
         x, y = draw(graph.n, shape, labelled)
         self._held = graph, x, y
         self._only = batch_of(graph, backend.device, x, y)
