@@ -17,11 +17,11 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.sparse import Adjacency, Array, Csr
 from gcnbatch.ranks.communicator import Communicator
 
-FEW = 0.5  # of all rows, at most: with more, shorter products do not pay for a second matrix
+FEW = 0.5  # of all rows, at most: their matrix lies in memory beside the whole
 
 
 def labelled_rows(targets: NDArray[Any]) -> Int64 | None:
-    """Return the rows of the targets (N, K) that have a label, ascending; None if they are not few.
+    """Return the rows of the targets (N, K) that have a label, ascending; None if they are not few, or none.
 
     >>> labelled_rows(np.array([[-1], [2], [-1], [0]], np.int32)), labelled_rows(np.array([[1.0], [np.nan]]))
     (array([1, 3]), array([0]))
@@ -30,7 +30,7 @@ def labelled_rows(targets: NDArray[Any]) -> Int64 | None:
     """
     has_label = (targets >= 0 if targets.dtype.kind == "i" else ~np.isnan(targets)).any(axis=1)
     rows = np.flatnonzero(has_label)
-    return rows if len(rows) <= FEW * len(targets) else None
+    return rows if 0 < len(rows) <= FEW * len(targets) else None
 
 
 def rows_of(forward: Csr, n_channels: int, rows: Int64) -> Adjacency:

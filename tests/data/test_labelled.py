@@ -59,6 +59,7 @@ def targets_of(rows: list[int]) -> np.ndarray:
 
 def test_rows_with_any_label_count_until_they_are_more_than_half() -> None:
     y = np.full((6, 2), np.nan, np.float32)
+    assert labelled_rows(y) is None
     y[[1, 4], [0, 1]] = 0
     np.testing.assert_array_equal(labelled_rows(y), [1, 4])
     y[5, 1] = 1
