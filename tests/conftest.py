@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -28,6 +29,16 @@ from tests.training.runs import lighten
 def _why_no_gpu() -> str:
     state = next(state for state in registry.status() if state.name == "batched")
     return "" if state.ready else state.reason
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without the garbage collector, which takes a quarter of that time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
