@@ -11,6 +11,11 @@ import sys
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# Where the environment forbids byte code, as in many containers, each of some hundred processes that tests start would
+# compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
