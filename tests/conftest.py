@@ -1,4 +1,7 @@
-"""Fixtures of all tests. Tests marked ``gpu`` are skipped, with the reason, if the CUDA backends cannot start."""
+"""Fixtures of all tests. Tests marked ``gpu`` are skipped, with the reason, if the CUDA backends cannot start.
+
+Those of a file are then reported as one test, with their number; the others count as deselected.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ sys.dont_write_bytecode = False
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -46,9 +50,21 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
-        pytest.skip(reason)
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU, skip the tests of a file that need one as a single test: to skip some thousands takes a while."""
+    if not (reason := _why_no_gpu()):
+        return
+    needing: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            needing.setdefault(item.path, []).append(item)
+    for first, *others in needing.values():
+        count = f"{len(others) + 1} tests: " if others else ""
+        first.add_marker(pytest.mark.skip(reason=f"{count}{reason}"), append=False)
+    left_out = {item for _, *others in needing.values() for item in others}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 @contextmanager
