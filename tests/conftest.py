@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -42,12 +43,26 @@ def _why_no_gpu() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests without the garbage collector, which takes a quarter of that time."""
+    """Collect tests without the garbage collector, which takes a quarter of that time.
+
+    Later it leaves out what is there then. In each of the processes that tests fork, it would touch, and so copy, all.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give neighbouring tests to one worker with ``-n auto``: the fixtures of a module are then made once."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
