@@ -21,7 +21,10 @@ from gcnbatch.worker import Workers
 from tests.inference.runs import train_on
 
 KEEP = ("mol_id", "structure")
-RUNS = {"one model": 1, "ensemble": 2}
+WRITTEN = [(1, ".csv"), (1, ".jsonl"), (2, ".h5"), (2, ".parquet")]
+WRITTEN += [
+    pytest.param(*more, marks=pytest.mark.slow) for more in ((1, ".h5"), (1, ".parquet"), (2, ".csv"), (2, ".jsonl"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +68,10 @@ def library(tmp_path: Path, chemistry: tuple[Path, Path, Path]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".h5", ".parquet"])
-@pytest.mark.parametrize("models", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(("models", "ending"), WRITTEN)
 @pytest.mark.usefixtures("small_parts", "one_pool")
 def test_processes_write_the_bytes_of_one_process(
-    tmp_path: Path, ensemble: list[Path], library: Path, ending: str, models: int
+    tmp_path: Path, ensemble: list[Path], library: Path, models: int, ending: str
 ) -> None:
     if ending == ".parquet":
         pytest.importorskip("pyarrow", reason="pyarrow is not installed (the extra 'tables')")
