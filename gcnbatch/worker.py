@@ -229,7 +229,7 @@ class _Worker:
 def serve(alive: int) -> None:
     """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes."""
     threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # a normal exit removes temporary files
+    signal.signal(signal.SIGTERM, _exit)
     atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of a function go to stderr, not between the answers
@@ -237,6 +237,16 @@ def serve(alive: int) -> None:
         while True:
             answers.write(pickled_answer(*pickle.load(sys.stdin.buffer)))
             answers.flush()
+
+
+def _exit(*_: object) -> None:
+    """Exit as usual, which removes temporary files.
+
+    Python ignores the exception in some places, such as callbacks during an import. Then the process ends after its
+    call, because stdin has no more calls.
+    """
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.exit()
 
 
 def _end_with_caller(alive: int) -> None:

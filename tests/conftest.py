@@ -1,7 +1,11 @@
-"""Fixtures of all tests. Tests marked ``gpu`` are skipped, with the reason, if the CUDA backends cannot start."""
+"""Fixtures of all tests. Tests marked ``gpu`` are skipped, with the reason, if the CUDA backends cannot start.
+
+Those of a file are then reported as one test, with their number; the others count as deselected.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -10,10 +14,17 @@ import sys
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# Where the environment forbids byte code, as in many containers, each of some hundred processes that tests start would
+# compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,9 +41,45 @@ def _why_no_gpu() -> str:
     return "" if state.ready else state.reason
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
-        pytest.skip(reason)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without the garbage collector, which takes a quarter of that time.
+
+    Later it leaves out what is there then. In each of the processes that tests fork, it would touch, and so copy, all.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give neighbouring tests to one worker with ``-n auto``: the fixtures of a module are then made once."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU, skip the tests of a file that need one as a single test: to skip some thousands takes a while."""
+    if not (reason := _why_no_gpu()):
+        return
+    needing: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            needing.setdefault(item.path, []).append(item)
+    for first, *others in needing.values():
+        count = f"{len(others) + 1} tests: " if others else ""
+        first.add_marker(pytest.mark.skip(reason=f"{count}{reason}"), append=False)
+    left_out = {item for _, *others in needing.values() for item in others}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 @contextmanager

@@ -38,6 +38,7 @@ def call(command):
     return command
 
 
+@pytest.mark.usefixtures("light")
 def test_every_command_knows_the_new_backend(toy: None, call, tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5")
     data = ("--data", tmp_path / "data.h5", *options("train.epochs=1"))
@@ -55,6 +56,7 @@ def test_every_command_knows_the_new_backend(toy: None, call, tmp_path: Path) ->
     assert "'cpu', 'toy', 'nonbatched'" in call("train", *data, "--backend", "tow")[2]
 
 
+@pytest.mark.usefixtures("light")
 def test_auto_finds_the_new_backend(toy: None, call, tmp_path: Path) -> None:
     if registry.entry("batched").probe().ready:
         pytest.skip("a GPU's backends come before it")

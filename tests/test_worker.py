@@ -56,6 +56,25 @@ def meet(folder: Path, number: int) -> int:
     return os.getpid()
 
 
+def go_on(place: Path) -> None:
+    """Ignore the exit that SIGTERM asks for, as Python does in a callback."""
+    try:
+        place.touch()
+        while True:
+            time.sleep(1)
+    except SystemExit:
+        return
+
+
+def test_a_process_whose_exit_is_ignored_ends_after_its_call(tmp_path: Path) -> None:
+    with Workers(1) as workers:
+        (process,) = started(workers)
+        workers.submit(go_on, tmp_path / "begun")
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+    assert process.returncode == 0  # it was not killed
+
+
 def test_workers_run_concurrently(tmp_path: Path) -> None:
     with Workers(3) as workers:
         met = [workers.submit(meet, tmp_path, 3) for _ in range(3)]

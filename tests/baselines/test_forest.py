@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice, product
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gcnbatch.baselines import molecule_features as module
 from gcnbatch.baselines.forest import Forest
 from gcnbatch.baselines.molecule_features import BITS, molecule_features
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError
+from gcnbatch.worker import Workers
 from tests.builders import build_graphset
 
 TRAIN = np.arange(30)
 FEATURES = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Workers]:
+    with Workers(2, module.prepare_worker, quiet=True) as workers:
+        yield workers
+
+
+@pytest.fixture
+def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let several tests use the same two processes, which import RDKit."""
+
+    def opened(*given: Any, **named: Any) -> nullcontext[Workers]:
+        assert (given, named) == ((2, module.prepare_worker), {"quiet": True})
+        return nullcontext(pool)
+
+    monkeypatch.setattr(module, "Workers", opened)
 
 
 def test_probabilities_follow_a_feature_that_decides_and_ignore_missing_labels() -> None:
@@ -67,6 +89,7 @@ def test_features_are_counts_of_fragments_then_finite_descriptors() -> None:
     np.testing.assert_array_equal(salt[0], found[0])
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_processes_do_not_change_features() -> None:
     smiles = ["".join(atoms) for atoms in islice(product("CNOS", repeat=4), 70)]
     options = FeaturizerOptions()
@@ -78,6 +101,7 @@ def test_a_smiles_that_cannot_be_read_is_refused_with_its_row() -> None:
         molecule_features(["C", "C("], FeaturizerOptions())
 
 
+@pytest.mark.usefixtures("one_pool")
 @pytest.mark.parametrize("count", [1, 70])
 def test_a_molecule_that_takes_too_long_or_crashes_rdkit_costs_its_row(
     count: int, monkeypatch: pytest.MonkeyPatch

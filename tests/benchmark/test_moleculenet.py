@@ -14,6 +14,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from gcnbatch.baselines.forest import Forest
 from gcnbatch.benchmark import session
 from gcnbatch.benchmark.results import rows
 from gcnbatch.benchmark.session import Choice, Machine, Settings
@@ -36,6 +37,7 @@ QUICK = Choice(splits=("random",), models=("plain", "baseline"))
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     lighten(monkeypatch)
     monkeypatch.setattr("gcnbatch.benchmark.results.save", lambda figure, path: path.write_bytes(b""))
+    monkeypatch.setattr("gcnbatch.baselines.runs.Forest", lambda trees, seed: Forest(trees // 10, seed))
 
 
 @pytest.fixture(scope="module")

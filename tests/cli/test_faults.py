@@ -94,7 +94,7 @@ def test_a_run_goes_on_to_equal_bits_after_a_full_disk(runner: Runner, inputs: P
         assert stopped >= {f"error: r/{name}:" for name in ("splits.json", "history.jsonl", "last.safetensors")}
 
 
-@settings(DRAWN, max_examples=8)
+@settings(DRAWN, max_examples=5)
 @given(faults())
 def test_a_drawn_fault_is_one_line_and_the_command_works_after_it(runner: Runner, inputs: Path, drawn: Any) -> None:
     with tempfile.TemporaryDirectory() as place:

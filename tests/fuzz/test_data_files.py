@@ -13,7 +13,7 @@ from tests.fuzz.metadata import SIGNATURES, altered, lookup3
 pytestmark = pytest.mark.hostile
 
 
-@settings(DRAWN, max_examples=50)
+@settings(DRAWN, max_examples=25)
 @given(changed_files())
 def test_a_changed_file_is_read_or_refused_in_one_line(raw):
     verdict(raw)
@@ -26,7 +26,7 @@ def test_many_changed_files_are_read_or_refused_in_one_line(raw):
     verdict(raw)
 
 
-@settings(DRAWN, max_examples=20)
+@settings(DRAWN, max_examples=10)
 @given(hostile_headers())
 def test_a_hostile_header_is_read_or_refused_in_one_short_line(raw):
     assert len(verdict(raw)) < 400

@@ -9,7 +9,7 @@ from tests.fuzz import DRAWN
 from tests.fuzz.number_folders import FORMATS, changed_folders, verdict
 
 
-@settings(DRAWN, max_examples=100)
+@settings(DRAWN, max_examples=50)
 @given(changed_folders())
 def test_a_changed_folder_is_read_or_refused_in_one_line(case):
     verdict(*case)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.inference import inputs, tabulation
+from gcnbatch.inference import conversion, inputs, molecules, tabulation
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Block, Texts
@@ -19,7 +21,32 @@ from gcnbatch.worker import Workers
 from tests.inference.runs import train_on
 
 KEEP = ("mol_id", "structure")
-RUNS = {"one model": 1, "ensemble": 2}
+WRITTEN = [(1, ".csv"), (1, ".jsonl"), (2, ".h5"), (2, ".parquet")]
+WRITTEN += [
+    pytest.param(*more, marks=pytest.mark.slow) for more in ((1, ".h5"), (1, ".parquet"), (2, ".csv"), (2, ".jsonl"))
+]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Workers]:
+    with Workers(2, conversion.prepare, quiet=True) as workers:
+        yield workers
+
+
+@pytest.fixture
+def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the calls of several tests use the same two processes. To start them takes most of the time of a call."""
+
+    def opened(*given: Any, **named: Any) -> nullcontext[Workers]:
+        assert (given, named) == ((2, conversion.prepare), {"quiet": True})
+        return nullcontext(pool)
+
+    monkeypatch.setattr(molecules, "Workers", opened)
+
+
+@pytest.fixture(scope="module")
+def ensemble(chemistry: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [chemistry[0], train_on(chemistry[2], tmp_path_factory.mktemp("other") / "run", seed=1)]
 
 
 @pytest.fixture
@@ -41,20 +68,18 @@ def library(tmp_path: Path, chemistry: tuple[Path, Path, Path]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".h5", ".parquet"])
-@pytest.mark.parametrize("models", RUNS.values(), ids=RUNS)
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(("models", "ending"), WRITTEN)
+@pytest.mark.usefixtures("small_parts", "one_pool")
 def test_processes_write_the_bytes_of_one_process(
-    tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, ending: str, models: int
+    tmp_path: Path, ensemble: list[Path], library: Path, models: int, ending: str
 ) -> None:
     if ending == ".parquet":
         pytest.importorskip("pyarrow", reason="pyarrow is not installed (the extra 'tables')")
-    runs = [chemistry[0]] + [train_on(chemistry[2], tmp_path / f"run{seed}", seed=seed) for seed in range(1, models)]
     found = []
     for processes in (1, 2):
         out = tmp_path / f"{processes}{ending}"
         options = CsvOptions(processes=processes, keep_columns=KEEP)
-        done = infer(runs, library, str(out), csv=options, quiet=True, spreadsheet=True)
+        done = infer(ensemble[:models], library, str(out), csv=options, quiet=True, spreadsheet=True)
         assert (done.rows, done.unreadable, done.members) == (43, 6, models)
         found.append(out.read_bytes())
     assert found[0] == found[1]
@@ -63,7 +88,7 @@ def test_processes_write_the_bytes_of_one_process(
 @pytest.mark.parametrize(
     "selection", [Selection(5, None, "even"), Selection(0, 0.4, "even"), Selection(3, 0.4, "even")]
 )
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_parts", "one_pool")
 def test_processes_select_the_rows_of_one_process(
     tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, selection: Selection
 ) -> None:
@@ -76,7 +101,7 @@ def test_processes_select_the_rows_of_one_process(
     assert len(found[0].splitlines()) > 1
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_parts", "one_pool")
 def test_labels_that_processes_read_give_the_metrics_of_one_process(
     tmp_path: Path, chemistry: tuple[Path, Path, Path]
 ) -> None:
@@ -88,7 +113,7 @@ def test_labels_that_processes_read_give_the_metrics_of_one_process(
     assert found[0] == found[1] is not None
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_parts", "one_pool")
 def test_a_bad_row_is_refused_by_its_number(tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path) -> None:
     out, options = tmp_path / "out.csv", CsvOptions(processes=2)
     with pytest.raises(InputError, match=r"row 3, id M2: a blank inside the SMILES\..*--on-bad-row keep"):
@@ -100,7 +125,7 @@ def test_a_bad_row_is_refused_by_its_number(tmp_path: Path, chemistry: tuple[Pat
 def test_rows_of_a_process_that_died_are_made_here(
     tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    infer([chemistry[0]], library, str(tmp_path / "whole.csv"), csv=CsvOptions(processes=2), quiet=True)
+    infer([chemistry[0]], library, str(tmp_path / "whole.csv"), csv=CsvOptions(processes=1), quiet=True)
     submit, died = Workers.submit, []
 
     def dying(self: Workers, fn: Any, /, *arguments: Any, **more: Any) -> Any:

@@ -94,8 +94,14 @@ def evaluate(adapter: Adapter, problem: Problem, dtype: DTypeLike) -> dict[str, 
         assert result.ndim == 0 or result.dtype == dtype, name
     for name in inputs.keys() - results.keys():
         for before, after in zip(_arrays(formed[name]), _arrays(held[name]), strict=True):
-            np.testing.assert_array_equal(adapter.download(after), before, err_msg=f"{name} was changed")
+            found = adapter.download(after)
+            if not _same_bytes(found, before):  # the comparison below takes 0.1 ms
+                np.testing.assert_array_equal(found, before, err_msg=f"{name} was changed")
     return results
+
+
+def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def rounded_results(problem: Problem) -> dict[str, Rounded]:

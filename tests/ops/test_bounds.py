@@ -87,7 +87,9 @@ def ordered(add_up: Callable[[NDArray[Any]], NDArray[Any]]) -> Adapter:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", ["one graph of 257", "eleven mixed sizes", "four channels"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("one graph of 257", marks=pytest.mark.slow), "eleven mixed sizes", "four channels"]
+)
 def test_sums_in_any_order_are_within_the_bounds(problem: str, order: str, name: str) -> None:
     case = next(case for case in CASES if case.name == name)
     assert_parity(ordered(ORDERS[order]), PROBLEMS[problem](case))

@@ -59,6 +59,7 @@ SIZES = [
     (16_800, 125, 127),
     (2_000, 2_100, 128),
 ]
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -66,7 +67,10 @@ def test_linear(backend: Adapter, case: Case, problem: str):
     assert_parity(backend, PROBLEMS[problem](case))
 
 
-@pytest.mark.parametrize(("N", "F", "P"), SIZES, scope="module")  # all backends of a size follow each other
+# In the scope of the module, all backends of a size follow each other.
+@pytest.mark.parametrize(
+    ("N", "F", "P"), [*SIZES[:-2], pytest.param(*SIZES[-2], marks=SLOW), SIZES[-1]], scope="module"
+)
 def test_linear_at_sizes_around_the_limit_of_one_launch(backend: Adapter, N: int, F: int, P: int):
     assert_parity(backend, linear_of(N, F, P))
 
@@ -89,7 +93,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [*SIZES[:-2], *(pytest.param(size, marks=SLOW) for size in SIZES[-2:])], ids=str)
 def test_mutants_are_rejected_in_long_sums(size: tuple[int, int, int], name: str):
     assert_rejected(MUTANTS[name], linear_of(*size))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ import pytest
 import gcnbatch
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.run_report import late_figures
 from gcnbatch.training import plan, run
 from gcnbatch.tuning.session import SETTINGS
+from gcnbatch.worker import Workers
 from tests.builders import build_graphset
 from tests.cli.conftest import call
 from tests.training.runs import assert_same_run, configure
@@ -45,6 +49,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Workers]:
+    with Workers(1) as workers:
+        yield workers
+
+
+@pytest.fixture
+def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw in one process, which several tests use: to start processes takes as long as to draw."""
+    monkeypatch.setattr(late_figures, "Workers", lambda count: nullcontext(pool))
+
+
 @pytest.fixture
 def folder(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained / "run", tmp_path / "run"))
@@ -68,6 +84,7 @@ def test_report_draws_the_figures_that_training_would_have_drawn(trained: Path, 
     assert "Learning curves of model2" in (folder / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("one_pool")
 def test_a_run_that_is_extended_keeps_no_old_figure(folder: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DRAWN_MEMBERS", 1)
     assert call("report", folder, "--figures")[0] == 0
@@ -77,10 +94,15 @@ def test_a_run_that_is_extended_keeps_no_old_figure(folder: Path, call, monkeypa
     assert pictures(folder)["learning_curves.png"] != before["learning_curves.png"]
 
 
-def test_a_run_without_test_rows_has_learning_curves(trained: Path, tmp_path: Path, call) -> None:
-    train(trained / "set.h5", tmp_path / "run", "train.ensemble=6", "split.test=0")
-    names = {f"model{number}/learning_curves.png" for number in range(1, 7)} | {"learning_curves.png"}
-    assert pictures(tmp_path / "run").keys() == names - {"model6/learning_curves.png"}
+@pytest.mark.usefixtures("one_pool")
+def test_a_run_without_test_rows_has_learning_curves(
+    trained: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plan.DRAWN_MEMBERS == 5
+    monkeypatch.setattr(plan, "DRAWN_MEMBERS", 2)
+    train(trained / "set.h5", tmp_path / "run", "train.ensemble=3", "split.test=0")
+    names = {f"model{number}/learning_curves.png" for number in range(1, 4)} | {"learning_curves.png"}
+    assert pictures(tmp_path / "run").keys() == names - {"model3/learning_curves.png"}
     assert call("report", tmp_path / "run", "--figures")[0] == 0
     assert pictures(tmp_path / "run").keys() == names
 

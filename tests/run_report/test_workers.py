@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,18 +30,17 @@ from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.fitted import read_fits
 from gcnbatch.training.metrics import activate
 from gcnbatch.worker import Workers
-from tests.test_worker import meet
 from tests.training.runs import environment
 
 
-def report(folder: Path, rows: int = 400) -> Report:
-    """Return a report larger than the buffer of a pipe."""
+def report(folder: Path, rows: int = 800, tasks: int = 3) -> Report:
+    """Return a report that is by default larger than the buffer of a pipe."""
     rng = np.random.default_rng(0)
     parts = ("train", "valid", "test")
-    labels = {part: (rng.random((rows, 12)) < 0.3).astype(np.float32) for part in parts}
+    labels = {part: (rng.random((rows, tasks)) < 0.3).astype(np.float32) for part in parts}
     outputs = {part: activate("binary", rng.normal(size=y.shape) + y) for part, y in labels.items()}
-    tasks = tuple(f"task {number}" for number in range(12))
-    header = Header(name="a", level="graph", target="binary", task_names=tasks, n_features=3, channel_names=("bond",))
+    names = tuple(f"task {number}" for number in range(tasks))
+    header = Header(name="a", level="graph", target="binary", task_names=names, n_features=3, channel_names=("bond",))
     history = [{"epoch": e, "train_loss": 1 / e, "valid_loss": None, "learning_rate": 1e-3} for e in (1, 2)]
     ids = np.array([f"molecule {row}" for row in range(rows)])
     course = {"backend": "fused", "seconds": 0.25}
@@ -87,6 +87,12 @@ def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the preloading of the page's modules."""
+    monkeypatch.setattr(module, "PAGE", ())
+
+
+@pytest.fixture
 def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forbid evaluation and plotting in this process."""
 
@@ -97,7 +103,7 @@ def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_write_the_same_bytes_as_this_process(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    without_page: None, write: Write, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     for place in ("here", "workers", "again"):
         (tmp_path / place).mkdir()
@@ -113,7 +119,7 @@ def test_workers_write_the_same_bytes_as_this_process(
             assert (tmp_path / place / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
 
 
-@pytest.mark.usefixtures("only_in_workers")
+@pytest.mark.usefixtures("light_workers", "only_in_workers")
 def test_a_worker_writes_a_whole_report_without_figures(tmp_path: Path) -> None:
     (tmp_path / "roc_pr.png").touch()  # of an earlier end of the run
     with report_workers(enabled=True, members=2) as write:
@@ -175,9 +181,12 @@ def test_this_process_writes_the_report_without_a_python_executable(
 
 
 @pytest.mark.usefixtures("light_workers")
-def test_an_error_of_the_report_is_raised_in_this_process(write: Write, tmp_path: Path) -> None:
+def test_an_error_of_the_report_is_raised_in_this_process(
+    write: Write, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
         write(report(tmp_path / "nowhere", rows=5))
+    request.getfixturevalue("light")
     assert write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
@@ -196,13 +205,13 @@ def test_workers_remove_matplotlibs_temporary_folder(
 ) -> None:
     for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
         monkeypatch.setenv(name, str(place))
-    monkeypatch.setattr(module, "PLOT_WORKERS", 2)  # each of them looks for all fonts
-    for place in ("temporary", "met"):
-        (tmp_path / place).mkdir()
+    for name in ("FITS", "PAGE"):
+        monkeypatch.setattr(module, name, ())
+    monkeypatch.setattr(module, "PLOT_WORKERS", 1)  # it looks for all fonts
+    (tmp_path / "temporary").mkdir()
     with report_workers(enabled=True):
-        for call in [pools[1].submit(meet, tmp_path / "met", 2) for _ in range(2)]:
-            call.result()  # all have imported matplotlib
-        assert len(list((tmp_path / "temporary").iterdir())) == 2
+        pools[1].submit(os.getpid).result()  # it has imported matplotlib
+        assert len(list((tmp_path / "temporary").iterdir())) == 1
     assert not any((tmp_path / "temporary").iterdir())
 
 
@@ -213,7 +222,7 @@ import sys
 from pathlib import Path
 from gcnbatch.run_report.workers import FITS, PLOTS, preload
 from tests.run_report.test_workers import report
-written = report(Path({str(tmp_path)!r}))
+written = report(Path({str(tmp_path)!r}), rows=60)
 preload(*FITS, *PLOTS)
 known = set(sys.modules)
 written.write()

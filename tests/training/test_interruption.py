@@ -99,7 +99,7 @@ def test_resume_after_sigkill_gives_equal_bits(
     assert_same_run(whole, folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
 def test_ctrl_c_saves_and_names_the_resume_command(
     long_run: tuple[list[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:

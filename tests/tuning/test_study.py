@@ -247,16 +247,7 @@ def test_processes_give_the_trials_of_one_process_after_sigkill_too(place: Path,
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    done = subprocess.run(
-        command("tune", "--resume", folder, "--json"),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["trials"] == 6
+    assert session.resume(folder, quiet=True)["trials"] == 6
     assert table(folder) == table(study)
 
 
