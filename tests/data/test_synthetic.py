@@ -216,7 +216,12 @@ def test_reaction_classes_depend_on_bonds_and_not_on_atoms_alone():
 
 
 @pytest.mark.parametrize(
-    ("preset", "scale", "most"), [("citation", 1.0, 0.9), ("reddit", 0.03, 0.955), ("products", 0.01, 0.86)]
+    ("preset", "scale", "most"),
+    [
+        ("citation", 1.0, 0.9),
+        pytest.param("reddit", 0.03, 0.955, marks=pytest.mark.slow),
+        pytest.param("products", 0.01, 0.86, marks=pytest.mark.slow),
+    ],
 )
 def test_neighbours_predict_node_classes_far_better_than_the_node_itself(preset, scale, most):
     data = make(preset, scale=scale)

@@ -74,7 +74,7 @@ def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
 def write(pools: list[Workers]) -> Iterator[Write]:
     """Return the function that writes a report in workers."""
     with report_workers(enabled=True) as write:
-        assert [len(pool._workers) for pool in pools] == [1, 3, 1]
+        assert [len(pool._workers) for pool in pools] == [1, module.PLOT_WORKERS, 1]
         yield write
 
 
@@ -88,8 +88,9 @@ def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the preloading of the page's modules."""
+    """Skip the preloading of the page's modules, and draw in one process."""
     monkeypatch.setattr(module, "PAGE", ())
+    monkeypatch.setattr(module, "PLOT_WORKERS", 1)
 
 
 @pytest.fixture
