@@ -70,6 +70,7 @@ def test_training_draws_the_figures_of_the_first_members(trained: Path) -> None:
     assert pictures(trained / "run").keys() == of_members(1, 1) | {"learning_curves.png", "roc_pr.png"}
 
 
+@pytest.mark.slow  # the next two draw late figures, too
 def test_report_draws_the_figures_that_training_would_have_drawn(trained: Path, folder: Path, tmp_path: Path) -> None:
     train(trained / "set.h5", tmp_path / "other", "train.ensemble=2")
     for number in (1, 2):

@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 TUTORIALS = sorted(page.name for page in (DOCS / "tutorials").glob("*.md"))
 PAGES = ["index.md", "FILES.md", "MOLECULES.md", "TUNE.md", *(f"tutorials/{name}" for name in TUTORIALS)]
-LONG = {"MOLECULES.md": pytest.mark.slow}  # the tutorials have its commands
+LONG = dict.fromkeys(("MOLECULES.md", "tutorials/trust.md", "tutorials/several_gpus.md"), pytest.mark.slow)
 WRITTEN = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 

@@ -66,7 +66,7 @@ class NumbersRegressor(_Numbers, GcnRegressor):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("light")
-@pytest.mark.parametrize("kind", [NumbersClassifier, NumbersRegressor])
+@pytest.mark.parametrize("kind", [pytest.param(NumbersClassifier, marks=pytest.mark.slow), NumbersRegressor])
 def test_the_checks_of_scikit_learn_pass(kind: type[Any]) -> None:
     estimator = kind(widths=(8,), epochs=12, learning_rate=0.05)
     results = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=ROUNDED)

@@ -52,6 +52,7 @@ def launched(machine: Fake) -> set[str]:
     return found
 
 
+@pytest.mark.slow  # it is about the tests of operations alone
 def test_operations_other_than_spmm_launch_the_same_kernels_with_every_spmm(machine: Fake) -> None:
     """So their tests run with one SpMM kernel per backend; together they reach every kernel."""
     reached: dict[str, set[str]] = {}
