@@ -288,11 +288,16 @@ def few_labels(graphs: Any) -> Any:
     return y
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_the_rows_with_labels_are_uploaded_beside_the_graph(large: bool, monkeypatch: Any) -> None:
-    if large:
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return whether every matrix counts as large, once each."""
+    if request.param:
         monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
         monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
+    return bool(request.param)
+
+
+def test_the_rows_with_labels_are_uploaded_beside_the_graph(large: bool) -> None:
     graphs = synthetic_networks.generate("reddit", 0, 0.004)
     source, targets = BatchSource(graphs), few_labels(graphs)
     device: Any = HostDevice()
@@ -323,11 +328,8 @@ def test_kernels_that_read_the_bounds_of_graphs_multiply_all_rows(kernel: str, p
     assert found.labelled is None
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_resident_bytes_bound_those_of_the_rows_with_labels(large: bool, monkeypatch: Any) -> None:
-    if large:
-        monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
-        monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)
+@pytest.mark.usefixtures("large")
+def test_resident_bytes_bound_those_of_the_rows_with_labels() -> None:
     graphs = synthetic_networks.generate("reddit", 0, 0.004)
     source = BatchSource(graphs)
     assert source.prepared is not None
