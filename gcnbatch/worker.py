@@ -240,11 +240,12 @@ def serve(alive: int) -> None:
 
 
 def _exit(*_: object) -> None:
-    """Exit as usual, which removes temporary files.
+    """Exit as usual, which removes temporary files; another SIGTERM must not interrupt that.
 
     Python ignores the exception in some places, such as callbacks during an import. Then the process ends after its
     call, because stdin has no more calls.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.exit()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
@@ -73,6 +74,25 @@ def test_a_process_whose_exit_is_ignored_ends_after_its_call(tmp_path: Path) -> 
         while not (tmp_path / "begun").exists():
             time.sleep(0.01)
     assert process.returncode == 0  # it was not killed
+
+
+def tidy(folder: Path) -> None:
+    (folder / "tidying").touch()
+    time.sleep(0.1)
+    (folder / "tidied").touch()
+
+
+def tidy_at_exit(folder: Path) -> None:
+    atexit.register(tidy, folder)
+
+
+def test_a_second_sigterm_does_not_interrupt_a_process_that_removes_its_files(tmp_path: Path) -> None:
+    with Workers(1) as workers:
+        workers.submit(tidy_at_exit, tmp_path).result()
+        workers.shutdown(wait=False)
+        while not (tmp_path / "tidying").exists():
+            time.sleep(0.01)
+    assert (tmp_path / "tidied").exists()
 
 
 def test_workers_run_concurrently(tmp_path: Path) -> None:
