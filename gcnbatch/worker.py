@@ -17,6 +17,7 @@ import fcntl
 import gc
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -230,11 +231,15 @@ def serve(alive: int) -> None:
     """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes."""
     threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
     signal.signal(signal.SIGTERM, _exit)
+    arrived, arriving = os.pipe()  # readable once a signal has arrived: a read that begins just then would miss it
+    os.set_blocking(arriving, False)
+    signal.set_wakeup_fd(arriving)
     atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints of a function go to stderr, not between the answers
     with suppress(EOFError, BrokenPipeError):
         while True:
+            select.select([0, arrived], [], [])
             answers.write(pickled_answer(*pickle.load(sys.stdin.buffer)))
             answers.flush()
 

@@ -76,6 +76,18 @@ def test_a_process_whose_exit_is_ignored_ends_after_its_call(tmp_path: Path) -> 
     assert process.returncode == 0  # it was not killed
 
 
+def leave_signals_to_another_thread() -> None:
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def test_a_process_ends_though_sigterm_does_not_interrupt_its_read() -> None:
+    with Workers(1) as workers:
+        (process,) = started(workers)
+        workers.submit(leave_signals_to_another_thread).result()
+    assert process.returncode == 0  # it was not killed
+
+
 def tidy(folder: Path) -> None:
     (folder / "tidying").touch()
     time.sleep(0.1)
