@@ -1,4 +1,4 @@
-"""Fixtures of all tests. Tests marked ``gpu`` are skipped, with the reason, if the CUDA backends cannot start.
+"""Fixtures of all tests. Tests marked ``gpu`` or ``numba`` are skipped, with the reason, where there is none.
 
 Those of a file are then reported as one test, with their number; the others count as deselected.
 """
@@ -21,7 +21,7 @@ sys.dont_write_bytecode = False
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,10 +35,13 @@ from gcnbatch.data import audit
 from tests.training.runs import lighten
 
 
-@cache
 def _why_no_gpu() -> str:
     state = next(state for state in registry.status() if state.name == "batched")
     return "" if state.ready else state.reason
+
+
+def _why_no_numba() -> str:
+    return "" if find_spec("numba") else "Numba is not installed (the extra 'fast')"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,17 +70,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a GPU, skip the tests of a file that need one as a single test: to skip some thousands takes a while."""
-    if not (reason := _why_no_gpu()):
-        return
-    needing: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            needing.setdefault(item.path, []).append(item)
-    for first, *others in needing.values():
-        count = f"{len(others) + 1} tests: " if others else ""
-        first.add_marker(pytest.mark.skip(reason=f"{count}{reason}"), append=False)
-    left_out = {item for _, *others in needing.values() for item in others}
+    """Skip the tests of a file that need what is missing as a single test: to skip some thousands takes a while."""
+    left_out: set[pytest.Item] = set()
+    for marker, reason in (("gpu", _why_no_gpu()), ("numba", _why_no_numba())):
+        needing: dict[Path, list[pytest.Item]] = {}
+        for item in items if reason else ():
+            if item not in left_out and item.get_closest_marker(marker):
+                needing.setdefault(item.path, []).append(item)
+        for first, *others in needing.values():
+            count = f"{len(others) + 1} tests: " if others else ""
+            first.add_marker(pytest.mark.skip(reason=f"{count}{reason}"), append=False)
+            left_out.update(others)
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 

@@ -89,6 +89,7 @@ def test_features_are_counts_of_fragments_then_finite_descriptors() -> None:
     np.testing.assert_array_equal(salt[0], found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_pool")
 def test_processes_do_not_change_features() -> None:
     smiles = ["".join(atoms) for atoms in islice(product("CNOS", repeat=4), 70)]
@@ -102,7 +103,7 @@ def test_a_smiles_that_cannot_be_read_is_refused_with_its_row() -> None:
 
 
 @pytest.mark.usefixtures("one_pool")
-@pytest.mark.parametrize("count", [1, 70])
+@pytest.mark.parametrize("count", [1, pytest.param(70, marks=pytest.mark.slow)])
 def test_a_molecule_that_takes_too_long_or_crashes_rdkit_costs_its_row(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

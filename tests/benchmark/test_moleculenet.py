@@ -96,7 +96,7 @@ def test_an_ensemble_has_the_scores_of_its_single_models_too(tables: Path, tmp_p
     assert [len(one.test) for one in both] == [2, 2, 2, 1]
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", ["random", pytest.param("scaffold", marks=pytest.mark.slow)])
 def test_the_mean_of_models_runs_them_and_scores_their_mean_output(split: str, tables: Path, tmp_path: Path) -> None:
     found = {one.model: one for one in start(tables, tmp_path / "out", Choice(("freesolv",), (split,), ("mean",)))}
     assert list(found) == ["descriptors", "ensemble", "baseline", "mean"]
@@ -117,6 +117,7 @@ def labels(path: Path):
         return dataset.header, dataset.y
 
 
+@pytest.mark.slow
 def test_the_mean_of_models_has_no_score_where_they_tested_different_molecules(tables: Path, tmp_path: Path) -> None:
     choice, out = Choice(("freesolv",), ("random",), ("mean",)), tmp_path / "out"
     start(tables, out, choice)

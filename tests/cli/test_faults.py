@@ -55,7 +55,7 @@ def runner(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 @pytest.mark.parametrize(
     ("command", "size"),
     [
-        (COMPARE, 4096),
+        pytest.param(COMPARE, 4096, marks=pytest.mark.slow),
         (COMPARE, 40960),
         *((command, 4096) for command in (TRAIN, (*INFER, "p.h5"), IMPORT)),
         ((*INFER, "p.h5"), 8192),

@@ -199,6 +199,7 @@ def peak_of(folder: Path, nodes: int, links: int, n_features: int) -> int:
     return peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (tables, "BLOCK_FIELDS", 1 << 12),

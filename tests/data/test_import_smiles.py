@@ -390,7 +390,7 @@ def test_explicit_hydrogens_do_not_count_and_a_larger_limit_is_kept() -> None:
     assert part.node_ptr.tolist() == [0, 2500]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_row_that_crashes_rdkit_or_hangs_costs_itself(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "CHUNK", 4)
     monkeypatch.setattr(guard, "SECONDS", 0.5)

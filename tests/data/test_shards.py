@@ -275,6 +275,7 @@ def test_a_split_is_added_to_the_index_alone(tmp_path: Path) -> None:
         assert sorted(dataset.splits) == ["first", "mine"]
 
 
+@pytest.mark.slow
 def test_an_epoch_over_shards_takes_memory_by_the_limit_not_by_the_set(tmp_path: Path) -> None:
     graphs = build_graphset(300, max_nodes=24, features="uint8", n_features=4000, seed=1)
     write_graphset(tmp_path / "set.h5", replace(graphs, x=np.zeros_like(graphs.x)))

@@ -149,6 +149,7 @@ def test_the_forecast_at_full_scale_is_reddit():
     assert cost.edges == 114_615_892 + 232_965
 
 
+@pytest.mark.slow
 def test_a_large_network_takes_less_memory_than_twice_its_file(tmp_path):
     program = (
         "import os, re, sys\n"

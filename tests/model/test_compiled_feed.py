@@ -13,7 +13,7 @@ from gcnbatch.backends.cpu import HostFeed
 from gcnbatch.data.batches import BatchSource
 from tests.builders import build_graphset
 
-pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
+pytestmark = pytest.mark.numba
 
 
 @settings(deadline=None, max_examples=40)

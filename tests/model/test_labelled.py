@@ -96,10 +96,10 @@ def test_predictions_have_all_rows(config: Any) -> None:
     assert given.outputs(ReferenceOps()).shape[0] == NODES
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["NumPy", "compiled"])
+@pytest.mark.parametrize(
+    "compiled", [pytest.param(False, id="NumPy"), pytest.param(True, id="compiled", marks=pytest.mark.numba)]
+)
 def test_the_cpu_backend_trains_on_the_labelled_rows(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if compiled:
-        pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
     backend: Any = open_backend("cpu") if compiled else CpuBackend()
     graphs, config = graph(), MODELS["three layers"]
     source = BatchSource(graphs, config.adjacency)

@@ -47,11 +47,6 @@ def _cpu() -> Adapter:
     return Adapter(CpuOps(), np.array, np.array)
 
 
-def _cpu_fast() -> Adapter:
-    pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
-    return _numpy("cpu")
-
-
 def cuda_form(name: str, spmm: str) -> Callable[[Sparse], Any]:
     """Return a sparse matrix in the form of a CUDA backend's batches, as `StreamingSet` assembles it."""
     from gcnbatch.backends.cuda.batches import batch
@@ -115,7 +110,7 @@ def host_adapters() -> dict[str, Callable[[], Adapter]]:
     """Return functions that open the backends with NumPy arrays; ``cpu`` with and without Numba."""
     entries = [entry for entry in registry.BACKENDS if entry.steps_are_operations and not entry.on_gpu]
     numpy = {entry.name: partial(_numpy, entry.name) for entry in entries}
-    return {"reference": lambda: REFERENCE, **numpy, "cpu": _cpu, "cpu-fast": _cpu_fast}
+    return {"reference": lambda: REFERENCE, **numpy, "cpu": _cpu, "cpu-fast": partial(_numpy, "cpu")}
 
 
 HOST = host_adapters()
@@ -125,8 +120,9 @@ CUDA = {name: (name, "csr") for name in FORMS} | {
     "batched-auto": ("batched", "auto"),
     **{f"{name}-{spmm}": (name, spmm) for name in FORMS for spmm in ("naive", "swa_csr", "swa_coo", "tf")},
 }
-BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
-SPMM_BACKENDS = [*HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
+ON_HOST = [pytest.param(name, marks=pytest.mark.numba) if name == "cpu-fast" else name for name in HOST]
+BACKENDS = [*ON_HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in FORMS)]
+SPMM_BACKENDS = [*ON_HOST, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA)]
 
 
 NAIVE_MATMUL = "matmul-naive"

@@ -85,6 +85,7 @@ def test_report_draws_the_figures_that_training_would_have_drawn(trained: Path, 
     assert "Learning curves of model2" in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_pool")
 def test_a_run_that_is_extended_keeps_no_old_figure(folder: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DRAWN_MEMBERS", 1)

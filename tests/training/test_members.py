@@ -286,6 +286,7 @@ def assert_same_folds(one: Path, other: Path) -> None:
     assert (one / "predictions.csv").read_bytes() == (other / "predictions.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_processes_that_are_stopped_resume_to_the_bits_of_one_process(
     in_processes: tuple[list[str], Path],
     tmp_path: Path,

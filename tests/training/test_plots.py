@@ -130,6 +130,7 @@ def test_rows_without_labels_are_not_drawn(tmp_path: Path, draw: Any, made: tupl
     assert (tmp_path / "one.png").read_bytes() != (tmp_path / "fewer.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_figures_of_many_tasks_and_classes_stay_within_a_readable_size(tmp_path: Path) -> None:
     roc_pr(*binary(40, plots.NAMED_TASKS + 1), tmp_path / "tasks.png")
     plots.confusion(*multiclass(40, plots.NAMED_CLASSES + 1), tmp_path / "classes.png")

@@ -85,6 +85,7 @@ def test_a_killed_run_goes_on_from_the_kept_weights(tmp_path: Path, source: Path
     assert np.array_equal(frozen["conv2.weight"], before["conv2.weight"]) == bool(freeze)
 
 
+@pytest.mark.slow
 def test_processes_start_from_the_kept_weights(tmp_path: Path, source: Path) -> None:
     for jobs in (1, 2):
         tune(source, tmp_path / f"jobs{jobs}", "train.ensemble=2", "train.freeze=conv1", f"jobs={jobs}")

@@ -236,6 +236,7 @@ def test_more_trials_extend_a_study(place: Path, study: Path, tmp_path: Path) ->
     assert table(tmp_path / "study") == table(study)
 
 
+@pytest.mark.slow
 def test_processes_give_the_trials_of_one_process_after_sigkill_too(place: Path, study: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     text = base(place).to_toml().replace("jobs = 1", "jobs = 2")

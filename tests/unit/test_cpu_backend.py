@@ -22,8 +22,8 @@ def test_without_numba_operations_are_numpy(monkeypatch: pytest.MonkeyPatch) -> 
     assert backend.meter.about()["loops"] == "NumPy"
 
 
+@pytest.mark.numba
 def test_with_numba_operations_are_compiled() -> None:
-    pytest.importorskip("numba", reason="Numba is not installed (the extra 'fast')")
     from gcnbatch.backends.cpu.compiled import CompiledOps
 
     backend = open_backend("cpu")
@@ -31,8 +31,10 @@ def test_with_numba_operations_are_compiled() -> None:
     assert backend.meter.about()["loops"] == f"Numba {version('numba')}"
 
 
+@pytest.mark.numba
 def test_loops_are_compiled_without_a_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    caching = pytest.importorskip("numba.core.caching", reason="Numba is not installed (the extra 'fast')")
+    from numba.core import caching
+
     from gcnbatch.backends.cpu import compiled
 
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])

@@ -85,6 +85,7 @@ def test_both_compilers_return_cubins(real, sources) -> None:
     assert all(usage.registers > 0 == usage.spilled for usage in compiler.usages(made.log).values())
 
 
+@pytest.mark.slow
 def test_the_compiler_refuses_a_variant_that_is_not_launched(real) -> None:
     sources = Sources(cuda_sources())
     with pytest.raises(KernelCompileError, match=r"a model alone runs the kernels of fused/narrow/step\.cu"):
@@ -93,6 +94,7 @@ def test_the_compiler_refuses_a_variant_that_is_not_launched(real) -> None:
         real.compile(sources["fused/kipf/step.cu"], "sm_90", FOR_COHORTS)
 
 
+@pytest.mark.slow
 def test_both_compilers_take_folders_and_structs(real, folder) -> None:
     (folder / "struct.cu").write_text(STRUCT.replace("shared.cuh", "common/shared.cuh"))
     sources = Sources(in_folders(folder))
