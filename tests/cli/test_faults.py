@@ -102,7 +102,7 @@ def test_a_drawn_fault_is_one_line_and_the_command_works_after_it(runner: Runner
 
 
 @pytest.mark.slow
-@settings(DRAWN, max_examples=120)
+@settings(DRAWN, max_examples=60)
 @given(faults())
 def test_many_drawn_faults_are_one_line(runner: Runner, inputs: Path, drawn: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
