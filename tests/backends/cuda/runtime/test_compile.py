@@ -5,7 +5,7 @@ For Hopper, static assertions follow the text: the compiler agrees with the cons
 nvcc makes the PTX of each text that the preprocessor can make of a source once, and assembles it for every
 architecture of that text, except those whose machine code is that of another. NVRTC, which has the same code generator
 and assembler but other built-in headers, makes the PTX of all kernels for Hopper, and for a GPU before it and one after
-it that of the sources with lines that it has not compiled yet.
+it that of the texts that differ.
 
 By default nvcc compiles four sources. It takes a second or more for each, 90 s for all; the others are marked ``slow``.
 """
@@ -42,10 +42,10 @@ from tests.backends.cuda.runtime.agreement import assertions
 
 REGISTERS = 65_536  # of a multiprocessor, on every architecture listed
 HOPPER = arch_of((9, 0))  # as a device asks for it, with its tensor-core kernels
-# With these two all that nvcc 13 offers; no device asks for sm_90, Hopper without its own features.
+# All that nvcc 13 offers but sm_90, Hopper without its own features, which no device asks for, and those of SAME.
 OTHERS = [f"sm_{number}" for number in (75, 80, 86, 87, 89, 100, 103, 110, 120)]
 SAME = {"sm_88": "sm_86", "sm_121": "sm_120"}  # architectures whose machine code is that of another
-HEADER_BYTES = 8  # that name the architecture, or more
+HEADER_BYTES = 8  # of machine code, at most, that name its architecture
 # What the default run compiles: a plain kernel, a sum over blocks, a template, and a fused step.
 QUICK = {"dense/relu.cu", "dense/bias.cu", "spmm/naive.cu", "fused/kipf/step.cu"}
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
@@ -71,12 +71,6 @@ def text_for(source: KernelSource, arch: str) -> tuple[bool, ...]:
     return tuple(eval(condition, {}) for condition in conditions)
 
 
-def has_lines_for(source: KernelSource, arch: str, *others: str) -> bool:
-    """Return whether the preprocessor keeps lines for `arch` that it keeps for none of the others."""
-    compiled = zip(*(text_for(source, other) for other in others), strict=True)
-    return any(holds not in held for holds, held in zip(text_for(source, arch), compiled, strict=True))
-
-
 def has_equal_ptx(source: KernelSource, arch: str) -> tuple[bool, tuple[bool, ...]]:
     """Return a key that is equal for architectures with equal PTX: the text, and which of two NVVM compiles it."""
     return int(arch.removeprefix("sm_")) >= 100, text_for(source, arch)
@@ -97,6 +91,11 @@ def find(name: str) -> Compiler:
         return nvrtc if nvrtc else pytest.skip("NVRTC is not installed (the extra 'nvrtc13')")
     path = find_nvcc()
     return Nvcc(path, nvcc_version(path), nvcc_architectures(path)) if path else pytest.skip("nvcc is not installed")
+
+
+def asserting(source: KernelSource) -> KernelSource:
+    """Return the source with an assertion for each constant and struct that the host reads."""
+    return replace(source, text=f"{source.text}\n{assertions(source.declarations)}\n")
 
 
 def complaints(source: KernelSource, log: str) -> Iterator[str]:
@@ -129,7 +128,7 @@ def fewest_blocks(source: KernelSource, blocks: str) -> int:
 
 
 def virtual(arch: str) -> str:
-    """Return the architecture for which NVRTC makes PTX and no machine code."""
+    """Return the virtual architecture, for which compilers make PTX."""
     return arch.replace("sm", "compute")
 
 
@@ -154,10 +153,6 @@ def test_architectures_differ_in_text_by_generation_and_hopper_features() -> Non
 
 def test_quick_sources_are_names_of_sources() -> None:
     assert {variant.id for variant in variants()} > QUICK
-
-
-def asserting(source: KernelSource) -> KernelSource:
-    return replace(source, text=f"{source.text}\n{assertions(source.declarations)}\n")
 
 
 @pytest.mark.parametrize(("source", "flags"), list(variants(few_quick=True)))
@@ -211,9 +206,9 @@ def test_the_machine_code_of_two_architectures_is_the_same(arch: str, other: str
 @pytest.mark.slow
 @pytest.mark.parametrize(("arch", "compiled"), [("sm_86", (HOPPER,)), ("sm_120", (HOPPER, "sm_86"))])
 @pytest.mark.parametrize(("source", "flags"), list(variants()))
-def test_nvrtc_compiles_the_lines_that_are_not_hoppers(
+def test_nvrtc_compiles_the_texts_that_are_not_hoppers(
     source: KernelSource, flags: tuple[str, ...], arch: str, compiled: tuple[str, ...]
 ) -> None:
     nvrtc = find("NVRTC")
-    if has_lines_for(source, arch, *compiled):
+    if text_for(source, arch) not in {text_for(source, other) for other in compiled}:
         assert nvrtc.compile(source, virtual(arch), flags).log == ""
