@@ -30,8 +30,7 @@
 // Bank conflicts: none in fp32. Tiles are stored depth by depth with rows padded by 4 floats: a warp's copy along the
 //   depth covers 8 depths of 4 rows, and 4 k + w gives 32 different banks; a warp reads neighbouring vectors. TF32 pads
 //   by 8 for conflict-free reads of fragments; its copies along the depth have 2-way conflicts.
-// Determinism: repeats to the bit; sums run along the depth in order, and a tile's last block reduces its partial sums
-//   in order.
+// Determinism: repeats to the bit; sums run along the depth in order, and last blocks reduce partial sums in order.
 // Requires: sizes below 2^31 each; an empty depth yields zeros. Below sm_80, copies are loads and tf32 does nothing.
 
 #include "common/kept.cuh"
@@ -48,6 +47,7 @@ struct Dgrad {
 namespace {
 
 constexpr int STAGES = 3;
+constexpr int UNGROUPED_PARTS = 32, GROUP_PARTS = 16;  // partial sums that one block adds, at most
 
 // The tiles of A and B in shared memory. They are declared in one function, so a kernel with several products has them
 // once.
@@ -143,22 +143,43 @@ __device__ void store_ones(const Tile& tile, float* db, int m0, int n0, int M, i
   }
 }
 
-// Reduce a tile's partial sums over the `parts` blocks that share it. Returns true in the block that has the result.
+// tile = the sum of `count` partial sums, `step` floats apart, in order.
 template <class Tile>
-__device__ bool reduce_parts(Tile& tile, float* partials, unsigned* counters, int tile_number, int part, int parts) {
-  if (parts == 1) return true;
-  constexpr int SIZE = Tile::SUMS * Tile::THREADS;
-  float* of_tile = partials + static_cast<long long>(tile_number) * parts * SIZE;  // [part][sum][thread]
-#pragma unroll
-  for (int s = 0; s < Tile::SUMS; ++s) of_tile[part * SIZE + s * Tile::THREADS + threadIdx.x] = tile.sum[s];
-  if (!is_last_block(counters + tile_number, parts)) return false;
+__device__ void add_partials(Tile& tile, const float* from, int count, long long step) {
 #pragma unroll
   for (int s = 0; s < Tile::SUMS; ++s) tile.sum[s] = 0.f;
-  for (int other = 0; other < parts; ++other) {
+  for (int i = 0; i < count; ++i) {
 #pragma unroll
-    for (int s = 0; s < Tile::SUMS; ++s)
-      tile.sum[s] += __ldcg(of_tile + other * SIZE + s * Tile::THREADS + threadIdx.x);
+    for (int s = 0; s < Tile::SUMS; ++s) tile.sum[s] += __ldcg(from + i * step + s * Tile::THREADS + threadIdx.x);
   }
+}
+
+// Reduce a tile's partial sums over the `parts` blocks that share it. Returns true in the block that has the result.
+// Many parts are reduced in groups: the last block of each group adds the group's sums, the last of these blocks those of
+// the groups. `counters` has one for each tile, then those of groups, tile by tile.
+template <class Tile>
+__device__ bool reduce_parts(Tile& tile, float* partials, unsigned* counters, int tile_number, int tiles, int part,
+                             int parts) {
+  if (parts == 1) return true;
+  constexpr long long SIZE = Tile::SUMS * Tile::THREADS;
+  float* of_tile = partials + static_cast<long long>(tile_number) * parts * SIZE;  // [part][sum][thread]
+  const auto write = [&](int place) {
+#pragma unroll
+    for (int s = 0; s < Tile::SUMS; ++s) of_tile[place * SIZE + s * Tile::THREADS + threadIdx.x] = tile.sum[s];
+  };
+  write(part);
+  if (parts <= UNGROUPED_PARTS) {
+    if (!is_last_block(counters + tile_number, parts)) return false;
+    add_partials(tile, of_tile, parts, SIZE);
+    return true;
+  }
+  const int groups = ceil_div(parts, GROUP_PARTS), group = part / GROUP_PARTS, first = group * GROUP_PARTS;
+  const int members = min(GROUP_PARTS, parts - first);
+  if (!is_last_block(counters + tiles + tile_number * groups + group, members)) return false;
+  add_partials(tile, of_tile + first * SIZE, members, SIZE);
+  write(first);  // this block alone reads the group's sums
+  if (!is_last_block(counters + tile_number, groups)) return false;
+  add_partials(tile, of_tile, groups, GROUP_PARTS * SIZE);
   return true;
 }
 
@@ -193,7 +214,7 @@ __device__ void wgrad(float* dw, float* partials, unsigned* counters, const floa
   multiply<false, false, false>(tile, {x, ldx, N, F}, {dy, lddy, N, P}, m0, n0, begin,
                                 begin + min(rows_per_part, N - begin));
   const int number = blockIdx.y * gridDim.x + blockIdx.x;
-  if (reduce_parts(tile, partials, counters, number, blockIdx.z, gridDim.z))
+  if (reduce_parts(tile, partials, counters, number, gridDim.x * gridDim.y, blockIdx.z, gridDim.z))
     store(tile, dw, lddw, m0, n0, F, P, accumulate != 0);
 }
 
@@ -213,7 +234,7 @@ __device__ void backward(float* dx, float* dw, float* db, float* partials, unsig
   const int begin = block / tiles * rows_per_part;
   Tile tile;
   multiply<false, false, true>(tile, {x, F, N, F}, {dy, P, N, P}, m0, n0, begin, begin + min(rows_per_part, N - begin));
-  if (!reduce_parts(tile, partials, counters, number, block / tiles, dw_blocks / tiles)) return;
+  if (!reduce_parts(tile, partials, counters, number, tiles, block / tiles, dw_blocks / tiles)) return;
   store(tile, dw, P, m0, n0, F, P, false);
   if (db) store_ones(tile, db, m0, n0, F, P);
 }

@@ -23,6 +23,9 @@ ROWS_PER_PART = 64  # fewest rows of a partial sum of a weight gradient
 # All gradients are one launch up to BLOCKS_AT_ONCE blocks per multiprocessor and ROWS_AT_ONCE rows per partial sum.
 BLOCKS_AT_ONCE, ROWS_AT_ONCE = 3, 256
 REDUCTION_COST = 8  # cost of adding one partial sum, in multiply-adds
+UNGROUPED_PARTS, GROUP_PARTS = (declared("dense/matmul.cu").constant(f"{of}_PARTS") for of in ("UNGROUPED", "GROUP"))
+# A multiprocessor computes several partial sums side by side if each has at least LONG_PART rows.
+PARTS_SIDE_BY_SIDE, LONG_PART = 2, 2048
 
 
 class Tile(NamedTuple):
@@ -131,13 +134,16 @@ def _wgrad_plan(tile: Tile, N: int, F: int, P: int, multiprocessors: int) -> tup
     grid = ceil_div(F, tile.rows), ceil_div(P, tile.columns)
     tiles, sums = grid[0] * grid[1], tile.rows * tile.columns
     wanted = max(min(multiprocessors // max(tiles, 1), ceil_div(N, ROWS_PER_PART)), 1)
+    if tiles <= multiprocessors and LONG_PART * PARTS_SIDE_BY_SIDE * wanted <= N:
+        wanted *= PARTS_SIDE_BY_SIDE
     rows_per_part = max(ceil_div(ceil_div(N, wanted), tile.depth), 1) * tile.depth
     parts = max(ceil_div(N, rows_per_part), 1)
-    reduction = parts * REDUCTION_COST if parts > 1 else 0
+    groups = ceil_div(parts, GROUP_PARTS) if parts > UNGROUPED_PARTS else 0
+    reduction = (GROUP_PARTS + groups if groups else parts) * REDUCTION_COST if parts > 1 else 0
     cost = ceil_div(tiles * parts, multiprocessors) * sums * (rows_per_part / tile.speed + reduction)
     launch = Launch((*grid, parts), (tile.threads, 1, 1))
     partials = tiles * parts * sums * FLOAT_BYTES if parts > 1 else 0
-    return cost, WgradGeometry(tile.name, launch, rows_per_part, partials, tiles * COUNTER_BYTES)
+    return cost, WgradGeometry(tile.name, launch, rows_per_part, partials, tiles * (1 + groups) * COUNTER_BYTES)
 
 
 @lru_cache(maxsize=4096)

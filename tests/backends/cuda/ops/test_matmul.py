@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.matmul import (
     BLOCKS_AT_ONCE,
+    GROUP_PARTS,
+    LONG_PART,
+    PARTS_SIDE_BY_SIDE,
     ROWS_AT_ONCE,
     TILES,
+    UNGROUPED_PARTS,
     WGRAD_TILES,
     MatmulOps,
     Tile,
@@ -35,6 +39,11 @@ PRECISIONS = st.sampled_from(["fp32", "tf32"])
 
 def tile_named(name: str) -> Tile:
     return next(tile for tile in ALL_TILES if tile.name == name)
+
+
+def counters_of(parts: int) -> int:
+    """Return the number of a tile's counters: one, and one for each group."""
+    return 1 + (-(-parts // GROUP_PARTS) if parts > UNGROUPED_PARTS else 0)
 
 
 def test_a_small_product_and_all_its_gradients_are_two_launches(device: Recorder) -> None:
@@ -142,14 +151,16 @@ def test_parts_of_a_weight_gradient_cover_every_row_once(N: int, F: int, P: int,
     assert covers(columns, tile.columns, P)
     assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)  # without rows it writes zeros
     assert plan.rows_per_part % tile.depth == 0
-    assert plan.counters_bytes == 4 * rows * columns
+    assert plan.counters_bytes == 4 * rows * columns * counters_of(parts)
     assert plan.partials_bytes == (4 * plan.launch.blocks * tile.rows * tile.columns if parts > 1 else 0)
-    assert parts == 1 or plan.launch.blocks <= chips
+    assert parts == 1 or plan.launch.blocks <= chips * (PARTS_SIDE_BY_SIDE if plan.rows_per_part >= LONG_PART else 1)
 
 
 def test_a_weight_gradient_keeps_the_device_busy() -> None:
     assert wgrad_geometry(950, 64, 64, H200).launch.blocks == 60
     assert wgrad_geometry(1850, 512, 512, H200)[:3] == ("128x64", Launch((4, 8, 4), (256, 1, 1)), 464)
+    assert wgrad_geometry(540_000, 128, 128, H200).launch.blocks == H200
+    assert wgrad_geometry(2_449_029, 128, 128, H200).launch.blocks == 2 * H200
 
 
 @quickly
@@ -172,7 +183,7 @@ def test_the_fused_backward_launch_has_blocks_for_every_gradient(
     assert rest == 0
     assert covers(parts, plan.rows_per_part, N) or (N == 0 and parts == 1)
     assert plan.rows_per_part % tile.depth == 0
-    assert plan.counters_bytes == 4 * dw_tiles
+    assert plan.counters_bytes == 4 * dw_tiles * counters_of(parts)
     assert plan.partials_bytes == (4 * plan.dw_blocks * 32 * 32 if parts > 1 else 0)
 
 
