@@ -88,7 +88,7 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
     ranks: int, width: int, zeros: float, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
-    monkeypatch.setattr(halo, "DENSE_ROWS", 1)
+    monkeypatch.setattr(halo, "MEAN_ROW", 1)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
     rng = np.random.default_rng(width)

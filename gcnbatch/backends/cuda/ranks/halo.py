@@ -15,7 +15,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, spmm_kernel
 from gcnbatch.backends.cuda.spmm.large import ROW_BYTES, mark
-from gcnbatch.backends.cuda.spmm.pieces import DENSE_ROWS, LARGE_ENTRIES, Large, Scales, cut_rows
+from gcnbatch.backends.cuda.spmm.pieces import LARGE_ENTRIES, Large, Scales, cut_rows
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
 from gcnbatch.data.sparse import Csr
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 SECTOR: int = declared("spmm/compressed.cuh").constant("SECTOR")
+MEAN_ROW = 16  # entries of a row, on average, from which on products run beside exchanges
 SPLIT_ROW = 64  # entries from which on a row is long
 SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
 
@@ -209,7 +210,7 @@ def is_split(entries: Sequence[int], rows: int) -> bool:
     >>> is_split([60_000_000, 50_000_000], 2_400_000), is_split([60_000_000, 1_000], 2_400_000)
     (True, False)
     """
-    return min(entries) >= LARGE_ENTRIES and sum(entries) >= DENSE_ROWS * rows
+    return min(entries) >= LARGE_ENTRIES and sum(entries) >= MEAN_ROW * rows
 
 
 def long_rows(lengths: NDArray[Any]) -> NDArray[np.bool_]:

@@ -184,7 +184,7 @@ def reddit(path: Path) -> Path:
 def long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranks multiply every other row of any matrix in two parts."""
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
-    monkeypatch.setattr(halo, "DENSE_ROWS", 1)
+    monkeypatch.setattr(halo, "MEAN_ROW", 1)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
 
 
