@@ -19,7 +19,7 @@ operand, which bounds what reads it once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from shared import emit as print_row
 from shared import options
 
@@ -49,6 +50,8 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 
 CALLS = 9
+EDGE_BLOCK = 1 << 24  # edges drawn at a time
+NODE_BLOCK = 1 << 20  # nodes whose features are drawn at a time
 FLOAT32_NODES = 1 << 23  # from so many on, float32 does not draw every node
 ONCE, EACH = "A X found once", "A (X W)"
 # Our first layers by name: whether the model may propagate the features first, and whether they have dropout.
@@ -87,32 +90,66 @@ def median_ms(call: Callable[[], object], stream: Any) -> float:
     return float(np.median(times[2:]))
 
 
-class PowerLaw:
-    """The graph as CSR on the device: `crow`, `col`, `val`; an entry is 1 / sqrt(degree of row x degree of column)."""
+class Ends:
+    """The ends of all drawn edges: random nodes by a power law, in blocks, the same on every GPU of a kind."""
 
     def __init__(self, nodes: int, edges: int) -> None:
-        torch.manual_seed(0)
-        device = torch.device("cuda")
+        self.nodes, self._edges = nodes, edges
         sums = np.cumsum((np.arange(nodes) + 10.0) ** -0.6)  # on the host, so that all GPUs draw one graph
-        kind = torch.float32 if nodes < FLOAT32_NODES else torch.float64
-        reach = torch.tensor(sums / sums[-1], dtype=kind, device=device)
-        number = torch.randperm(nodes, device=device)
+        self._kind = torch.float32 if nodes < FLOAT32_NODES else torch.float64
+        self._reach = torch.tensor(sums / sums[-1], dtype=self._kind, device="cuda")
+        torch.manual_seed(0)
+        self._number = torch.randperm(nodes, device="cuda")
 
-        def draw() -> torch.Tensor:
-            return number[torch.searchsorted(reach, torch.rand(edges, dtype=kind, device=device)).clamp(max=nodes - 1)]
+    def blocks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield both ends of each edge, int64, in blocks with seeds of their own."""
+        for number, first in enumerate(range(0, self._edges, EDGE_BLOCK)):
+            torch.manual_seed(1 + number)
+            count = min(EDGE_BLOCK, self._edges - first)
+            yield self._draw(count), self._draw(count)
 
-        a, b = draw(), draw()
-        own = torch.arange(nodes, device=device) * (nodes + 1)
-        key = torch.unique(torch.cat([a * nodes + b, b * nodes + a, own]))
-        del a, b
-        row, col = key // nodes, key % nodes
+    def _draw(self, count: int) -> torch.Tensor:
+        points = torch.rand(count, dtype=self._kind, device="cuda")
+        return self._number[torch.searchsorted(self._reach, points).clamp(max=self.nodes - 1)]
+
+    def costs(self) -> NDArray[np.int64]:
+        """Return the entries of each row (N,), with repeated ones."""
+        found = torch.ones(self.nodes, dtype=torch.int64, device="cuda")
+        for block in self.blocks():
+            for ends in block:
+                found += torch.bincount(ends, minlength=self.nodes)
+        return found.cpu().numpy()
+
+
+class PowerLaw:
+    """The graph as CSR on the device: `crow`, `col`, `val`; an entry is 1 / sqrt(degree of row x degree of column).
+
+    Or some of its rows, `rows` = (first, stop). Then `gather` returns the degrees of all nodes for those of the rows.
+    """
+
+    def __init__(
+        self, ends: Ends, rows: tuple[int, int] | None = None, gather: Callable[[Any], Any] = lambda degree: degree
+    ) -> None:
+        nodes = ends.nodes
+        first, stop = rows or (0, nodes)
+        own = torch.arange(first, stop, device="cuda")
+        keys = [(own - first) * nodes + own]
+        for block in ends.blocks():
+            for row, column in (block, block[::-1]):
+                held = (row >= first) & (row < stop)
+                keys.append((row[held] - first) * nodes + column[held])
+        key = torch.cat(keys)
+        del keys
+        key = torch.unique(key)
+        row, self.col = key // nodes, (key % nodes).int()
         del key
-        degree = torch.bincount(row, minlength=nodes)
-        self.degree, self.col, self.n, self.nnz = degree, col.int(), nodes, col.numel()
-        self.crow = torch.zeros(nodes + 1, dtype=torch.int32, device=device)
+        self.n, self.nnz = nodes, self.col.numel()
+        degree = torch.bincount(row, minlength=stop - first)
+        self.crow = torch.zeros(stop - first + 1, dtype=torch.int32, device="cuda")
         self.crow[1:] = torch.cumsum(degree, 0)
-        self.scale = degree.double().rsqrt().float()
-        self.val = self.scale[row] * self.scale[col]
+        self.degree = gather(degree)
+        self.scale = self.degree.double().rsqrt().float()
+        self.val = self.scale[first:stop][row] * self.scale[self.col.long()]
 
     def exact(self, x: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Return rows of the product in float64."""
@@ -122,6 +159,29 @@ class PowerLaw:
             weight = (self.degree[r].double() * self.degree[self.col[part].long()].double()).rsqrt()
             found.append(weight @ x[self.col[part].long()].double())
         return torch.stack(found)
+
+
+def ends_of(shape: Shape, scale: float) -> Ends:
+    """Return the ends of a graph of this shape."""
+    return Ends(int(scale * shape.nodes), int(scale * shape.edges))
+
+
+def draw(
+    nodes: int, shape: Shape, labelled: float, rows: tuple[int, int] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features (n, F) of all nodes, or of these rows, and classes (N, 1) of all, -1 without a label."""
+    first, stop = rows or (0, nodes)
+    x = torch.empty(stop - first, shape.features, device="cuda")
+    for number in range(first // NODE_BLOCK, -(-stop // NODE_BLOCK)):
+        torch.manual_seed(number)
+        begin = number * NODE_BLOCK
+        block = torch.randn(min(NODE_BLOCK, nodes - begin), shape.features, device="cuda")
+        start, end = max(first, begin), min(stop, begin + len(block))
+        x[start - first : end - first] = block[start - begin : end - begin]
+    torch.manual_seed(0)
+    y = torch.randint(shape.classes, (nodes, 1), device="cuda", dtype=torch.int32)
+    y[torch.rand(nodes, device="cuda") > labelled] = -1
+    return x, y
 
 
 def ours(tensor: torch.Tensor) -> DeviceArray:
@@ -271,9 +331,7 @@ def epoch_rows(
 ) -> None:
     """Print a row per hidden width, precision and order of products, and the peers' rows."""
     stream = torch.cuda.ExternalStream(device_of.device.stream.handle)
-    x = torch.randn(graph.n, shape.features, device="cuda")
-    y = torch.randint(shape.classes, (graph.n, 1), device="cuda", dtype=torch.int32)
-    y[torch.rand(graph.n, device="cuda") > labelled] = -1
+    x, y = draw(graph.n, shape, labelled)
     header = header_of(shape)
     only = batch_of(graph, device_of.device, x, y)
     bench = f"{shape.name} epoch"
@@ -382,7 +440,7 @@ def main() -> None:
     if not isinstance(backend, CudaBackend):
         raise SystemExit("no CUDA backend")
     shape = SHAPES[given.shape]
-    graph = PowerLaw(int(given.scale * shape.nodes), int(given.scale * shape.edges))
+    graph = PowerLaw(ends_of(shape, given.scale))
     size = {"nodes": graph.n, "entries": graph.nnz, "longest_row": int(graph.degree.max()), "labelled": given.labelled}
 
     def emit(**row: Any) -> None:

@@ -3,23 +3,25 @@
     mpirun -n 2 python benchmarks/large_graph_ranks.py [--shape reddit|products|papers] [--scale S] [--labelled SHARE]
                                                         [--losses 20]
 
-Graph, features and model are those of `large_graph.py`. Every rank draws the whole graph on its GPU from the same seed
-and keeps its rows. A figure is the median of 9 steps between device events of rank 0, after two more. Then follow the
-losses of `--losses` epochs from the first weights on, and the microseconds of each kernel and exchange of one step.
-Kernels that run beside an exchange are timed with it. "peak GiB" counts our arrays; on one GPU, PyTorch holds
-features and graph besides.
+Graph, features and model are those of `large_graph.py`. Every rank draws all edges and features on its GPU, in blocks
+from the same seeds, and keeps those of its rows. A figure is the median of 9 steps between device events of rank 0,
+after two more. Then follow the losses of `--losses` epochs from the first weights on, and the microseconds of each
+kernel and exchange of one step. Kernels that run beside an exchange are timed with it. "peak GiB" counts our arrays;
+on one GPU, PyTorch holds features and graph besides.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, batch_of, header_of, median_ms
+from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, batch_of, draw, ends_of, header_of, median_ms
 from shared import emit as print_row
 from shared import end, options
 
@@ -38,32 +40,31 @@ from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 
 
-def halo_adjacency(graph: PowerLaw, bounds: np.ndarray, rank: int) -> HaloAdjacency:
-    """Return a rank's rows of the graph, which is symmetric."""
-    first, stop = (int(bound) for bound in bounds[rank : rank + 2])
-
-    def columns(of: int) -> torch.Tensor:
-        return graph.col[int(graph.crow[int(bounds[of])]) : int(graph.crow[int(bounds[of + 1])])]
-
-    mine = columns(rank)
-    foreign = torch.unique(mine[(mine < first) | (mine >= stop)])
-    place = torch.zeros(graph.n, dtype=torch.int32, device="cuda")
-    place[first:stop] = torch.arange(stop - first, dtype=torch.int32, device="cuda")
-    place[foreign.long()] = torch.arange(stop - first, stop - first + len(foreign), dtype=torch.int32, device="cuda")
-    indices, nodes = place[mine.long()].cpu().numpy(), foreign.cpu().numpy().astype(np.int64)
+def halo_adjacency(graph: PowerLaw, bounds: np.ndarray, host: Any) -> HaloAdjacency:
+    """Return a rank's rows of the graph, of which it has no others; the graph is symmetric."""
+    first, stop = (int(bound) for bound in bounds[host.rank : host.rank + 2])
+    n, columns = stop - first, graph.col.long()
+    row = torch.repeat_interleave(torch.arange(n, device="cuda"), torch.diff(graph.crow))
     sent = []
-    for other in range(len(bounds) - 1):
-        asked = columns(other)
-        asked = torch.unique(asked[(asked >= first) & (asked < stop)]) if other != rank else asked[:0]
-        sent.append((asked.long() - first).cpu().numpy())
+    for other, (begin, behind) in enumerate(pairwise(bounds.tolist())):
+        read = torch.zeros(n, dtype=torch.bool, device="cuda")
+        if other != host.rank:
+            read[row[(graph.col >= begin) & (graph.col < behind)]] = True
+        sent.append(read.nonzero()[:, 0].cpu().numpy())
+    del row
+    is_read = torch.zeros(graph.n, dtype=torch.bool, device="cuda")
+    is_read[columns] = True
+    is_read[first:stop] = False
+    foreign = is_read.nonzero()[:, 0]
+    place = torch.empty(graph.n, dtype=torch.int32, device="cuda")
+    place[first:stop] = torch.arange(n, dtype=torch.int32, device="cuda")
+    place[foreign] = torch.arange(n, n + len(foreign), dtype=torch.int32, device="cuda")
+    indices, nodes = place[columns].cpu().numpy(), foreign.cpu().numpy()
     received = np.diff(np.searchsorted(nodes, bounds)).tolist()
-    crow = graph.crow.cpu().numpy()
+    entries = host.all_gather(np.array([graph.nnz]))[:, 0].tolist()
     scale = graph.scale.cpu().numpy()
-    scales = scale[first:stop], np.concatenate([scale[first:stop], scale[nodes]])
-    halo = Halo(nodes, sent, received, np.diff(crow[bounds]).tolist(), scales)
-    width = stop - first + len(nodes)
-    values = graph.val[int(crow[first]) : int(crow[stop])].cpu().numpy()
-    matrix = Csr(crow[first : stop + 1] - crow[first], indices, values, width)
+    halo = Halo(nodes, sent, received, entries, (scale[first:stop], np.concatenate([scale[first:stop], scale[nodes]])))
+    matrix = Csr(graph.crow.cpu().numpy(), indices, graph.val.cpu().numpy(), n + len(nodes))
     return HaloAdjacency(matrix, matrix, 1, halo, halo)
 
 
@@ -84,7 +85,7 @@ class OneGpu:
 
     def __init__(self, backend: Any, shape: Shape, scale: float, labelled: float) -> None:
         self._backend = backend
-        graph = PowerLaw(int(scale * shape.nodes), int(scale * shape.edges))
+        graph = PowerLaw(ends_of(shape, scale))
         self.size = {"nodes": graph.n, "entries": graph.nnz}
         torch.cuda.empty_cache()
         x, y = draw(graph.n, shape, labelled)
@@ -102,21 +103,31 @@ class OneRank:
 
     def __init__(self, backend: Any, shape: Shape, scale: float, labelled: float, ranks: Any) -> None:
         self._backend, self._host = backend, ranks.communicator()
-        graph = PowerLaw(int(scale * shape.nodes), int(scale * shape.edges))
-        self.size = {"nodes": graph.n, "entries": graph.nnz}
-        check_equal(self._host, graph.col, graph.crow)
-        bounds = partition(graph.degree.cpu().numpy() + 1, ranks.size)
-        found = halo_adjacency(graph, bounds, ranks.rank)
-        nodes = graph.n
+        ends = ends_of(shape, scale)
+        costs = ends.costs()
+        check_equal(self._host, costs)
+        bounds, nodes = partition(costs, ranks.size), ends.nodes
+        first, stop = own = int(bounds[ranks.rank]), int(bounds[ranks.rank + 1])
+
+        def degrees_of_all(degree: torch.Tensor) -> torch.Tensor:
+            found = np.zeros(nodes, np.int32)
+            found[first:stop] = degree.cpu().numpy()
+            self._host.all_reduce(found)
+            return torch.from_numpy(found).cuda()
+
+        graph = PowerLaw(ends, own, degrees_of_all)
+        del ends
+        torch.cuda.empty_cache()
+        found = halo_adjacency(graph, bounds, self._host)
+        self.size = {"nodes": nodes, "entries": sum(found.of_forward.entries)}
         del graph
         torch.cuda.empty_cache()
-        x, y = draw(nodes, shape, labelled)
-        check_equal(self._host, x.view(torch.int32), y)
-        first, stop = bounds[ranks.rank : ranks.rank + 2]
-        part = GraphPart(bounds, found, x[first:stop].cpu().numpy())
+        x, y = draw(nodes, shape, labelled, own)
+        check_equal(self._host, y.cpu().numpy())
+        part = GraphPart(bounds, found, x.cpu().numpy())
         self._targets = y.cpu().numpy()
         self._part = replace(part, labelled=labelled_part(part, self._targets, self._host))
-        self.size |= {"own nodes": int(stop - first), "halo": sum(found.of_forward.received)}
+        self.size |= {"own nodes": stop - first, "halo": sum(found.of_forward.received)}
         del x, y
         torch.cuda.empty_cache()
         self._feed = backend.part_feed(self._part, self._targets, ranks.rank)
@@ -128,23 +139,11 @@ class OneRank:
         return PartRunner(self._backend, task, self._host, self._part, self._feed)
 
 
-def check_equal(host: Any, *arrays: torch.Tensor) -> None:
-    """Refuse arrays that are not equal on all ranks, by sums of their numbers times their places."""
-    found = []
-    for array in arrays:
-        flat = array.reshape(-1).long()
-        found += [flat.numel(), int((flat * (torch.arange(flat.numel(), device="cuda") % 1021 + 1)).sum())]
-    if (np.diff(host.all_gather(np.array(found)), axis=0) != 0).any():
-        raise SystemExit("the ranks have drawn different graphs or features")
-
-
-def draw(nodes: int, shape: Shape, labelled: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features (N, F) and classes (N, 1) of all nodes, -1 without a label."""
-    torch.manual_seed(1)
-    x = torch.randn(nodes, shape.features, device="cuda")
-    y = torch.randint(shape.classes, (nodes, 1), device="cuda", dtype=torch.int32)
-    y[torch.rand(nodes, device="cuda") > labelled] = -1
-    return x, y
+def check_equal(host: Any, array: np.ndarray) -> None:
+    """Refuse whole numbers that are not equal on all ranks."""
+    digest = hashlib.sha256(array).digest()
+    if len({bytes(other) for other in host.all_gather(np.frombuffer(digest, np.uint8))}) > 1:
+        raise SystemExit("the ranks have drawn different graphs or labels")
 
 
 def losses(runner: Any, epochs: int) -> list[float]:
