@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,12 +26,15 @@ import numpy as np
 from gcnbatch import fileio
 from gcnbatch.errors import MachineError
 from gcnbatch.text import csv_cell
+from gcnbatch.worker import WorkerDied, Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Columns = Mapping[str, "NDArray[Any] | Sequence[Any]"]
 PARQUET = ".parquet"
+BLOCK_CELLS = 1 << 18  # of a CSV, in memory as text at a time
+SHARED_CELLS = 1 << 23  # from so many on, about 10 s of work, worker processes make the text
 
 
 class Rows(Protocol):
@@ -56,11 +61,13 @@ def write(path: Path, columns: Columns, parquet: bool = False) -> None:
         When the folder cannot be written, the disk is full, or pyarrow is not installed.
     """
     with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        CsvRows(stream).append(columns)
+        rows = CsvRows(stream)
+        for text in _texts(columns):
+            rows.write(text)
     if parquet:
         beside = path.with_suffix(PARQUET)
-        with fileio.atomic_path(beside) as temporary, open_parquet(temporary, beside) as rows:
-            rows.append(columns)
+        with fileio.atomic_path(beside) as temporary, open_parquet(temporary, beside) as parts:
+            parts.append(columns)
 
 
 def check_parquet(what: str) -> None:
@@ -113,6 +120,35 @@ class CsvRows:
             self._stream.write(text.header)
             self._begun = True
         self._stream.write(text.rows)
+
+
+def _texts(columns: Columns) -> Iterator[CsvText]:
+    """Yield a table as CSV, in blocks of rows."""
+    count = len(next(iter(columns.values())))
+    step = max(BLOCK_CELLS // len(columns), 1)
+    blocks = (
+        {name: values[first : first + step] for name, values in columns.items()}
+        for first in range(0, max(count, 1), step)
+    )
+    workers = len(os.sched_getaffinity(0)) if count * len(columns) >= SHARED_CELLS else 1
+    if workers == 1:
+        yield from map(csv_text, blocks)
+        return
+    with Workers(workers, quiet=True) as pool:
+        waiting = deque[tuple[Future[CsvText], Columns]]()
+        for block in blocks:
+            waiting.append((pool.submit(csv_text, block), block))
+            if len(waiting) > 2 * workers:
+                yield _text(*waiting.popleft())
+        while waiting:
+            yield _text(*waiting.popleft())
+
+
+def _text(made: Future[CsvText], block: Columns) -> CsvText:
+    try:
+        return made.result()
+    except WorkerDied:
+        return csv_text(block)
 
 
 def csv_text(columns: Columns, spreadsheet: bool = False) -> CsvText:

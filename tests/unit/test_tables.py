@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from gcnbatch import tables
 from gcnbatch.errors import MachineError
+from gcnbatch.worker import WorkerDied, Workers
 from tests.parquet import assert_same_table
 
 COLUMNS: dict[str, object] = {
@@ -41,6 +44,33 @@ def test_a_table_is_written_as_csv_and_beside_it_as_parquet(tmp_path: Path) -> N
     assert found.column("single").to_pylist() == [np.float32(0.1), None, 3]
     assert found.column("double").to_pylist() == [0.1, None, 3]
     assert found.column("mixed").to_pylist() == ["1", "two", None]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_long_table_is_written_in_blocks(shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.standard_normal((1001, 3)).astype(np.float32)
+    columns = {"id": np.array([f"n{i}" for i in range(1001)])} | {f"x{k}": numbers[:, k] for k in range(3)}
+    whole = tables.csv_text(columns)
+    monkeypatch.setattr(tables, "BLOCK_CELLS", 400)
+    monkeypatch.setattr(tables, "SHARED_CELLS", 0 if shared else 10**9)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    started = []
+
+    def start(count: int, quiet: bool) -> Workers:
+        started.append(count)
+        return Workers(count, quiet=quiet)
+
+    monkeypatch.setattr(tables, "Workers", start)
+    tables.write(tmp_path / "t.csv", columns)
+    assert started == ([3] if shared else [])
+    assert (tmp_path / "t.csv").read_text(encoding="utf-8") == whole.header + whole.rows
+
+
+def test_a_block_whose_process_died_is_made_here() -> None:
+    made = Future[tables.CsvText]()
+    made.set_exception(WorkerDied())
+    assert tables._text(made, {"x": np.zeros(1, np.float32)}) == tables.CsvText("x\n", "0.0\n")
 
 
 def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
