@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.text import quoted
+from gcnbatch.uncertainty.blocks import in_blocks
 from gcnbatch.uncertainty.model import Uncertainty, labelled, rows_for
 
 BINS = 10
@@ -123,7 +124,8 @@ def _brier(y: NDArray[Any], p: NDArray[Any]) -> float:
     """Return the mean squared distance of probabilities from the label, over classes summed."""
     if p.ndim == 1:
         return float(np.mean((p - y) ** 2))
-    return float(np.mean(np.sum((p - np.eye(p.shape[1])[y]) ** 2, axis=1)))
+    distances = in_blocks(lambda p, y: np.sum((p - np.eye(p.shape[1])[y]) ** 2, axis=1), p, y)
+    return float(np.mean(distances))
 
 
 def _sets(uncertainty: Uncertainty, task: int, y: NDArray[Any], p: NDArray[Any], level: float) -> dict[str, Any]:
@@ -132,11 +134,14 @@ def _sets(uncertainty: Uncertainty, task: int, y: NDArray[Any], p: NDArray[Any],
     own = uncertainty.scores[2 * task : 2 * task + 2] if binary else uncertainty.scores
     if not len(y) or min(map(len, own)) < rows_for(level):
         return {"coverage": None, "set_size": None}
-    inside = uncertainty.p_values(task, p) > 1 - level
-    return {
-        "coverage": float(inside[np.arange(len(y)), y.astype(np.int64)].mean()),
-        "set_size": float(inside.sum(axis=1).mean()),
-    }
+
+    def of_rows(p: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
+        """Return whether each row's set has its label, and the size of the set: (n, 2)."""
+        inside = uncertainty.p_values(task, p) > 1 - level
+        return np.stack([inside[np.arange(len(y)), y.astype(np.int64)], inside.sum(axis=1)], axis=1)
+
+    coverage, size = in_blocks(of_rows, p, y).mean(axis=0)
+    return {"coverage": float(coverage), "set_size": float(size)}
 
 
 def _regression(uncertainty: Uncertainty, columns: list[Any], level: float) -> dict[str, Any]:

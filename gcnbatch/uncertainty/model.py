@@ -29,6 +29,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, misfit
 from gcnbatch.text import quoted
 from gcnbatch.uncertainty import calibration
+from gcnbatch.uncertainty.blocks import in_blocks
 from gcnbatch.uncertainty.calibration import Calibrator
 
 Float64 = NDArray[np.float64]
@@ -97,7 +98,7 @@ class Uncertainty:
         if self.header.target == "multiclass":
             (only,) = self.calibrators
             assert only is not None
-            return only.apply(outputs).astype(np.float32)
+            return in_blocks(lambda rows: only.apply(rows).astype(np.float32), outputs)
         columns = [
             np.full(len(outputs), np.nan) if one is None else one.apply(outputs[:, task])
             for task, one in enumerate(self.calibrators)
