@@ -16,11 +16,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from gcnbatch.errors import GcnbatchError
 from gcnbatch.figures import DRAWN_MEMBERS
 from gcnbatch.worker import Workers
 
@@ -61,7 +62,7 @@ class Writer:
 
     def __init__(self, pools: Pools | None, alone: bool) -> None:
         self._pools, self._alone = pools, alone
-        self._examined: Future[Examined | None] | None = None
+        self._examined: Future[Examined] | Examined | None = None
 
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
@@ -69,26 +70,37 @@ class Writer:
             try:
                 if not report.has_figures:
                     return self._pools.fits.submit(type(report).write, report).result()
-                if self._alone and "test" in report.outputs:
-                    from gcnbatch.training.summary import pooled
-
-                    pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
-                    self.examine(report.data, pool.rows, pool.mean, True)
+                self._examine_alone(report)
                 return report.write(self._pools.fits, self._pools.plots)
             except Exception:  # a worker failed; if the report itself is at fault, the call below raises again
                 self._pools = None
-        return report.write()
+        metrics = report.write()
+        self._examine_alone(report)
+        return metrics
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return what a function returns that writes files of the run."""
         return self._call("plots", function, *arguments)
 
+    def _examine_alone(self, report: Report) -> None:
+        """Start to examine the test rows of the run's only model: the page need not read them back."""
+        if self._alone and "test" in report.outputs:
+            from gcnbatch.training.summary import pooled
+
+            pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
+            self.examine(report.data, pool.rows, pool.mean, True)
+
     def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
         """Start to examine the run's test rows; see `gcnbatch.training.fit_report.Writer`."""
-        if self._pools:
-            from gcnbatch.run_report.examined import examine_file
+        from gcnbatch.run_report.examined import examine_file
 
-            self._examined = self._pools.page.submit(examine_file, data, rows, outputs, resampled)
+        arguments = data, rows, outputs, resampled
+        if self._pools:
+            self._examined = self._pools.page.submit(examine_file, *arguments)
+            return
+        self._examined = None
+        with suppress(GcnbatchError):  # the page reads the data set again, and says what is wrong with it
+            self._examined = examine_file(*arguments)
 
     def _call(self, pool: str, function: Callable[..., Result], *arguments: Any) -> Result:
         if self._pools:
@@ -107,7 +119,7 @@ class Writer:
             for pool in (self._pools.fits, self._pools.plots):
                 pool.shutdown(wait=False)  # they end while the page is written
         try:
-            examined = self._examined.result() if self._examined else None
+            examined = self._examined.result() if isinstance(self._examined, Future) else self._examined
         except Exception:  # as above
             self._pools = examined = None
         self._call("page", update, folder, examined)
