@@ -31,8 +31,8 @@ BOND_BLOCK = 250_000  # bonds drawn at a time
 _NODE_BLOCK = 1_024  # rows of dense features drawn at a time
 _HUB = 40.0  # largest node weight, in means: the hubs of Cora and Reddit have about 40 times the mean degree
 _CLASS_FILL = 0.25  # most bonds, as a share of all pairs of nodes within classes of equal size
-_DISK_PER_BOND = 3  # bytes, measured
-_MEMORY, _MEMORY_PER_BOND = 90_000_000, 11  # bytes while a file is written, measured
+_DISK_PER_BOND, _DISK_PER_NODE = 3, 26  # bytes, measured
+_MEMORY, _MEMORY_PER_BOND, _MEMORY_PER_NODE = 90_000_000, 11, 90  # bytes while a file is written, measured
 _BYTES_PER_CSR_ROW = 50  # compressed
 Advance = Callable[[int], object]
 
@@ -94,8 +94,9 @@ def forecast(preset: str, scale: float) -> Forecast:
     """Return the expected cost of writing a network to a file, within about 20 %."""
     nodes, bonds = size(preset, scale)
     features = _BYTES_PER_CSR_ROW if RECIPES[preset].words else 2 * RECIPES[preset].features
-    disk = bonds * _DISK_PER_BOND + nodes * features
-    return Forecast(nodes, 2 * bonds + nodes, disk, _MEMORY + bonds * _MEMORY_PER_BOND)
+    disk = bonds * _DISK_PER_BOND + nodes * (_DISK_PER_NODE + features)
+    memory = _MEMORY + bonds * _MEMORY_PER_BOND + nodes * _MEMORY_PER_NODE
+    return Forecast(nodes, 2 * bonds + nodes, disk, memory)
 
 
 class Stream(NamedTuple):
