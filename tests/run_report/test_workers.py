@@ -25,7 +25,7 @@ from gcnbatch.errors import MachineError
 from gcnbatch.run_report import files, page, resample
 from gcnbatch.run_report import workers as module
 from gcnbatch.run_report.workers import Writer, report_workers
-from gcnbatch.training import plots, run
+from gcnbatch.training import fitted, plots, run
 from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.fitted import read_fits
 from gcnbatch.training.metrics import activate
@@ -348,3 +348,31 @@ def test_a_worker_writes_the_page_that_this_process_writes_where_it_died(
     assert found[0] == found[1]
     assert b"<svg" in found[0][0]
     assert b"resamples of the test rows" in found[0][0]
+
+
+def test_a_page_without_workers_takes_the_test_rows_of_the_report(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
+    report, found = of_run(folder), []
+    monkeypatch.setattr(plots, "roc_pr", print)
+    with report_workers(enabled=False) as write, monkeypatch.context() as patch:
+        write(report)
+        patch.delattr(fitted, "read_outputs")
+        write.page(folder)
+        found.append([(folder / name).read_bytes() for name in PAGES])
+    with report_workers(enabled=False) as write:  # it has no report and reads the rows
+        write.page(folder)
+        found.append([(folder / name).read_bytes() for name in PAGES])
+    assert found[0] == found[1]
+    assert b"resamples of the test rows" in found[0][0]
+
+
+def test_a_page_without_workers_says_why_it_has_no_test_rows(runs: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
+    report = replace(of_run(folder), data=tmp_path / "gone.h5", has_figures=False)
+    (folder / "data.sha256").write_text(f"{'0' * 64}  {report.data}\n")
+    with report_workers(enabled=False) as write:
+        write(report)
+        write.page(folder)
+    assert "gone.h5" in (folder / "report.html").read_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.uncertainty import figures, plot
+from gcnbatch.uncertainty import blocks, figures, plot
 from gcnbatch.uncertainty.model import Uncertainty, p_value, quantile, rows_for
 from tests.builders import build_graphset
 
@@ -47,6 +47,16 @@ def value_rows(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 ROWS = {"binary": (BINARY, binary_rows), "multiclass": (CLASSES, class_rows), "regression": (VALUES, value_rows)}
+
+
+@pytest.mark.parametrize("target", ["binary", "multiclass"])
+def test_blocks_of_rows_have_the_figures_of_all_at_once(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, rows = ROWS[target]
+    fitted, tested = Uncertainty.fit(header, *rows(3000, 0)), rows(1001, 1)
+    whole, calibrated = figures.evaluate(fitted, *tested, 0.9), fitted.calibrated(tested[1])
+    monkeypatch.setattr(blocks, "BLOCK_VALUES", 50)
+    assert figures.evaluate(fitted, *tested, 0.9) == whole
+    np.testing.assert_array_equal(fitted.calibrated(tested[1]), calibrated)
 
 
 def test_ranks_of_quantiles_and_p_values_follow_the_definition() -> None:

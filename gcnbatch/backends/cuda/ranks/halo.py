@@ -209,6 +209,8 @@ def is_split(entries: Sequence[int], rows: int) -> bool:
 
     >>> is_split([60_000_000, 50_000_000], 2_400_000), is_split([60_000_000, 1_000], 2_400_000)
     (True, False)
+    >>> is_split([836_000_000] * 4, 111_000_000), is_split([6_000_000] * 2, 1_000_000)
+    (True, False)
     """
     return min(entries) >= LARGE_ENTRIES and sum(entries) >= MEAN_ROW * rows
 

@@ -32,6 +32,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.ops.recorder import CHIPS, H200, NARROW, ROWS, Recorder, covers, of, quickly
 from tests.ops.test_dropout import KEY
+from tests.ops.test_linear import SIZES
 
 ALL_TILES = [tile for tiles in TILES.values() for tile in tiles]
 PRECISIONS = st.sampled_from(["fp32", "tf32"])
@@ -161,6 +162,12 @@ def test_a_weight_gradient_keeps_the_device_busy() -> None:
     assert wgrad_geometry(1850, 512, 512, H200)[:3] == ("128x64", Launch((4, 8, 4), (256, 1, 1)), 464)
     assert wgrad_geometry(540_000, 128, 128, H200).launch.blocks == H200
     assert wgrad_geometry(2_449_029, 128, 128, H200).launch.blocks == 2 * H200
+
+
+def test_partial_sums_in_groups_and_without_are_tested_in_both_precisions() -> None:
+    plans = [(precision, wgrad_geometry(*size, H200, precision)) for size in SIZES for precision in TILES]
+    reached = {(precision, plan.launch.grid[2] > UNGROUPED_PARTS) for precision, plan in plans}
+    assert reached == {(precision, grouped) for precision in TILES for grouped in (False, True)}
 
 
 @quickly
