@@ -30,6 +30,7 @@ def import_smiles(
     task: Target | None = None,
     delimiter: str = "",
     decimal: str = "",
+    encoding: str = "",
     largest_fragment: bool = False,
     neutralize: bool = False,
     bond_channels: bool = False,
@@ -53,11 +54,13 @@ def import_smiles(
     Parameters
     ----------
     source, out : path
-        .csv, .tsv, .txt, .smi, .sdf, .xlsx or .parquet; and the HDF5 file.
+        .csv, .tsv, .txt, .smi, .sdf (also .gz, .bz2, .zst), .xlsx or .parquet; and the HDF5 file.
     smiles_column, id_column, target_columns, split_column, feature_columns
         Columns of a table; empty: detected, no split, no own features of molecules.
     task : {"binary", "regression", "multiclass"}
         Kind of the targets; None: by their values.
+    delimiter, decimal, encoding : str
+        Sign between fields, decimal sign and encoding (such as ``"cp1252"``) of a text table; empty: detected.
     bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize
         Contents of a graph, as for `gcnbatch.from_smiles`.
     bond_properties : sequence of {"ring", "conjugated", "stereo"}
@@ -105,7 +108,7 @@ def import_smiles(
         split_column=split_column,
         feature_columns=feature_columns,
         task=task,
-        table_format=TableFormat(delimiter, decimal),
+        table_format=TableFormat(delimiter, decimal, encoding),
         skip_bad_rows=skip_bad_rows,
         processes=processes,
         name=name,

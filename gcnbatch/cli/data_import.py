@@ -21,6 +21,9 @@ TaskOption = Annotated[
     TargetKind | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
+EncodingOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Encoding of text, such as cp1252.", show_default="UTF-8 or UTF-16")
+]
 MoleculeTask = Annotated[
     TargetKind | None, typer.Option("--task", help="Kind of the targets.", show_default="by their values")
 ]
@@ -93,7 +96,9 @@ def smiles(
     csv: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help=".csv, .tsv or .txt (also .gz), .smi, .sdf, .xlsx or .parquet.", show_default=False
+            metavar="FILE",
+            help=".csv, .tsv, .txt, .smi or .sdf (also .gz, .bz2, .zst), .xlsx or .parquet.",
+            show_default=False,
         ),
     ],
     out: Out,
@@ -119,6 +124,7 @@ def smiles(
         str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
     ] = "",
     decimal: Annotated[str, typer.Option(help="Decimal sign: . or ,", show_default="detected")] = "",
+    encoding: EncodingOption = "",
     largest_fragment: Annotated[
         bool, typer.Option("--largest-fragment", help="Keep only the largest part of a salt or mixture.")
     ] = False,
@@ -201,6 +207,7 @@ def smiles(
         task=task,
         delimiter=delimiter,
         decimal=decimal,
+        encoding=encoding,
         largest_fragment=largest_fragment,
         neutralize=neutralize,
         bond_channels=bond_channels,

@@ -16,6 +16,7 @@ from gcnbatch.cli.prediction_options import (
     CudaOption,
     DelimiterOption,
     DeviceOption,
+    EncodingOption,
     IdColumnOption,
     OnBadRow,
     ProcessesOption,
@@ -69,6 +70,7 @@ def infer(
     decimal: Annotated[
         str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
     ] = "",
+    encoding: EncodingOption = "",
     processes: ProcessesOption = 0,
     spreadsheet: SpreadsheetOption = False,
     top: Annotated[
@@ -140,7 +142,7 @@ def infer(
                 id_column,
                 processes,
                 tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal),
+                TableFormat(delimiter, decimal, encoding),
             ),
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),

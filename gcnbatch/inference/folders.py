@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gcnbatch.data.importers.binary_tables import MoleculeRows
 from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.molecule_files import ENDINGS, open_molecules
+from gcnbatch.data.importers.molecule_files import ENDINGS, KNOWN, open_molecules
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
@@ -30,19 +30,21 @@ def open_tables(path: Path, wished: TableFormat) -> Generator[MoleculeRows]:
         return
     files = sorted(file for file in path.iterdir() if file.name.lower().endswith(ENDINGS))
     if not files:
-        raise InputError(str(path), "no file of molecules in it", f"files that end with {', '.join(ENDINGS)}")
+        raise InputError(str(path), "no file of molecules in it", f"files that end with {KNOWN}")
     with open_molecules(files[0], wished) as source:
-        names, notes = source.names, source.notes
-    with closing(_rows(files, names, wished)) as rows:
+        names, notes = source.names, list[str]()
+    with closing(_rows(files, names, notes, wished)) as rows:
         yield MoleculeRows(names, rows, notes)
 
 
-def _rows(files: list[Path], names: tuple[str, ...], wished: TableFormat) -> Generator[list[str]]:
+def _rows(files: list[Path], names: tuple[str, ...], notes: list[str], wished: TableFormat) -> Generator[list[str]]:
+    """Yield the rows of all files; add what was detected to `notes`."""
     for file in files:
         with open_molecules(file, wished) as source:
             if missing := [name for name in names if name not in source.names]:
                 raise InputError(str(file), f"no column {quoted(missing[0])}", f"the columns of {files[0]}")
             yield from _ordered(source.rows, [source.names.index(name) for name in names])
+            notes += [note for note in source.notes if note not in notes]
 
 
 def _ordered(rows: Iterator[list[str]], places: list[int]) -> Iterator[list[str]]:

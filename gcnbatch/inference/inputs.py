@@ -15,6 +15,7 @@ import numpy as np
 from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.importers.molecule_files import KNOWN
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import is_sharded
@@ -81,7 +82,7 @@ def open_input(
         with molecules.open_file(path, *about) as source:
             yield source
     else:
-        known = ", ".join((*HDF5_ENDINGS, *MOLECULE_ENDINGS))
+        known = ", ".join((*HDF5_ENDINGS, KNOWN))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 

@@ -246,7 +246,11 @@ TABLES = {
     "header only": (b"smiles,y\n", {}, "no row below the header line"),
     "not UTF-8": (b"smiles,y\n\xff\xfe,1\n", {}, "byte 0xff is not UTF-8"),
     "no smiles": (b"smile,y\nC,1\n", {}, "no column 'smiles'. Did you mean 'smile'? Name it with --smiles-column"),
-    "two smiles": (b"smiles,SMILES\nC,1\n", {}, "several columns 'smiles'"),
+    "two smiles": (
+        b"smiles,SMILES\nC,1\n",
+        {},
+        "several columns of SMILES: 'smiles', 'SMILES'; expected one. Name it with --smiles-column.",
+    ),
     "wrong smiles": (b"smi,y\nC,1\n", {"smiles_column": "smie"}, "no column 'smie'. Did you mean 'smi'?"),
     "wrong id": (b"smiles,name,y\nC,a,1\n", {"id_column": "nam"}, "no column 'nam'. Did you mean 'name'?"),
     "id is smiles": (b"smiles,y\nC,1\n", {"id_column": "smiles"}, "'smiles' is the column of SMILES"),

@@ -102,6 +102,33 @@ def test_csv_columns_are_those_of_training_or_of_the_options(tmp_path, chemistry
     assert not np.allclose(propane, ethane, **CLOSE)
 
 
+def test_extensions_of_cxsmiles_and_blank_ids_are_said(tmp_path, chemistry) -> None:
+    run = chemistry[0]
+    table = tmp_path / "new.csv"
+    table.write_text('drug,mol_id\n"C[C@H](N)O |&1:1|",a\nCC,\nCCO,c\n')
+    said: list[str] = []
+    infer([run], table, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    rows = read_rows(tmp_path / "out.csv")
+    assert list(rows) == ["a", "2", "c"]
+    assert {row["error"] for row in rows.values()} == {""}
+    assert said[:3] == [
+        "SMILES are read from column 'drug', by its values",
+        "1 SMILES has an extension of CXSMILES (|…|), which is left out: the SMILES alone is read",
+        "1 of 3 rows has no id: the number of the row stands for it",
+    ]
+
+
+def test_a_folder_says_what_was_detected_in_any_of_its_files(tmp_path, chemistry) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    (folder / "a.smi").write_text("CCO\n")
+    (folder / "b.smi").write_text("CC |$x;y$|\nC\n")
+    said: list[str] = []
+    infer([chemistry[0]], folder, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    assert list(read_rows(tmp_path / "out.csv")) == ["1", "2", "3"]
+    assert said[0].startswith("1 SMILES has an extension of CXSMILES")
+
+
 def test_an_ensemble_of_molecules_ends_with_the_error(tmp_path, chemistry) -> None:
     run, table, data = chemistry
     other = train_on(data, tmp_path / "other", seed=4)

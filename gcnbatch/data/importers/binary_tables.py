@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from gcnbatch import confined
 from gcnbatch.data import guard
-from gcnbatch.data.importers.csv_tables import checked_names
+from gcnbatch.data.importers.csv_tables import Fields, checked_names
 from gcnbatch.data.importers.names import Column
 from gcnbatch.data.importers.text_files import FREE_BYTES, MAX_RATIO
 from gcnbatch.errors import InputError, MachineError
@@ -44,13 +44,13 @@ class MoleculeRows:
         Columns.
     rows : iterator of list of str
         The unchanged texts of each row.
-    notes : tuple of str
-        What was detected, for the user.
+    notes : list of str
+        What was detected, for the user; complete when the rows have been read.
     """
 
     names: tuple[str, ...]
     rows: Iterator[list[str]]
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
 
 def check_cells(path: Path, rows: int, columns: int) -> None:
@@ -96,10 +96,10 @@ def read_excel(path: Path) -> MoleculeRows:
         raise refusal
     if not records:
         raise InputError(str(path), f"no row in any of {len(sheets)} sheet(s)", "a table with a header line")
-    names = checked_names(path, records[0])
+    fields = Fields(path, records[0])
     which = "" if name == sheets[0] else " that has rows"
-    notes = (f"read sheet {quoted(name)}, the first of {len(sheets)}{which}",) if len(sheets) > 1 else ()
-    return MoleculeRows(names, iter(records[1:]), notes)
+    notes = [f"read sheet {quoted(name)}, the first of {len(sheets)}{which}"] if len(sheets) > 1 else []
+    return MoleculeRows(fields.names, iter(fields.tidy(records[1:], 0)), [*notes, *fields.notes])
 
 
 def _sheet_rows(path: Path, sheet: Any) -> list[list[str]]:

@@ -45,30 +45,107 @@ class CsvBlock:
         return len(next(iter(self.columns.values())))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Layout of a text table.
+
+    Parameters
+    ----------
+    sign : str
+        The delimiter.
+    skipped : int
+        Comment lines above the header line, and blank ones among them.
+    marked : bool
+        The header line itself begins with ``#``.
+    """
+
+    sign: str = ","
+    skipped: int = 0
+    marked: bool = False
+
+
+class Fields:
+    """The columns of a table. Those without a name must be blank; they are left out, as are blank surplus fields.
+
+    Attributes
+    ----------
+    names : tuple of str
+    notes : tuple of str
+        What is left out, for the user.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        if len(names) > MAX_COLUMNS:
+            raise InputError(str(path), f"{len(names):,} columns", f"at most {MAX_COLUMNS:,}")
+        self._path, self._width = path, len(names)
+        self._kept = [place for place, name in enumerate(names) if name.strip()]
+        self.names = checked_names(path, [names[place] for place in self._kept])
+        unnamed = len(names) - len(self._kept)
+        what = f"{unnamed:,} blank column{'s' if unnamed > 1 else ''} without a name left out"
+        self.notes = (what,) if unnamed else ()
+
+    def tidy(self, records: list[list[str]], before: int) -> list[list[str]]:
+        """Return the named fields of consecutive records, after `before` others.
+
+        Raises
+        ------
+        InputError
+            For a record with fewer fields, or with a value in a column without a name.
+        """
+        if len(self._kept) == self._width and not set(map(len, records)) - {self._width}:
+            return records
+        for row, record in enumerate(records, before + 1):
+            place = f"{self._path}, row {row}"
+            if len(record) < self._width or any(map(str.strip, record[self._width :])):
+                raise InputError(place, f"{len(record)} fields", f"{self._width}, as in the header line", self._hint)
+            if any(map(str.strip, record)) and len(self._kept) < self._width:
+                self._check_unnamed(place, record)
+        return [[record[place] for place in self._kept] for record in records]
+
+    @property
+    def _hint(self) -> str:
+        return "Delete the lines above the header line, if there are any." if self._width == 1 else ""
+
+    def _check_unnamed(self, place: str, record: list[str]) -> None:
+        for column in set(range(self._width)).difference(self._kept):
+            if record[column].strip():
+                got = f"column {column + 1} has no name, but the value {quoted(record[column])}"
+                hint = "Delete lines above the header line, or name the column."
+                raise InputError(place, got, "a name in the header line", hint)
+
+
 class CsvTable:
     """An open CSV file: its column names and, once, its rows, one by one or in blocks.
 
-    Row numbers in messages count records from 1, without the header and empty lines.
+    Row numbers in messages count records from 1, without the header, empty lines and lines above the header.
+    Columns without a name must be blank; they are left out, as are blank fields beyond the last column.
 
     Attributes
     ----------
     path : Path
     names : tuple of str
+    notes : list of str
+        What was left out, for the user.
     """
 
-    def __init__(self, lines: TextLines, advance: Callable[[int], object], delimiter: str = ",") -> None:
-        self.path, self._text, self._advance = lines.path, lines, advance
-        self._rows = self._bytes = self._done = self._lines = 0
+    def __init__(self, lines: TextLines, advance: Callable[[int], object], layout: Layout) -> None:
+        self.path, self._text, self._advance, self._layout = lines.path, lines, advance, layout
+        self._rows = self._bytes = self._done = 0
+        self._lines = layout.skipped
+        for _ in range(layout.skipped):
+            lines.skip()
+        self._fields = Fields(self.path, ())
+        self.names: tuple[str, ...] = ()
+        self.notes: list[str] = []
         self._taken: list[list[str]] = []  # records of a block; it grows while the reader runs
         self._blocks = chain.from_iterable(self._bounded())
-        self._reader = csv.reader(self._blocks, strict=True, delimiter=delimiter)
-        self.names: tuple[str, ...] = ()
+        self._reader = csv.reader(self._blocks, strict=True, delimiter=layout.sign)
 
     def _bounded(self) -> Iterator[io.StringIO]:
         """Yield the text in blocks of lines; refuse a record that does not end."""
         done, begun = -1, 0
         for lines in self._text.blocks():
-            self._check(list(filter(None, self._taken)))  # 500 records could be far too wide
+            self._fields.tidy(list(filter(None, self._taken)), self._rows)  # 500 records could be far too wide
             if done != self._done + len(self._taken):
                 done, begun = self._done + len(self._taken), self._text.chars
             if self._text.chars - begun > text_files.MAX_ROW:
@@ -77,12 +154,16 @@ class CsvTable:
 
     def read_names(self, index: bool = False) -> None:
         """Read the header line; with `index`, a first column without a name is called ROW_INDEX."""
-        names = next(self._reader, [])
+        names = next((record for record in self._reader if any(map(str.strip, record))), [])
         if not names:
             raise InputError(str(self.path), "empty file", "a CSV table with a header line")
+        if self._layout.marked:
+            names[0] = names[0].lstrip("#").strip() or "#"
         if index and len(names) > 1 and not names[0].strip():
             names[0] = ROW_INDEX
-        self.names = checked_names(self.path, names)
+        self._fields = Fields(self.path, names)
+        self.names = self._fields.names
+        self.notes += self._fields.notes
 
     @property
     def line(self) -> int:
@@ -92,14 +173,8 @@ class CsvTable:
     @property
     def rows(self) -> Iterator[list[str]]:
         """Every record as a list of ``len(names)`` unchanged texts."""
-        width = len(self.names)
-        for record in self._reader:
-            self._done += 1
-            if record:
-                if len(record) != width:
-                    self._check([record])
-                self._rows += 1
-                yield record
+        while records := self._take(RECORDS):
+            yield from records
 
     def blocks(self) -> Iterator[CsvBlock]:
         """Yield the rows in blocks of about BLOCK_FIELDS fields."""
@@ -121,8 +196,7 @@ class CsvTable:
             self._taken.extend(islice(self._reader, min(most, RECORDS)))
             if not self._taken:
                 break
-            records = list(filter(None, self._taken))
-            self._check(records)
+            records = self._fields.tidy(list(filter(None, self._taken)), self._rows)
             self._rows += len(records)
             self._done += len(self._taken)
             self._taken.clear()
@@ -133,6 +207,8 @@ class CsvTable:
 
         Plain whole numbers are those of `whole_numbers`. `rows` and `blocks` yield the remaining rows.
         """
+        if self._fields.notes:  # a column that must be blank
+            return
         line = rf"{WHOLE}(?:,{WHOLE}){{{len(self.names) - 1}}}\n"
         plain = re.compile(f"(?:{line})*+")
         while text := self._text.block():
@@ -148,13 +224,6 @@ class CsvTable:
             self._lines += len(numbers)
             self._report()
 
-    def _check(self, records: list[list[str]]) -> None:
-        width = len(self.names)
-        if set(map(len, records)) - {width}:
-            at = next(at for at, record in enumerate(records) if len(record) != width)
-            place = f"{self.path}, row {self._rows + at + 1}"
-            raise InputError(place, f"{len(records[at])} fields", f"{width}, as in the header line")
-
     def _report(self) -> None:
         """Call `advance` with the number of bytes read since the last call."""
         done = self._text.position()
@@ -164,19 +233,24 @@ class CsvTable:
 
 @contextmanager
 def open_table(
-    path: Path, advance: Callable[[int], object] = lambda _: None, delimiter: str = ",", index: bool = False
+    path: Path,
+    advance: Callable[[int], object] = lambda _: None,
+    layout: Layout | None = None,
+    index: bool = False,
+    encoding: str | None = None,
 ) -> Iterator[CsvTable]:
     """Open a CSV file with a header line; rows are read on demand.
 
     `advance` is called with the number of bytes read, block by block. With `index`, the first column may lack a name.
+    `encoding` as for `open_text`.
 
     Raises
     ------
     InputError
         For an empty file, a column without a name, a repeated name, a row of another length, bad quoting.
     """
-    with open_text(path) as lines:
-        table = CsvTable(lines, advance, delimiter)
+    with open_text(path, encoding) as lines:
+        table = CsvTable(lines, advance, layout or Layout())
         try:
             table.read_names(index)
             yield table

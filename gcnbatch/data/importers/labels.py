@@ -31,6 +31,7 @@ PAIRS = (
 _TWO_NUMBERS = ((-1.0, 1.0), (1.0, 2.0))
 _THREE_NUMBERS = ((-1.0, 0.0, 1.0), (0.0, 1.0, 2.0), (1.0, 2.0, 3.0))
 _MOST_CLASSES = 10  # names in a text column, above which it is not taken for classes
+LIKE_IDS = "whole numbers that all differ, as an identifier's"
 _IDENTIFIER_ROWS = 10  # whole numbers that all differ look like an identifier from this number of rows on
 
 
@@ -105,7 +106,7 @@ def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Rea
             return Reading(kind, labelled, codes, tuple(f"{value:g}" for value in found))
     whole = all(value.is_integer() for value in found)
     identifier = whole and rows >= _IDENTIFIER_ROWS and len(found) == labelled == rows
-    reason = "whole numbers that all differ, as an identifier's" if identifier else ""
+    reason = LIKE_IDS if identifier else ""
     return Reading("regression", labelled, reason=reason)
 
 

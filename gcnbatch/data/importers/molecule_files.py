@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from io import BytesIO
-from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
 
-from gcnbatch.data import guard
-from gcnbatch.data.featurizer import load_rdkit
-from gcnbatch.data.importers import text_files
-from gcnbatch.data.importers.binary_tables import MoleculeRows, check_cells, read_excel, read_parquet
-from gcnbatch.data.importers.csv_tables import checked_names, open_table
-from gcnbatch.data.importers.dialect import DELIMITERS, TableFormat, detect_delimiter
-from gcnbatch.data.importers.text_files import open_bytes, open_text
-from gcnbatch.data.refusals import UNREADABLE
+from gcnbatch.data.importers.binary_tables import MoleculeRows, read_excel, read_parquet
+from gcnbatch.data.importers.csv_tables import Layout, open_table
+from gcnbatch.data.importers.dialect import DELIMITERS, TableFormat, detect_layout
+from gcnbatch.data.importers.sdf_files import read_sdf
+from gcnbatch.data.importers.smi_files import has_header, read_smi
+from gcnbatch.data.importers.text_files import COMPRESSIONS, open_text
 from gcnbatch.errors import InputError
 
-CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
-SMI_ENDINGS = (".smi", ".smi.gz", ".smiles", ".smiles.gz")
-SDF_ENDINGS = (".sdf", ".sdf.gz", ".sd")
+
+def _compressed(*endings: str) -> tuple[str, ...]:
+    """Return endings of files that may be compressed."""
+    return tuple(ending + more for ending in endings for more in ("", *COMPRESSIONS))
+
+
+CSV_ENDINGS = _compressed(".csv", ".tsv", ".txt")
+SMI_ENDINGS = _compressed(".smi", ".smiles", ".cxsmiles")
+SDF_ENDINGS = _compressed(".sdf", ".sd")
 EXCEL_ENDINGS, PARQUET_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods"), (".parquet",)
-_UNREAD: tuple[str, str, dict[str, str]] = (UNREADABLE, "", {})
-_RECORDS = 256  # of an SDF file, that a forked process reads
 ENDINGS = (*CSV_ENDINGS, *SMI_ENDINGS, *SDF_ENDINGS, *EXCEL_ENDINGS, *PARQUET_ENDINGS)
+KNOWN = f".csv, .tsv, .txt, .smi, .smiles, .cxsmiles, .sdf, .sd (each also {', '.join(COMPRESSIONS)}), " + ", ".join(
+    (*EXCEL_ENDINGS, *PARQUET_ENDINGS)
+)
 
 
 @contextmanager
@@ -44,84 +46,39 @@ def open_molecules(path: Path, wished: TableFormat) -> Generator[MoleculeRows]:
     if not path.is_file():
         raise InputError(str(path), "is a folder" if path.is_dir() else "no such file", "a readable file")
     if name.endswith(SMI_ENDINGS):
-        with open_text(path) as stream:
-            yield _smi(stream)
+        with open_text(path, wished.encoding) as stream:
+            first = next((line for line in stream if line.strip()), "")
+        if has_header(first) and "\t" in first:
+            with _open_text_table(path, TableFormat("\t", wished.decimal, wished.encoding)) as rows:
+                yield rows
+        else:
+            with open_text(path, wished.encoding) as stream:
+                yield read_smi(stream)
     elif name.endswith(SDF_ENDINGS):
-        yield _sdf(path)
+        yield read_sdf(path, wished.encoding)
     elif name.endswith(EXCEL_ENDINGS):
         yield read_excel(path)
     elif name.endswith(PARQUET_ENDINGS):
         yield from read_parquet(path)
     else:
-        sign = wished.sign or detect_delimiter(path)
-        notes = () if sign == "," or wished.sign else (f"fields are separated by a {DELIMITERS[sign]}",)
-        with open_table(path, delimiter=sign, index=True) as table:
-            yield MoleculeRows(table.names, table.rows, notes)
+        with _open_text_table(path, wished) as rows:
+            yield rows
 
 
-def _smi(stream: Iterable[str]) -> MoleculeRows:
-    """Read lines of a SMILES and, after a blank, the name of the molecule; a first line that names them is left out."""
-    records = (fields for line in stream if (fields := line.split(maxsplit=1)))
-    first = next(records, None)
-    if first is None:
-        return MoleculeRows(("smiles", "id"), iter(()))
-    if first[0].lower() == "smiles":
-        first = next(records, [])
-    named = len(first) > 1
-    rows = (
-        [*(field.strip() for field in record), ""][: 1 + named] for record in chain([first] if first else [], records)
-    )
-    return MoleculeRows(("smiles", "id") if named else ("smiles",), rows)
+@contextmanager
+def _open_text_table(path: Path, wished: TableFormat) -> Generator[MoleculeRows]:
+    layout = detect_layout(path, wished)
+    with open_table(path, layout=layout, index=True, encoding=wished.encoding) as table:
+        notes = [*_about(layout, wished), *table.notes]
+        yield MoleculeRows(table.names, table.rows, notes)
 
 
-def _sdf(path: Path) -> MoleculeRows:
-    """Read structures as SMILES, titles as ids, and properties as further columns; all are in memory."""
-    load_rdkit()
-    found: list[tuple[str, str, dict[str, str]]] = []
-    with open_bytes(path) as (content, _):
-        records = _records(path, content)
-        while some := list(islice(records, _RECORDS)):
-            for part in guard.run(_read_records, some, "RDKit"):
-                found += [_UNREAD] if isinstance(part, guard.Lost) else part
-    keys = list(dict.fromkeys(key for _, _, values in found for key in values))
-    check_cells(path, len(found), len(keys))
-    titled = any(title for _, title, _ in found)
-    first = ("smiles", "id") if titled else ("smiles",)
-    names = checked_names(path, (*first, *(f"{key} (property)" if key.lower() in first else key for key in keys)))
-    rows = (
-        [smiles, *([title] if titled else []), *(values.get(key, "") for key in keys)]
-        for smiles, title, values in found
-    )
-    return MoleculeRows(names, rows)
-
-
-def _records(path: Path, content: IO[bytes]) -> Iterator[bytes]:
-    """Yield the records of an SDF file."""
-    number, lines, size = 1, [], 0
-    while line := content.readline(text_files.MAX_ROW):
-        lines.append(line)
-        size += len(line)
-        if size >= text_files.MAX_ROW:
-            raise InputError(f"{path}, record {number}", f"more than {text_files.MAX_ROW:,} bytes", "a molecule")
-        if line.startswith(b"$$$$"):
-            yield b"".join(lines)
-            number, lines, size = number + 1, [], 0
-    if b"".join(lines).strip():
-        yield b"".join(lines)
-
-
-def _read_records(records: Iterable[bytes], _: int) -> list[tuple[str, str, dict[str, str]]]:
-    """Return SMILES, title and properties of each record, in a forked process."""
-    chem, found = load_rdkit(), []
-    for record in records:
-        try:
-            molecule = next(iter(chem.ForwardSDMolSupplier(BytesIO(record))), None)
-            found.append(_UNREAD if molecule is None else _described(chem, molecule))
-        except (RuntimeError, ValueError):  # of RDKit's C++ code, and texts that are not UTF-8
-            found.append(_UNREAD)
-    return found
-
-
-def _described(chem: Any, molecule: Any) -> tuple[str, str, dict[str, str]]:
-    title = molecule.GetProp("_Name") if molecule.HasProp("_Name") else ""
-    return chem.MolToSmiles(molecule), title, {key: molecule.GetProp(key) for key in molecule.GetPropNames()}
+def _about(layout: Layout, wished: TableFormat) -> list[str]:
+    """Return what was detected, for the user."""
+    notes = []
+    if layout.sign != "," and not wished.sign:
+        notes.append(f"fields are separated by a {DELIMITERS[layout.sign]}")
+    if layout.skipped:
+        lines = "1 line" if layout.skipped == 1 else f"{layout.skipped:,} lines"
+        notes.append(f"{lines} above the header line left out")
+    return notes

@@ -18,7 +18,7 @@ from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign
 from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.csv_tables import numbers
 from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.labels import class_codes
+from gcnbatch.data.importers.labels import LIKE_IDS, class_codes
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.split_columns import read_splits, split_name
@@ -110,7 +110,8 @@ def import_smiles(
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
             if skip_bad_rows:  # while no other process may write the set
                 _write_report(report, table, bad)
-        lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
+        said = [*table.notes, *_about_roles(roles, no_targets)]
+        lines = [*said, *notes.lines(targets.y[rows], splits), *missing.lines()]
     if skip_bad_rows:
         summary.skipped = len(bad)
     if bad:
@@ -134,6 +135,18 @@ def _targets(table: MoleculeTable, roles: list[ColumnRole]) -> Targets:
     targets = number_targets(table.path, list(readings), y, first.kind)
     labels = {name: (reading.classes[0], reading.classes[1]) for name, reading in readings.items() if reading.classes}
     return Targets(targets.y, targets.kind, targets.task_names, label_names=labels)
+
+
+def _about_roles(roles: Sequence[ColumnRole], no_targets: bool) -> list[str]:
+    """Return notes on columns that may be targets and were not taken for them, and on a set without targets."""
+    if not no_targets and not any(role.role == "target" for role in roles):
+        return ["there is no column of targets: the set has no labels, as with --no-targets"]
+    return [
+        f"column {quoted(role.name)} is no target: its whole numbers all differ, as ids do; if it is one, name it with "
+        "--target-columns"
+        for role in roles
+        if role.why == LIKE_IDS
+    ]
 
 
 def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
