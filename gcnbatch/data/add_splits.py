@@ -14,7 +14,7 @@ from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.importers.chemistry import Copies
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_files import open_molecules
-from gcnbatch.data.importers.molecule_tables import find_id_column
+from gcnbatch.data.importers.molecule_tables import find_id_column, with_numbers
 from gcnbatch.data.importers.split_columns import looks_like_split, read_splits, split_name
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.sharding import replace_splits
@@ -151,7 +151,7 @@ def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[
         column = found[0]
     values = list(columns[column])
     if id_name:
-        return _by_id(ids, table, list(columns[id_name]), values, column)
+        return _by_id(list(map(str.strip, ids)), table, with_numbers(columns[id_name], 0), values, column)
     if len(values) != len(ids):
         got = f"{len(values):,} rows and no column of ids"
         raise InputError(str(table.path), got, f"{len(ids):,} rows, as in the data set", "Add a column of ids.")

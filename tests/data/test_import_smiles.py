@@ -161,6 +161,11 @@ def test_gzip_quotes_byte_order_mark_and_blank_lines_are_read(tmp_path: Path) ->
         assert len(dataset.header.source["sha256"]) == 64
 
 
+def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, 'id,smiles,y\n"a\nb",C,1\n" c ",CC,2\n,CCC,3\n')
+    assert graphs.ids.tolist() == ["a\nb", " c ", "3"]
+
+
 def test_rows_are_numbered_where_there_is_no_id(tmp_path: Path) -> None:
     graphs = converted(tmp_path, "smiles,y\nC,0\nCC,1\n")
     assert graphs.ids.tolist() == ["1", "2"]

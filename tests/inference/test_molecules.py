@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +118,22 @@ def test_extensions_of_cxsmiles_and_blank_ids_are_said(tmp_path, chemistry) -> N
         "1 SMILES has an extension of CXSMILES (|…|), which is left out: the SMILES alone is read",
         "1 of 3 rows has no id: the number of the row stands for it",
     ]
+
+
+def test_ids_come_out_as_they_went_in(tmp_path, chemistry) -> None:
+    h5py, parquet = pytest.importorskip("h5py"), pytest.importorskip("pyarrow.parquet")
+    ids = ["a\nb", " c ", 'd\re, "f"', "=1+1", "\u00adg\u200b", "017"]
+    with (tmp_path / "new.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([("mol_id", "structure"), *((one, "CCO") for one in ids)])
+    for ending in ("csv", "jsonl", "parquet", "h5"):
+        infer([chemistry[0]], tmp_path / "new.csv", str(tmp_path / f"out.{ending}"), quiet=True)
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as stream:
+        assert [row["id"] for row in csv.DictReader(stream)] == ids
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [json.loads(line)["id"] for line in lines] == ids
+    assert parquet.read_table(tmp_path / "out.parquet").column("id").to_pylist() == ids
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["id"].asstr()[:].tolist() == ids
 
 
 def test_a_folder_says_what_was_detected_in_any_of_its_files(tmp_path, chemistry) -> None:

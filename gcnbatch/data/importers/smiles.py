@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
@@ -31,7 +30,7 @@ from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import csv_cell, quoted
+from gcnbatch.text import quoted
 
 _SHOWN_BAD_ROWS = 5
 
@@ -214,9 +213,10 @@ def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOp
 
 
 def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> None:
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("row", "id", "smiles", "reason"))
-        for row in bad:
-            texts = (table.ids[row.index], table.smiles[row.index], row.reason)
-            writer.writerow((row.index + 1, *map(csv_cell, texts)))
+    columns: tables.Columns = {
+        "row": [row.index + 1 for row in bad],
+        "id": [table.ids[row.index] for row in bad],
+        "smiles": [table.smiles[row.index] for row in bad],
+        "reason": [row.reason for row in bad],
+    }
+    tables.write(path, columns)
