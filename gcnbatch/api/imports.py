@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.data.atom_features import ATOM_FEATURES
 from gcnbatch.data.featurizer_options import FeaturizerOptions
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.smiles import import_smiles as import_file
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.schema import Target
+from gcnbatch.data.tables.layout import TableFormat
 
 if TYPE_CHECKING:
     from gcnbatch.data.importers.common import ImportSummary

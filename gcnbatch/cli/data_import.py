@@ -21,6 +21,9 @@ TaskOption = Annotated[
     TargetKind | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
+DelimiterOption = Annotated[
+    str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
+]
 EncodingOption = Annotated[
     str, typer.Option(metavar="NAME", help="Encoding of text, such as cp1252.", show_default="UTF-8 or UTF-16")
 ]
@@ -120,9 +123,7 @@ def smiles(
         str, typer.Option(help="Column of a split: train, valid and test, or numbers of folds.", show_default="none")
     ] = "",
     task: MoleculeTask = None,
-    delimiter: Annotated[
-        str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
-    ] = "",
+    delimiter: DelimiterOption = "",
     decimal: Annotated[str, typer.Option(help="Decimal sign: . or ,", show_default="detected")] = "",
     encoding: EncodingOption = "",
     largest_fragment: Annotated[
@@ -317,9 +318,13 @@ def plain_csv(
     task: TaskOption = None,
     undirected: Undirected = True,
     self_loops: SelfLoops = True,
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     name: Name = "",
 ) -> None:
-    """Plain tables (.csv, .csv.gz or .parquet) of any other graphs. Names of graphs and nodes are arbitrary texts.
+    """Plain tables (.csv, also .gz, .bz2, .zst; .xlsx, .parquet) of any other graphs.
+
+    Names of graphs and nodes are arbitrary texts.
 
     Every node must be in N.csv. Its columns besides graph, node and the node targets are features and contain numbers.
     Each distinct text in the column channel (such as a bond type) becomes an adjacency channel. Omit the column graph
@@ -341,6 +346,8 @@ def plain_csv(
         task=task,
         undirected=undirected,
         self_loops=self_loops,
+        delimiter=delimiter,
+        encoding=encoding,
         name=name,
         progress=True,
     )

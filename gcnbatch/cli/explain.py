@@ -96,7 +96,7 @@ def explain(
     The last line on stdout is the path of the folder.
     """
     from gcnbatch.api import explanation
-    from gcnbatch.data.importers.dialect import TableFormat
+    from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.explanation.session import Output
     from gcnbatch.inference.options import CsvOptions

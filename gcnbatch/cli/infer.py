@@ -110,7 +110,7 @@ def infer(
     """
     from gcnbatch.api import prediction
     from gcnbatch.data.importers.csv_tables import split_names
-    from gcnbatch.data.importers.dialect import TableFormat
+    from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.inference.options import CsvOptions
     from gcnbatch.inference.selection import Selection

@@ -12,9 +12,9 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk
 from gcnbatch.data.graphs import concatenate
 from gcnbatch.data.importers.molecule_tables import with_numbers
-from gcnbatch.data.importers.smiles_columns import without_extension
 from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.smi import without_extension
 from gcnbatch.inference.graph_features import FeatureColumns
 from gcnbatch.inference.labels import LabelColumns
 from gcnbatch.inference.parts import Block, Part, Reading, Texts

@@ -14,12 +14,12 @@ import numpy as np
 
 from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
-from gcnbatch.data.importers.molecule_files import KNOWN
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.store import Dataset
+from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.tables.formats import KNOWN
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules

@@ -12,8 +12,8 @@ from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.dialect import DECIMAL_COMMA
 from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
-from gcnbatch.data.importers.smiles_columns import about_extensions, without_extension
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import conversion

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, MachineError
 
 

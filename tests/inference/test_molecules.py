@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer

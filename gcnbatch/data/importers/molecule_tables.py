@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat, has_decimal_commas, with_points
-from gcnbatch.data.importers.molecule_files import open_molecules
-from gcnbatch.data.importers.smiles_columns import (
-    about_extensions,
-    find_smiles_column,
-    plain_name,
-    without_extension,
-)
+from gcnbatch.data.importers.dialect import DECIMAL_COMMA, has_decimal_commas, with_points
+from gcnbatch.data.importers.smiles_columns import find_smiles_column
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.layout import TableFormat, plain_name
+from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import quoted
@@ -53,7 +50,7 @@ def read_molecules(
     Parameters
     ----------
     path : path
-        See `gcnbatch.data.importers.molecule_files.ENDINGS`; text has RFC 4180 quoting.
+        See `gcnbatch.data.tables.formats.ENDINGS`; text has RFC 4180 quoting.
     smiles_column : str
         Empty: see `gcnbatch.data.importers.smiles_columns`.
     id_column : str
@@ -68,14 +65,8 @@ def read_molecules(
         For a file that is missing, empty, damaged or in another encoding, and a column that is not there.
     """
     path, wished = Path(path), wished or TableFormat()
-    with open_molecules(path, wished) as source:
-        names = source.names
-        columns: dict[str, list[str]] = {name: [] for name in names}
-        lists = list(columns.values())
-        for record in source.rows:
-            for texts, text in zip(lists, record, strict=True):
-                texts.append(text)
-        notes = source.notes
+    with open_table(path, wished, index=True) as source:
+        columns, names, notes = source.columns(), source.names, source.notes
     found = find_columns(path, columns, smiles_column, id_column)
     given = columns.pop(found.id) if found.id else [""] * len(columns[found.smiles])
     ids = with_numbers(given, 0)

@@ -16,7 +16,6 @@ from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.csv_tables import numbers
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.labels import LIKE_IDS, class_codes
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
@@ -28,6 +27,7 @@ from gcnbatch.data.outputs import keep_inputs, output_path
 from gcnbatch.data.scaffold_groups import MURCKO
 from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 from gcnbatch.text import quoted

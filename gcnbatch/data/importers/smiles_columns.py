@@ -1,4 +1,4 @@
-"""SMILES in a table: which column has them, by its name, else by its contents; and the extensions of CXSMILES."""
+"""The column of SMILES of a table, by its name, else by its contents."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import load_rdkit
+from gcnbatch.data.tables.layout import names_smiles, plain_name
+from gcnbatch.data.tables.smi import without_extension
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import listed, quoted
 
@@ -17,33 +19,6 @@ _MOLECULES = ("mol", "mols", "molecule", "molecules", "drug", "structure", "stru
 _SAMPLE, _CHARS = 100, 2000  # values of a column that are looked at, and their length
 _SHARE = 0.9  # of them, that must be SMILES
 _STRUCTURE = re.compile(r"[=#()\[\]]|[A-Za-z]\d")  # what words and formulas seldom have, and SMILES often
-
-_EXTENDED = re.compile(r"(\S+)\s+\|[^|]*\|")
-
-
-def without_extension(text: str) -> str:
-    """Return a SMILES without the extension of CXSMILES behind it: ``CC[C@H](C)O |&1:2|`` gives ``CC[C@H](C)O``."""
-    if not text.endswith("|"):
-        return text
-    found = _EXTENDED.fullmatch(text)
-    return found[1] if found else text
-
-
-def about_extensions(count: int) -> list[str]:
-    """Return the note for so many SMILES with an extension."""
-    what = "1 SMILES has an extension" if count == 1 else f"{count:,} SMILES have extensions"
-    return [f"{what} of CXSMILES (|…|), which is left out: the SMILES alone is read"] if count else []
-
-
-def plain_name(name: str) -> str:
-    """Return the letters and digits of a name in lower case."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def names_smiles(name: str) -> bool:
-    """Whether a name says that a column has SMILES: ``smiles``, ``Canonical SMILES``, ``MOLECULE_SMILES``."""
-    plain = plain_name(name)
-    return plain.startswith("smiles") or plain.endswith("smiles")
 
 
 def find_smiles_column(path: Path, columns: Mapping[str, Sequence[str]], name: str) -> tuple[str, list[str]]:

@@ -39,62 +39,53 @@ _UNREAD = {
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 
 
-class TextLines(Iterator[str]):
-    """The lines of an open text file, with their ends.
+class TextFile:
+    """An open text file, read in blocks of whole lines.
 
     Attributes
     ----------
     path : Path
     chars : int
         Number of characters read.
-    encoding : str
     """
 
-    def __init__(self, path: Path, stream: IO[str], file: io.FileIO, encoding: str) -> None:
-        self.path, self._stream, self._file, self.encoding = path, stream, file, encoding
+    def __init__(self, path: Path, stream: IO[str], file: io.FileIO) -> None:
+        self.path, self._stream, self._file = path, stream, file
         self.chars = self._breaks = 0
-        self._current = io.StringIO()
-        self._lines = chain.from_iterable(self.blocks())
 
-    def __next__(self) -> str:
-        return next(self._lines)
-
-    def blocks(self) -> Iterator[io.StringIO]:
-        """Yield what was not read yet, about BLOCK_CHARS characters at a time.
+    def block(self) -> str:
+        """Return the next lines with their ends, about BLOCK_CHARS characters; "" at the end.
 
         Raises
         ------
         InputError
             For a line of more than MAX_ROW characters, and a NUL character.
         """
-        while text := self._stream.read(BLOCK_CHARS):
-            rest = self._stream.readline(MAX_ROW)
-            if len(rest) == MAX_ROW and rest[-1] not in "\r\n":
-                raise self.too_long("line", self._breaks + text.count("\n") + 1)
-            if "\0" in text or "\0" in rest:
-                raise self.nul(self._breaks + (text + rest).partition("\0")[0].count("\n") + 1)
-            self.chars += len(text) + len(rest)
-            self._breaks += text.count("\n") + rest.count("\n")
-            self._current = io.StringIO(text + rest, newline="")
-            yield self._current
+        text = self._stream.read(BLOCK_CHARS)
+        rest = self._stream.readline(MAX_ROW) if text else ""
+        if len(rest) == MAX_ROW and rest[-1] not in "\r\n":
+            raise self.too_long("line", self._breaks + text.count("\n") + 1)
+        text += rest
+        if "\0" in text:
+            place = f"{self.path}, line {self._breaks + text.count(chr(10), 0, text.index(chr(0))) + 1}"
+            raise InputError(place, "a NUL character", "text", "If the file is UTF-16, save it as UTF-8.")
+        self.chars += len(text)
+        self._breaks += text.count("\n")
+        return text
 
-    def skip(self) -> None:
-        """Leave out a line, before others are read."""
-        self._stream.readline(MAX_ROW)
-        self._breaks += 1
+    def lines(self) -> Iterator[str]:
+        """Yield the next lines with their ends."""
+        return chain.from_iterable(io.StringIO(text, newline="") for text in iter(self.block, ""))
 
-    def block(self) -> str:
-        """Return the next lines as one text, "" at the end."""
-        return self._current.read() or next(self.blocks(), io.StringIO()).read()
+    def skip(self, lines: int) -> None:
+        """Leave out so many lines, before others are read."""
+        for _ in range(lines):
+            self._stream.readline(MAX_ROW)
+        self._breaks += lines
 
     def too_long(self, what: str, number: int) -> InputError:
         """Return the error for line or row `number`."""
         return InputError(f"{self.path}, {what} {number}", f"more than {MAX_ROW:,} characters", "a table's row")
-
-    def nul(self, number: int) -> InputError:
-        """Return the error for line `number`."""
-        hint = "" if self.encoding.startswith("utf-16") else "If the file is UTF-16, save it as UTF-8."
-        return InputError(f"{self.path}, line {number}", "a NUL character", "text", hint)
 
     def position(self) -> int:
         """Return the number of bytes read from the disk."""
@@ -185,7 +176,7 @@ def _compression(path: Path, file: io.FileIO) -> str:
 
 
 @contextmanager
-def open_text(path: StrPath, encoding: str | None = None) -> Iterator[TextLines]:
+def open_text(path: StrPath, encoding: str | None = None) -> Iterator[TextFile]:
     """Open a text file, compressed or not.
 
     `encoding` None or "": UTF-16 where the file begins with its byte order mark, else UTF-8. None says that the user
@@ -201,7 +192,7 @@ def open_text(path: StrPath, encoding: str | None = None) -> Iterator[TextLines]
         found = "utf-8-sig" if codecs.lookup(found).name == "utf-8" else found  # reads files with and without the mark
         stream = io.TextIOWrapper(content, encoding=found, newline="")
         try:
-            yield TextLines(Path(path), stream, file, found)
+            yield TextFile(Path(path), stream, file)
         except UnicodeError as error:
             raise wrong_encoding(str(path), found, error, encoding is not None) from error
 

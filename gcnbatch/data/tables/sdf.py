@@ -13,11 +13,11 @@ from typing import IO
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import load_rdkit
-from gcnbatch.data.importers import text_files
-from gcnbatch.data.importers.binary_tables import MoleculeRows, check_cells
-from gcnbatch.data.importers.csv_tables import checked_names
-from gcnbatch.data.importers.text_files import open_bytes, wrong_encoding
 from gcnbatch.data.refusals import UNREADABLE
+from gcnbatch.data.tables import files
+from gcnbatch.data.tables.binary import check_cells
+from gcnbatch.data.tables.files import open_bytes, wrong_encoding
+from gcnbatch.data.tables.table import Block, Table, checked_names
 from gcnbatch.errors import InputError
 from gcnbatch.text import listed, quoted
 
@@ -61,7 +61,7 @@ class _Record:
             self.values[name] += f"\n{value}"
 
 
-def read_sdf(path: Path, encoding: str | None) -> MoleculeRows:
+def read_sdf(path: Path, encoding: str | None) -> Table:
     """Read structures as SMILES, titles as ids, and properties as further columns; all are in memory.
 
     A property that a record has again with another value has all of them, a line each.
@@ -82,11 +82,9 @@ def read_sdf(path: Path, encoding: str | None) -> MoleculeRows:
     titled = any(record.title for record in found)
     first = ("smiles", "id") if titled else ("smiles",)
     names = checked_names(path, (*first, *(f"{key} (property)" if key.lower() in first else key for key in keys)))
-    rows = (
-        [record.smiles, *([record.title] if titled else []), *(record.values.get(key, "") for key in keys)]
-        for record in found
-    )
-    return MoleculeRows(names, rows, _notes(found))
+    columns = [[record.smiles for record in found], *([[record.title for record in found]] if titled else [])]
+    columns += [[record.values.get(key, "") for record in found] for key in keys]
+    return Table(path, names, [Block(0, dict(zip(names, columns, strict=True)))], _notes(found))
 
 
 def _notes(records: list[_Record]) -> list[str]:
@@ -111,10 +109,10 @@ def _records_of(count: int) -> str:
 def _records(path: Path, content: IO[bytes], encoding: str | None) -> Iterator[_Record]:
     """Yield the records of an SDF file."""
     number, lines, size = 1, [], 0
-    while line := content.readline(text_files.MAX_ROW):
+    while line := content.readline(files.MAX_ROW):
         size += len(line)
-        if size >= text_files.MAX_ROW:
-            raise InputError(f"{path}, record {number}", f"more than {text_files.MAX_ROW:,} bytes", "a molecule")
+        if size >= files.MAX_ROW:
+            raise InputError(f"{path}, record {number}", f"more than {files.MAX_ROW:,} bytes", "a molecule")
         if not line.startswith(b"$$$$"):
             lines.append(line)
             continue
