@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,10 @@ class FeatureColumns:
         now = {"rdkit": rdkit_version()} if computed else None
         return cls(options, places, notes=version_notes(header, now))
 
-    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> FeatureColumns:
-        """Return the columns with this decimal sign; empty: detected in a sample of the records."""
+    def with_decimal(self, path: Path, decimal: str, sample: Mapping[str, Sequence[str]]) -> FeatureColumns:
+        """Return the columns with this decimal sign; empty: detected in a sample of each column."""
         if not decimal and self.places:
-            texts = {name: [record[place].strip() for record in sample] for name, place in self.places.items()}
-            decimal = "," if has_decimal_commas(path, texts.items()) else "."
+            decimal = "," if has_decimal_commas(path, ((name, sample[name]) for name in self.places)) else "."
         return replace(self, decimal=decimal or ".")
 
     def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[np.float32] | None, dict[int, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ class LabelColumns:
         places = {task: names.index(name) for task, name in enumerate(header.task_names) if name in names}
         return cls(header, places) if places else None
 
-    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> LabelColumns:
-        """Return the columns with this decimal sign; empty: detected in a sample of the records.
+    def with_decimal(self, path: Path, decimal: str, sample: Mapping[str, Sequence[str]]) -> LabelColumns:
+        """Return the columns with this decimal sign; empty: detected in a sample of each column.
 
         Raises
         ------
@@ -39,9 +39,8 @@ class LabelColumns:
             When the sample can be read with either sign.
         """
         if not decimal:
-            texts = {place: [record[place].strip() for record in sample] for place in self.places.values()}
-            names = ((self.header.task_names[task], texts[place]) for task, place in self.places.items())
-            decimal = "," if has_decimal_commas(path, names) else "."
+            names = (self.header.task_names[task] for task in self.places)
+            decimal = "," if has_decimal_commas(path, ((name, sample[name]) for name in names)) else "."
         return replace(self, decimal=decimal)
 
     def read(self, records: Sequence[Sequence[str]]) -> NDArray[Any]:
