@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from gcnbatch.data import guard
-from gcnbatch.data.featurizer import FeaturizerOptions, read_molecule
+from gcnbatch.data.featurizer import FeaturizerOptions, graph_molecule
 
 WIDTH, HEIGHT = 240, 160
 MOST_CHARACTERS, MOST_ATOMS = 1000, 150  # of a SMILES and of a molecule that are drawn
@@ -57,8 +57,8 @@ def draw(smiles: Sequence[str]) -> list[str]:
 
 
 def layouts(smiles: Sequence[str], options: FeaturizerOptions) -> list[Layout | None]:
-    """Return each molecule as `options` standardise it, with its drawing; None for one that cannot be read."""
-    return _guarded(smiles, lambda text: read_molecule(text, options))
+    """Return each molecule with the atoms of its graph, and its drawing; None for one that cannot be read."""
+    return _guarded(smiles, lambda text: graph_molecule(text, options))
 
 
 def _guarded(smiles: Sequence[str], read: Callable[[str], Any]) -> list[Layout | None]:

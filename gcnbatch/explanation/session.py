@@ -19,6 +19,7 @@ from gcnbatch import fileio, folders
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
 from gcnbatch.explanation import drawing
 from gcnbatch.explanation.attribution_tables import open_tables
@@ -237,7 +238,7 @@ class _Writer:
     def _drawing_options(self) -> FeaturizerOptions | None:
         """Return how molecules were standardised, or None if they cannot be drawn."""
         featurizer = self._explainer.header.featurizer or {}
-        if featurizer.get("kind") != "smiles":
+        if not is_molecular(featurizer):
             return None
         if not has_rdkit():
             self._say(f"no drawings and no symbols: {NO_RDKIT}")

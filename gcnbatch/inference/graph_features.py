@@ -18,6 +18,11 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, quoted
 
+AS_WRITTEN = (
+    "this model depends on how a SMILES is written: it is of a version that read atoms in brackets in another way; "
+    "for one that does not, import the training table again and train on that file"
+)
+
 
 def version_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:
     """Return a note if graph features come from another version of RDKit than those of the training set."""
@@ -57,8 +62,9 @@ class FeatureColumns:
             When a column is missing, or RDKit computes other descriptors than for the training set.
         """
         options = FeaturizerOptions.from_header(header.featurizer)
+        written = (AS_WRITTEN,) if options.as_written else ()
         if not header.graph_feature_names:
-            return cls(replace(options, descriptors="", fingerprint=""), {})
+            return cls(replace(options, descriptors="", fingerprint=""), {}, notes=written)
         computed: tuple[str, ...] = ()
         if options.of_molecules:
             load_rdkit()
@@ -78,7 +84,7 @@ class FeatureColumns:
                 raise InputError(str(path), f"no feature column {quoted(name)}", hint=hint)
             places[name] = names.index(name)
         now = {"rdkit": rdkit_version()} if computed else None
-        return cls(options, places, notes=version_notes(header, now))
+        return cls(options, places, notes=written + version_notes(header, now))
 
     def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> FeatureColumns:
         """Return the columns with this decimal sign; empty: detected in a sample of the records."""

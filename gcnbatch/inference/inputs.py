@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gcnbatch.config_sections import DataConfig
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
@@ -93,7 +94,7 @@ def _check_members(members: Sequence[Member], place: str, header: Header) -> Non
 def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str) -> Header:
     """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
     header = input_header(members)
-    if (header.featurizer or {}).get("kind") != "smiles":
+    if not is_molecular(header.featurizer):
         raise InputError(place, got, f"{expected}, as {members[0].place} was not trained on a set made from SMILES")
     _check_members(members, place, header)
     return header

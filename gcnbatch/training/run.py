@@ -20,6 +20,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
+from gcnbatch.data.copies import across_split
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
@@ -86,6 +87,8 @@ def start(
         except InputError:
             empty(target)
             raise
+        if note := across_split(planned[0].experiment.dataset, planned[0].split):
+            say(note)
         if planned[0].experiment.initial:
             warm_start.keep(config, target, planned[0].experiment.weights)
             say(warm_start.describe(planned[0].experiment))
