@@ -101,21 +101,23 @@ def stored_copies(dataset: Dataset) -> Copies | None:
     return Copies.of(rows, texts, names_of(list(dict.fromkeys(texts[row] for row in rows)), options))
 
 
-def across_split(dataset: Dataset, split: Split) -> str:
-    """Return a note on molecules with equal graphs in different parts of a split, "" without any.
+def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
+    """Return a note for each split with equal graphs of molecules in different parts.
 
-    Only for sets in memory: it takes no RDKit and 3 us a molecule.
+    Splits go by their names; "" is called "the split". It takes no RDKit, and 3 us a molecule.
     """
-    if not (is_molecular(dataset.header.featurizer) and dataset.fits_in_memory):
-        return ""
-    found = apart(groups_of(graph_keys(dataset)), split, dataset.n_graphs)
-    if not found:
-        return ""
-    what = "1 molecule stands" if len(found) == 1 else f"{len(found):,} molecules stand"
-    return (
-        f"copies: {what} in different parts of the split, as equal graphs in {sum(map(len, found)):,} rows; "
-        "test figures are then too good; merge these rows, or set split.kind to scaffold"
-    )
+    if not splits or not is_molecular(dataset.header.featurizer):
+        return []
+    groups, notes = groups_of(graph_keys(dataset)), []
+    for name, split in splits.items():
+        if found := apart(groups, split, dataset.n_graphs):
+            what = "1 molecule stands" if len(found) == 1 else f"{len(found):,} molecules stand"
+            where = f"split {quoted(name)}" if name else "the split"
+            notes.append(
+                f"copies: {what} in different parts of {where}, as equal graphs in {sum(map(len, found)):,} rows; "
+                "test figures are then too good; merge these rows, or split by scaffold"
+            )
+    return notes
 
 
 def names_of(texts: list[str], options: FeaturizerOptions, workers: Workers | None = None) -> Names:

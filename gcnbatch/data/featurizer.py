@@ -15,13 +15,7 @@ from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
 from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.molecule_features import graph_feature_names, molecule_features
-from gcnbatch.data.normal_form import (
-    NormalForm,
-    load_rdkit,
-    molecule_as_written,
-    normal_form,
-    normal_molecule,
-)
+from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
@@ -31,7 +25,7 @@ __all__ = [
     "FeaturizerOptions",
     "MoleculeArrays",
     "featurize_chunk",
-    "graph_molecule",
+    "graph_form",
     "load_rdkit",
 ]
 _CHANNELS = np.zeros(5, np.int64)  # places in BOND_CHANNELS, by the type of a bond
@@ -104,7 +98,7 @@ class _Featurizer:
         """Return the molecule, or None, the reason, and whether this is its size."""
         if reason := excess(text, options.max_nodes):
             return None, reason, True
-        form = _form(text, options)
+        form = graph_form(text, options, options.asks_rdkit)
         if form is None:
             return None, complaint(self.chem, text), False
         count = form.molecule.GetNumAtoms()
@@ -118,19 +112,15 @@ def _featurizer(as_written: bool) -> _Featurizer:
     return _Featurizer(as_written)
 
 
-def _form(text: str, options: FeaturizerOptions) -> NormalForm | None:
-    """Return the normal form; a molecule as it is written has neither name nor order."""
+def graph_form(text: str, options: FeaturizerOptions, again: bool) -> NormalForm | None:
+    """Return the normal form that becomes a graph, None where there is none; as it is written, it has no name.
+
+    With `again` (see `normal_form`), the molecule has its atoms in the order of the graph.
+    """
     if not options.as_written:
-        return normal_form(text, options, options.sees_stereo, again=options.asks_rdkit)
+        return normal_form(text, options, options.sees_stereo, again)
     molecule = molecule_as_written(text, options)
     return NormalForm(molecule, "", "") if molecule is not None and molecule.GetNumAtoms() else None
-
-
-def graph_molecule(text: str, options: FeaturizerOptions) -> Any:
-    """Return an RDKit molecule with the atoms of the graph, in its order; None where the SMILES cannot be read."""
-    if options.as_written:
-        return molecule_as_written(text, options)
-    return normal_molecule(text, options, options.sees_stereo)
 
 
 def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:

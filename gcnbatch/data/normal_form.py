@@ -156,11 +156,12 @@ class _Reader:
             molecule = choose(molecule)
         if not options.neutralize:
             return molecule
-        found = self.read(self.chem.MolToSmiles(uncharge(molecule)), stereo)
-        if found is None:  # an aromatic carbanion that got a hydrogen
-            self.chem.Kekulize(molecule, clearAromaticFlags=True)
-            found = self.read(self.chem.MolToSmiles(uncharge(molecule)), stereo)
-        return found
+        kekulized = self.chem.Mol(molecule)
+        self.chem.Kekulize(kekulized, clearAromaticFlags=True)
+        for form in (molecule, kekulized):  # the second for an aromatic carbanion, which gets a hydrogen
+            if (found := self.read(self.chem.MolToSmiles(uncharge(form)), stereo)) is not None:
+                return found
+        return molecule  # RDKit knows no neutral form
 
 
 @cache

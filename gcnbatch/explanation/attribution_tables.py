@@ -5,9 +5,9 @@
 - ``bonds``: id, begin and end (atoms), channel, and an attribution per output.
 - ``features``, if the model joins features of whole molecules: id, feature, value, and an attribution per output. A
   feature without a row adds nothing.
-- ``molecules``: id, task, steps, prediction as `infer` gives it, output and baseline (f(molecule) and f(baseline)),
-  sum of all attributions, of which ``features`` is that of the features, completeness_error, and error: why a row could
-  not be read.
+- ``molecules``: id, for molecules ``smiles`` (its atoms are numbered as in ``atoms``), task, steps, prediction as
+  `infer` gives it, output and baseline (f(molecule) and f(baseline)), sum of all attributions, of which ``features`` is
+  that of the features, completeness_error, and error: why a row could not be read.
 
 Atoms (or atoms alone and bonds) and features of a molecule add up to its sum.
 
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.schema import Header
 from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.predictions import Predictions, Sink, open_sink
@@ -50,6 +51,7 @@ class Tables:
 
     def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
         self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
+        self._with_smiles = is_molecular(header.featurizer)
         alone = tuple(f"{name}_alone" for name in self._names)
         self._figures = (*_FIGURES, FEATURES) if FEATURES in sinks else _FIGURES
         self._headers = {
@@ -59,7 +61,13 @@ class Tables:
             "molecules": _of_numbers(header, self._figures),
         }
 
-    def append(self, found: Attributions, predictions: NDArray[np.float32], symbols: Sequence[Sequence[str]]) -> None:
+    def append(
+        self,
+        found: Attributions,
+        predictions: NDArray[np.float32],
+        symbols: Sequence[Sequence[str]],
+        smiles: Sequence[str],
+    ) -> None:
         """Append explained rows.
 
         Parameters
@@ -68,6 +76,8 @@ class Tables:
             Probabilities, or values in the target's unit.
         symbols : sequence of G sequences
             Elements of each graph's nodes; empty where they are not known.
+        smiles : sequence of G str
+            A SMILES of each graph with its atoms in the order of the nodes; "" where it is not known.
         """
         graphs = found.graphs
         sizes = np.diff(graphs.node_ptr)
@@ -89,6 +99,7 @@ class Tables:
             values.append(found.joined_sums)
         self._molecules(
             np.repeat(graphs.ids, len(self._names)),
+            np.repeat(np.array(smiles, dtype=np.str_), len(self._names)),
             np.tile(self._names, graphs.n_graphs),
             np.repeat(found.steps, len(self._names)).astype(np.str_),
             np.stack([one.ravel() for one in values], axis=1),
@@ -105,18 +116,20 @@ class Tables:
     def append_unreadable(self, ids: NDArray[np.str_], reasons: NDArray[np.str_]) -> None:
         """Append rows that could not be read to ``molecules``."""
         none = np.full(len(ids), "")
-        self._molecules(ids, none, none, np.full((len(ids), len(self._figures)), np.nan), reasons)
+        self._molecules(ids, none, none, none, np.full((len(ids), len(self._figures)), np.nan), reasons)
 
     def _molecules(
         self,
         ids: NDArray[np.str_],
+        smiles: NDArray[np.str_],
         tasks: NDArray[np.str_],
         steps: NDArray[np.str_],
         values: NDArray[np.float64],
         reasons: NDArray[np.str_] | None = None,
     ) -> None:
         errors = (np.full(len(ids), "") if reasons is None else reasons) if self._with_errors else None
-        kept = {"task": tasks, "steps": steps}
+        kept = {"smiles": smiles} if self._with_smiles else {}
+        kept |= {"task": tasks, "steps": steps}
         table = Predictions(self._headers["molecules"], ids, values.astype(np.float32), errors=errors, kept=kept)
         self._sinks["molecules"].append(table)
 

@@ -203,7 +203,8 @@ class _Writer:
         found = self._explainer.explain(rows.graphs, progress)
         shown = self._layouts(rows)
         symbols = [() if layout is None else layout.symbols for layout in shown]
-        self._tables.append(found, rows.predictions, symbols)
+        smiles = ["" if layout is None else layout.smiles for layout in shown]
+        self._tables.append(found, rows.predictions, symbols, smiles)
         self._draw(rows, found, shown)
         self._rows += rows.graphs.n_graphs
         self._steps.update(found.steps.tolist())

@@ -23,7 +23,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules
-from gcnbatch.inference.graph_features import version_notes
+from gcnbatch.inference.graph_features import featurizer_notes
 from gcnbatch.inference.members import Member, input_header
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
@@ -165,7 +165,7 @@ def _stored(
         elif skip < dataset.n_graphs:
             yield part(skip, dataset.read(np.arange(skip, dataset.n_graphs)))
 
-    source, notes = dataset.header.source, version_notes(trained, dataset.header.featurizer)
+    source, notes = dataset.header.source, featurizer_notes(trained, dataset.header.featurizer)
     trained_on = bool(source) and source == trained.source
     return Input(dataset.n_graphs, parts(), trained_on, notes, workers=workers)
 

@@ -407,7 +407,7 @@ def test_a_row_that_crashes_rdkit_or_hangs_costs_itself(processes: int, monkeypa
 
 
 def test_an_error_of_rdkits_code_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def page(text: str, *_: object) -> object:
+    def page(text: str, *_: object, **__: object) -> object:
         raise RuntimeError("\n\n****\nPre-condition Violation\n" + text * 99 + "\nBOOST: 1_85")
 
     monkeypatch.setattr(featurizer, "normal_form", page)

@@ -40,6 +40,7 @@ MOLECULES = (
     *("[2H]C([2H])[2H]", "[2H][2H]", "[H][H]", "[H+]", "[H-].[Na+]", "[BH4-].[Na+]", "[MgH2]", "[FeH]", "[*H]", "*CC"),
     *("[13CH3]C[18OH]", "[2H][C@H](C)O", "C->[Fe]", "[NH3]->[Pt](<-[NH3])(Cl)Cl", "C~C", "[Cr]$[Cr]", "[U].[He].[Ru]"),
     *("CC[NH3+].[Cl-]", "[NH4+].[NH4+].[O-]S(=O)(=O)[O-]", "CC(=O)O[Hg]c1ccccc1", "[Fe+2].c1cc[cH-]c1.c1cc[cH-]c1"),
+    "[SbH6+3]",
 )
 # RDKit's ranks of atoms leave ties between atoms that no symmetry exchanges: rings of several parts, polyethers, cages.
 TIES = (
