@@ -27,13 +27,12 @@
 #pragma once
 
 #include "fused/shared/fused.cuh"
+#include "ranks/flags.cuh"
 
 namespace fused {
 
 static_assert(!SHARES_LAUNCHES, "a model on several ranks trains alone");
 
-constexpr int MAX_RANKS = 16;     // of one host
-constexpr int MOST_SECONDS = 60;  // that a kernel waits for another rank
 constexpr int LINE_BYTES = 16, CHUNK_BYTES = 4 * PANEL * PANEL, FLAG_BYTES = 4;
 constexpr int CHUNK_THREADS = CHUNK_BYTES / 16;  // a thread writes 16 bytes
 
@@ -61,40 +60,6 @@ __device__ __forceinline__ bool get_line(float2& values, const unsigned char* li
 #endif
   values = make_float2(__uint_as_float(static_cast<unsigned>(x)), __uint_as_float(static_cast<unsigned>(y)));
   return x >> 32 == turn && y >> 32 == turn;
-}
-
-// Write a flag; whoever reads it sees all that this block wrote before its last __syncthreads.
-__device__ __forceinline__ void put_flag(unsigned char* flag, unsigned turn) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(turn) : "memory");
-#endif
-}
-
-__device__ __forceinline__ unsigned get_flag(const unsigned char* flag) {
-  unsigned turn = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(turn) : "l"(flag) : "memory");
-#endif
-  return turn;
-}
-
-__device__ __forceinline__ unsigned long long nanoseconds() {
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
-// Repeat `is_ready` until it returns true; the kernel fails if that takes too long.
-template <class Ready>
-__device__ __forceinline__ void wait_until(Ready is_ready) {
-  unsigned long long begun = 0;
-#pragma unroll 1
-  for (unsigned tries = 1; !is_ready(); ++tries) {
-    if (tries % 4096 != 0) continue;
-    const unsigned long long now = nanoseconds();
-    if (begun == 0) begun = now;
-    if (now - begun > MOST_SECONDS * 1000000000ull) __trap();
-  }
 }
 
 // ---- the ranks, seen from one of them ----
