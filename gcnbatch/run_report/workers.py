@@ -126,19 +126,19 @@ class Writer:
 
 
 @contextmanager
-def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
+def report_workers(enabled: bool, members: int = 1, sharing: int = 1) -> Iterator[Writer]:
     """Yield what writes reports, in worker processes if `enabled`. They end with the context.
 
     Without workers, this process writes the reports. A worker takes a part of a report, or the whole of one without
-    figures: the training process then only sends it.
+    figures: the training process then only sends it. `sharing` processes of this host share its cores.
     """
     with ExitStack() as stack:
-        yield Writer(_start(stack, members) if enabled and sys.executable else None, members == 1)
+        yield Writer(_start(stack, members, sharing) if enabled and sys.executable else None, members == 1)
 
 
-def _start(stack: ExitStack, members: int) -> Pools | None:
+def _start(stack: ExitStack, members: int, sharing: int) -> Pools | None:
     """Return the pools, or None if a process or thread cannot be started."""
-    cores = len(os.sched_getaffinity(0))
+    cores = max(len(os.sched_getaffinity(0)) // sharing, 1)
     plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(members, DRAWN_MEMBERS), cores))
     kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
         (min(members, max(cores // 2, 1)), preload, FITS),

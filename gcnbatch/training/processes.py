@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
+from gcnbatch.run_report.workers import report_workers
 from gcnbatch.runners.choice import cohort_size
 from gcnbatch.training import digest, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import Report
+from gcnbatch.training.fit_report import INLINE
 from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
 from gcnbatch.training.stop import Interrupted, StopRequest
@@ -68,7 +69,10 @@ def fit_in_processes(
 
     with pool(count, lock) as workers:
         names = [[one.name for one in group] for group in groups]
-        run_calls(workers, {some[0]: (fit_members, str(folder.resolve()), text, some) for some in names}, done)
+        ranks = world.current()
+        sharing = count if ranks is None else ranks.local_size
+        about = fit_members, str(folder.resolve()), text
+        run_calls(workers, {some[0]: (*about, some, sharing) for some in names}, done)
     return metrics
 
 
@@ -140,12 +144,19 @@ def run_calls(
         raise Interrupted("stopped", "all is saved")
 
 
-def fit_members(folder: str, config: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Fit these members of a run in this process and return their metrics by name."""
-    planned, backend = _opened(folder, config)
-    fits = Fits(Path(folder), backend, 0, True, lambda line: None, Report.write)
-    fitted = fits.fit([planned[name] for name in names])
-    return {name: one.result() for name, one in fitted.items()}
+def fit_members(folder: str, config: str, names: Sequence[str], sharing: int) -> dict[str, dict[str, Any]]:
+    """Fit these members of a run in this process and return their metrics by name.
+
+    On a GPU, processes write their reports, on this process' part of the cores, which `sharing` processes share.
+    """
+    with ExitStack() as stack:
+        on_gpu = registry.entry(json.loads(config)["backend"]).on_gpu
+        write = stack.enter_context(report_workers(on_gpu, len(names), sharing))
+        writers = stack.enter_context(ThreadPoolExecutor(len(names))) if on_gpu else INLINE
+        planned, backend = _opened(folder, config)
+        fits = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers)
+        fitted = fits.fit([planned[name] for name in names])
+        return {name: one.result() for name, one in fitted.items()}
 
 
 @lru_cache(maxsize=1)
