@@ -15,6 +15,7 @@ from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.cuda.batches import one_graph
 from gcnbatch.backends.cuda.ranks import halo, pipeline
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
@@ -188,7 +189,7 @@ def over_ranks(
 
 @cache
 def needs_two_gpus() -> None:
-    from gcnbatch.backends.cuda.runtime import loader, nccl
+    from gcnbatch.backends.cuda.runtime import nccl
     from gcnbatch.errors import BackendUnavailable
 
     if (count := len(loader.devices())) < 2:
@@ -197,6 +198,14 @@ def needs_two_gpus() -> None:
         nccl.load_nccl()
     except BackendUnavailable as error:
         pytest.skip(str(error))
+
+
+def test_rows_that_gpus_push_are_those_that_products_read(tmp_path: Path) -> None:
+    needs_two_gpus()
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
+    ranks = min(len(loader.devices()), 4)
+    said, _ = mpirun(ranks, tmp_path / "set.h5", code="from tests.ranks.pushed_products import main; main()")
+    assert said.split() == ["exact"]
 
 
 TO_RUN = options("model.widths=[64,64]", "model.dropout=0.2", "train.epochs=4", "train.weight_decay=0.01")
