@@ -77,6 +77,8 @@ class DeviceDistributedOps:
         self._waits = False  # within `in_chunks`
         self._work = RowWork(0)
         self._later: list[Callable[[], object]] = []
+        self._last: list[Callable[[], object]] = []  # behind all others
+        self._weight: tuple[DeviceArray, DeviceArray, DeviceArray] | None = None  # `_weight_of_all`
 
     def __getattr__(self, name: str) -> Any:
         self._launch()
@@ -91,15 +93,16 @@ class DeviceDistributedOps:
         try:
             yield
             self._launch()
-            while self._later:
-                self._later.pop(0)()
+            for call in [*self._later, *self._last]:
+                call()
         finally:
             self._waits, self._work = False, RowWork(0)
             self._later.clear()
+            self._last.clear()
 
     def close(self) -> None:
         """Free the memory of packed rows."""
-        self._rooms = Rooms(self._device)
+        self._rooms, self._weight = Rooms(self._device), None
 
     def _launch(self) -> None:
         """Launch the operations on rows that wait."""
@@ -339,20 +342,10 @@ class DeviceDistributedOps:
     def _multiply_compressed(self, out: DeviceArray, h: Any, matrix: PushedRows) -> None:
         landing, route, device = matrix.landing, matrix.route, self._device
         work, (n, width) = self._work_before(h), h.shape
-        if isinstance(h, DeviceArray):
-            landing.begin()
-            dense = CompressedRows(landing.rows(n, ROW_BYTES), device.zeros(1, np.int32), (n, width))
-
-            def call(first: int, stop: int) -> None:
-                scale = matrix.column_scale and rows_of(matrix.column_scale, first, stop)
-                into = dense._replace(rows=rows_of(dense.rows, first, stop), shape=(stop - first, width))
-                compress(device, rows_of(h, first, stop), scale, (stop - first, width), into=into)
-
-            work.add(call, dense)
-            h = dense
+        own = h if isinstance(h, CompressedRows) else self._compress_to_room(h, matrix, work)
         numbers: list[int] = []
         work.launch(lambda *rows: numbers.append(landing.push(route, *rows)))
-        whole = h._replace(rows=landing.rows(n + route.n_halo, ROW_BYTES))
+        whole = own._replace(rows=landing.rows(n + route.n_halo, ROW_BYTES))
         self._launch_later()
         landing.wait(numbers[-1])
         landing.end()
@@ -363,6 +356,20 @@ class DeviceDistributedOps:
             spmm_large.multiply_compressed(device, about, whole, large)
 
         self._add_product(product, out, matrix)
+
+    def _compress_to_room(self, h: DeviceArray, matrix: PushedRows, work: RowWork) -> CompressedRows:
+        """Add to `work` that the rows of H are compressed; return them."""
+        (n, width), device = h.shape, self._device
+        matrix.landing.begin()
+        found = CompressedRows(matrix.landing.rows(n, ROW_BYTES), device.zeros(1, np.int32), (n, width))
+
+        def call(first: int, stop: int) -> None:
+            scale = matrix.column_scale and rows_of(matrix.column_scale, first, stop)
+            into = found._replace(rows=rows_of(found.rows, first, stop), shape=(stop - first, width))
+            compress(device, rows_of(h, first, stop), scale, (stop - first, width), into=into)
+
+        work.add(call, found)
+        return found
 
     def _multiply_dense(
         self, out: DeviceArray, h: DeviceArray, matrix: PushedRows, group: tuple[int, int], work: RowWork
@@ -385,6 +392,7 @@ class DeviceDistributedOps:
         dense = landing.rows(route.n_own + route.n_halo, 4 * stride).astype_view(np.float32)
         self._launch_later()
         for columns, number in zip(parts, numbers, strict=True):
+            self._launch()  # the product of the columns before
             landing.wait(number)
             if columns == parts[-1]:
                 landing.end()
@@ -485,9 +493,7 @@ class DeviceDistributedOps:
         """As `sigmoid_cross_entropy`."""
         if not self._continues(logits):
             return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
-        bounds = self._work.bounds
-        weight = self._local.softmax_weight(y, class_weight)
-        self._ranks.all_reduce(weight)  # before the rows are computed: their gradient can leave at once
+        bounds, weight = self._work.bounds, self._weight_of_all(y, class_weight)
         dlogits, total = self._device.empty(logits.shape), self._device.empty((1,))
         losses = self._device.empty((len(bounds) - 1,))
 
@@ -504,8 +510,20 @@ class DeviceDistributedOps:
                 self._device.launch("ranks_add_loss", one_thread, totals=totals, total=total, weight=weight)
 
         self._add(call, len(logits), dlogits, logits)
-        self._later.append(add)
+        self._last.append(add)
         return total, weight, dlogits
+
+    def _weight_of_all(self, y: DeviceArray, class_weight: DeviceArray) -> DeviceArray:
+        """Return the weight of all ranks' labels, (1,), without which the gradient of no row is known.
+
+        It is kept: the labels of one large graph are the same in every step.
+        """
+        before = self._weight
+        if before is None or before[0] is not y or before[1] is not class_weight:
+            weight = self._local.softmax_weight(y, class_weight)
+            self._ranks.all_reduce(weight)
+            self._weight = before = y, class_weight, weight
+        return before[2]
 
     def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
         """As `sigmoid_cross_entropy`."""

@@ -15,7 +15,7 @@ from typing import Any
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
-CHUNK_ROWS = 1 << 16  # of a chunk, at least: each costs launches
+CHUNK_ROWS = 3 << 13  # of a chunk, at least: dense products of fewer rows leave multiprocessors idle
 MOST_CHUNKS = 4
 ALIGNED_ROWS = 64  # chunks begin at multiples: rows of any width are then aligned to 16 bytes, their bits to bytes
 
@@ -26,8 +26,8 @@ Call = Callable[[int, int], object]  # of the first row and the row behind the l
 def row_bounds(n: int) -> tuple[int, ...]:
     """Return where the chunks of `n` rows begin, and `n`.
 
-    >>> row_bounds(1000), row_bounds(150_000), row_bounds(612_257)
-    ((0, 1000), (0, 75008, 150000), (0, 153088, 306176, 459264, 612257))
+    >>> row_bounds(1000), row_bounds(58_000), row_bounds(612_257)
+    ((0, 1000), (0, 29056, 58000), (0, 153088, 306176, 459264, 612257))
     """
     chunks = min(max(n // CHUNK_ROWS, 1), MOST_CHUNKS)
     rows = ALIGNED_ROWS * ceil_div(n, chunks * ALIGNED_ROWS)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch, PushedRows
@@ -18,10 +20,14 @@ from gcnbatch.backends.cuda.ranks.pipeline import ALIGNED_ROWS, CHUNK_ROWS, MOST
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import CompressedRows
 from gcnbatch.backends.ops import Reader
+from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data import synthetic
 from gcnbatch.data.graph_part import read_part
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
+from gcnbatch.model.gcn import Loss, build, uniform_weights
+from gcnbatch.runners.distributed import DistributedRunner
+from gcnbatch.runners.task import RunnerTask
 from tests.backends.cuda.ops.recorder import of
 from tests.backends.cuda.ranks.test_ops import Exchanges, Machine, reddit
 from tests.backends.cuda.spmm.test_compressed import MANY
@@ -224,6 +230,76 @@ def test_the_first_columns_of_wide_rows_are_multiplied_while_the_others_are_on_t
     results = [about["results"] for entry, _, about in device.launched if entry.startswith("spmm")]
     assert {result["out"].ptr for result in results} == {y.ptr}
     assert [result["out_first"] for result in results[::chunks]] == [0, 64, 128]
+
+
+class Training(Machine):
+    """A recording device that stands for one that trains: what it holds reads as zeros."""
+
+    def zeros(self, shape: Any, dtype: Any = np.float32) -> DeviceArray:
+        return self.empty(shape if isinstance(shape, tuple) else (shape,), dtype)
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> DeviceArray:
+        return super().empty(shape if isinstance(shape, tuple) else (shape,), dtype)
+
+    def upload(self, host: Any, out: DeviceArray | None = None) -> DeviceArray:
+        return self.empty(host.shape, host.dtype) if out is None else out
+
+    def download(self, array: DeviceArray) -> np.ndarray:
+        return np.zeros(array.shape, array.dtype)
+
+
+class Ranked(CudaBackend):
+    """Backend ``batched`` on a recording device."""
+
+    def communicator(self, ranks: Any) -> Any:
+        return Exchanges(self.device)  # type: ignore[arg-type]
+
+    def part_feed(self, part: Any, targets: Any, ranks: Any) -> Any:
+        return GraphPartBatch(self.device, part, targets, ranks, "csr", rooms)
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["A X once", "A (X W)"])
+@pytest.mark.parametrize("share", [0.1, 1.0])  # of the nodes, in the training part
+@pytest.mark.usefixtures("pushes")
+def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
+    once: bool, share: float, tmp_path: Path
+) -> None:
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.002)
+    header_of, train = Dataset(tmp_path / "set.h5").header, TrainConfig()
+    model = build(KipfConfig(kind="kipf", widths=(128, 128), input_dropout=False), header_of, once)
+    loss = Loss("multiclass", uniform_weights(header_of))
+
+    def step(door: Any) -> list[str]:
+        device: Any = Training()
+        with Dataset(tmp_path / "set.h5") as dataset:
+            targets = np.where(np.arange(dataset.node_ptr[-1])[:, None] % 100 < 100 * share, 1, -1).astype(np.int32)
+            source: Any = SimpleNamespace(n_graphs=1, header=dataset.header, file=dataset, normalize=True)
+            task = RunnerTask(model, loss, source, targets, train, 0)
+            runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, door)
+            runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
+            runner.step(0)  # it prepares A X and counts the labels
+            device.launched.clear()
+            runner.step(0)
+            runner.close()
+        return list(device.entries)
+
+    of_ranks = on_ranks(2, step)
+    entries = of_ranks[0]
+    together = {"halo_wait", "all_reduce", "all_gather", "exchange", "exchange beside", "gather beside"}
+    first, second = ([entry for entry in found if entry in together] for found in of_ranks)
+    assert first == second  # all ranks meet in every exchange
+    pushes = [i for i, entry in enumerate(entries) if entry.startswith("halo_push")]
+    waits = [i for i, entry in enumerate(entries) if entry == "halo_wait"]
+    exchanges = 4 if once else 6 + 1  # of 128 columns of X W, in two parts
+    assert len(waits) == exchanges
+    assert all("spmm" in " ".join(entries[wait:then]) for wait, then in pairwise(waits))  # products between them
+    weights = [i for i, entry in enumerate(entries) if "wgrad" in entry or entry == "matmul_32x32_backward"]
+    assert len(weights) == 3
+    between = [any(push < at < wait for push, wait in pairwise(sorted([*pushes, *waits]))) for at in weights]
+    assert sum(between) >= 1  # weight gradients while rows are on their way
+    assert entries.count("all_reduce") == 2  # of the loss and of the gradients, behind all others
+    assert entries.index("all_reduce") > waits[-1]
+    assert entries[-2:] == ["adam_step", "close"]
 
 
 @pytest.mark.parametrize("apart", ["another host", "little memory", "no access", "one rank", None])
