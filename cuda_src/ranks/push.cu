@@ -7,17 +7,19 @@
 // Shapes: slots (ranks, n) int32: the row of the room of each rank that own row i fills, or -1 where that rank does not need it.
 // Flags: a flag's number is that of the last push that has ended. The last block of a push releases it, to all ranks.
 // Why a room may be overwritten: products alternate between the rooms. A rank pushes for product t + 2 behind its wait for the
-//   flags of product t + 1. Every rank pushed those behind its kernels that read the room of product t.
-// Launch: blocks of 256 threads that stride over the rows; 16 lanes a row, 16 bytes each. Two blocks a multiprocessor, on a stream
-//   of high priority beside the products. Shared memory: none that matters.
+//   flags of product t + 1. Every rank pushed those, the last ones of the product, behind its kernels that read the room of
+//   product t.
+// Launch: blocks of 512 threads that stride over the rows; 16 lanes a row, 16 bytes each. On a stream of high priority, 32 blocks
+//   beside other kernels, else one a multiprocessor. Shared memory: none that matters.
 // Traffic: reads a row once, writes it to each rank that needs it. On four H100 (NVLink, 18 links a GPU), rows of 160 bytes
-//   leave a GPU at 320 GB/s, of 192 bytes at 350 GB/s, with 32 such blocks at 230 to 270 GB/s.
+//   leave a GPU at 340 GB/s at most, of 192 and 512 bytes at 350 GB/s; with 16,384 threads at 280 to 330 GB/s. Two blocks of 256
+//   threads a multiprocessor slowed a sparse product beside them by a third.
 // Determinism: copies.
 #include "common/common.cuh"
 #include "ranks/flags.cuh"
 #include "spmm/compressed.cuh"
 
-constexpr int PUSH_THREADS = 256, PUSH_LANES = 16;
+constexpr int PUSH_THREADS = 512, PUSH_LANES = 16;
 
 struct Push {
   unsigned char* mailboxes[MAX_RANKS];  // of each rank, as this one reaches it

@@ -89,9 +89,11 @@ def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Cut few rows into chunks."""
     monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
-    pipeline.row_bounds.cache_clear()
+    for bounds in (pipeline.row_bounds, pipeline.product_bounds):
+        bounds.cache_clear()
     yield
-    pipeline.row_bounds.cache_clear()
+    for bounds in (pipeline.row_bounds, pipeline.product_bounds):
+        bounds.cache_clear()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.ranks.landing import Landing, Route, open_landing, route_of
-from gcnbatch.backends.cuda.ranks.pipeline import row_bounds
+from gcnbatch.backends.cuda.ranks.pipeline import product_bounds
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, spmm_kernel
@@ -103,7 +103,7 @@ class PushedRows:
     Parameters
     ----------
     chunks : sequence of DeviceCsr
-        One, or as many as `row_bounds` has, in pieces; columns of own nodes and halo.
+        One, or as many as `product_bounds` has, in pieces; columns of own nodes and halo.
     column_scale : float32, (n,), or None
         Of own nodes: rows of the dense operand are scaled before they are pushed.
     entries : sequence of int
@@ -311,12 +311,12 @@ def pushed_rows(
         whole = mark(device, whole, np.bincount(matrix.indices, minlength=matrix.n_cols))
     assert whole.large is not None
     chunks = []
-    for first, stop in pairwise(row_bounds(len(lengths))):
+    for first, stop in pairwise(product_bounds(len(lengths))):
         cut = _from_row(cut_rows(indptr[first : stop + 1], piece), first)
         held = replace(whole, indptr=whole.indptr.view(first, stop + 1 - first))
         chunks.append(replace(held, large=whole.large._replace(pieces=cut.map(upload))))
     own_scale = None if scales is None else upload(scales[1][: route.n_own])
-    return PushedRows(chunks, np.diff(indptr[list(row_bounds(len(lengths)))]).tolist(), own_scale, route, landing)
+    return PushedRows(chunks, np.diff(indptr[list(product_bounds(len(lengths)))]).tolist(), own_scale, route, landing)
 
 
 def _from_row(cut: Pieces, first: int) -> Pieces:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 PUSH_THREADS: int = declared("ranks/push.cu").constant("PUSH_THREADS")
-BLOCKS_PER_MULTIPROCESSOR = 2  # more take multiprocessors from the products beside them
+BLOCKS_BESIDE = 32  # of a push beside kernels: more take multiprocessors from them, and hardly send faster
 FLAGS_BYTES = 256  # before the rooms
 ROOMS = 2
 MEMORY_SHARE = 0.25  # of the device's free memory that the rooms may take
@@ -91,27 +91,30 @@ class Landing:
         """Turn to the other room, for the next product; its dense operand may be written from now on."""
         self._turn, self._is_used = self._turn + self._is_used, False
 
-    def push(self, route: Route, first: int, stop: int, is_last: bool) -> int:
-        """Push compressed rows first … stop - 1 of the own room; return the number of the push if it is the last."""
-        return self._push("halo_push", route, first, stop, is_last)
+    def push(self, route: Route, rows: tuple[int, int], is_last: bool, beside: bool) -> int:
+        """Push compressed rows `rows` = (first, stop) of the own room; return the number of the push if it is the last.
+
+        `beside`: other kernels run meanwhile.
+        """
+        return self._push("halo_push", route, rows, is_last, beside)
 
     def push_dense(
         self,
         route: Route,
-        first: int,
-        stop: int,
+        rows: tuple[int, int],
         is_last: bool,
+        beside: bool,
         x: DeviceArray,
         scale: DeviceArray | None,
         columns: tuple[int, int],
         stride: int,
         place: int,
     ) -> int:
-        """Push columns `columns` = (first, stop) of rows of x (n, F), scaled, to `place` in rows of `stride` floats."""
+        """As `push`, columns `columns` of rows of x (n, F), scaled, to `place` in rows of `stride` floats."""
         self._pushed.append(x)
         column, behind = columns
         about = {"x": x, "scale": scale, "x_stride": x.shape[1], "column": column, "P": behind - column}
-        return self._push("halo_push_dense", route, first, stop, is_last, **about, stride=stride, place=place)
+        return self._push("halo_push_dense", route, rows, is_last, beside, **about, stride=stride, place=place)
 
     def wait(self, number: int) -> None:
         """Let kernels launched from now on wait for the push of this number by all ranks."""
@@ -132,7 +135,7 @@ class Landing:
     def _room(self) -> int:
         return FLAGS_BYTES + self._turn % ROOMS * self._room_bytes
 
-    def _push(self, entry: str, route: Route, first: int, stop: int, is_last: bool, **about: Any) -> int:
+    def _push(self, entry: str, route: Route, rows: tuple[int, int], is_last: bool, beside: bool, **about: Any) -> int:
         self._is_used = True
         if is_last:
             self._number += 1
@@ -145,13 +148,13 @@ class Landing:
             "rank": self.rank,
             "size": self.size,
             "n": route.n_own,
-            "first": first,
-            "stop": stop,
+            "first": rows[0],
+            "stop": rows[1],
             "number": self._number if is_last else 0,
         }
-        grid = (BLOCKS_PER_MULTIPROCESSOR * self._device.multiprocessors, 1, 1)
+        blocks = min(BLOCKS_BESIDE, self._device.multiprocessors) if beside else self._device.multiprocessors
         arguments = {"push": push, **about} if about else push
-        self._side.launch(entry, Launch(grid, (PUSH_THREADS, 1, 1)), **arguments)
+        self._side.launch(entry, Launch((blocks, 1, 1), (PUSH_THREADS, 1, 1)), **arguments)
         return self._number
 
 

@@ -9,7 +9,7 @@ NCCL; of compressed rows, whose lengths it must know, the host then waits (`gcnb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from gcnbatch.backends.cuda.ops.relu_dropout import PHILOX_ELEMENTS, Kept
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, PushedRows, SplitRows
 from gcnbatch.backends.cuda.ranks.landing import widest
 from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
-from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, rows_of
+from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, product_bounds, row_bounds, rows_of
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import large as spmm_large
@@ -75,7 +75,7 @@ class DeviceDistributedOps:
         self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
         self._rooms = Rooms(local.device)
         self._waits = False  # within `in_chunks`
-        self._work = RowWork(0)
+        self._work = RowWork((0, 0))
         self._later: list[Callable[[], object]] = []
         self._last: list[Callable[[], object]] = []  # behind all others
         self._weight: tuple[DeviceArray, DeviceArray, DeviceArray] | None = None  # `_weight_of_all`
@@ -96,7 +96,7 @@ class DeviceDistributedOps:
             for call in [*self._later, *self._last]:
                 call()
         finally:
-            self._waits, self._work = False, RowWork(0)
+            self._waits, self._work = False, RowWork((0, 0))
             self._later.clear()
             self._last.clear()
 
@@ -106,7 +106,7 @@ class DeviceDistributedOps:
 
     def _launch(self) -> None:
         """Launch the operations on rows that wait."""
-        work, self._work = self._work, RowWork(0)
+        work, self._work = self._work, RowWork((0, 0))
         work.launch()
 
     def _launch_later(self) -> None:
@@ -118,11 +118,14 @@ class DeviceDistributedOps:
         """Return whether X is the result of operations on rows that wait."""
         return x is not None and x is self._work.out
 
-    def _add(self, call: Call, n: int, out: Any, *reads: Any) -> None:
-        """Launch an operation on `n` rows, or let it wait, behind those whose result it reads."""
+    def _add(self, call: Call, bounds: Sequence[int], out: Any, *reads: Any) -> None:
+        """Launch an operation on rows, or let it wait, behind those whose result it reads.
+
+        `bounds` are those of its chunks, unless it reads such a result.
+        """
         if not any(map(self._continues, reads)):
             self._launch()
-            self._work = RowWork(n)
+            self._work = RowWork(bounds)
         self._work.add(call, out)
         if not self._waits:
             self._launch()
@@ -136,7 +139,7 @@ class DeviceDistributedOps:
             sizes = stop - first, F, P
             self._local.multiply(rows_of(y, first, stop), rows_of(x, first, stop), w, sizes, (P, F, P))
 
-        self._add(call, N, y, x)
+        self._add(call, row_bounds(N), y, x)
         return y
 
     def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None, kept: Kept | None = None) -> DeviceArray:
@@ -148,7 +151,7 @@ class DeviceDistributedOps:
             sizes, into = (stop - first, F, P), rows_of(dx, first, stop)
             self._local.multiply_dgrad(into, rows_of(dy, first, stop), w, sizes, (F, P, P), kept, first * F)
 
-        self._add(call, N, dx, dy)
+        self._add(call, row_bounds(N), dx, dy)
         return dx
 
     def matmul_backward(
@@ -225,7 +228,7 @@ class DeviceDistributedOps:
             bits = kept._replace(bits=bits_of(kept, width, first, stop))
             compress_relu_dropout(self._device, of_rows(x), bits, scale, rate, place, into=into)
 
-        self._add(call, n, found, x)
+        self._add(call, row_bounds(n), found, x)
         return found, kept
 
     def _relu_dropout_of_rows(
@@ -241,7 +244,7 @@ class DeviceDistributedOps:
             of_rows, place = partial(rows_of, first=first, stop=stop), key._replace(first=key.first + first * width)
             self._local.relu_dropout_of(of_rows(y), bits_of(kept, width, first, stop), of_rows(x), rate, place)
 
-        self._add(call, n, y, x)
+        self._add(call, row_bounds(n), y, x)
         return y, kept
 
     def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
@@ -327,24 +330,30 @@ class DeviceDistributedOps:
             return
         work = self._work_before(h)
         for group in widest(h.shape[1]):
+            self._launch()  # the group before: a push of this one says that its room has been read
             matrix.landing.begin()
             self._multiply_dense(out, h, matrix, group, work)
-            work = RowWork(len(h))
+            work = RowWork((0, len(h)))
 
     def _work_before(self, h: Any) -> RowWork:
         """Return the operations that wait and compute H, or none of its rows."""
         if self._continues(h):
-            work, self._work = self._work, RowWork(0)
+            work, self._work = self._work, RowWork((0, 0))
             return work
         self._launch()
-        return RowWork(len(h) if isinstance(h, DeviceArray) else h.shape[0])
+        return RowWork((0, h.shape[0]))
 
     def _multiply_compressed(self, out: DeviceArray, h: Any, matrix: PushedRows) -> None:
         landing, route, device = matrix.landing, matrix.route, self._device
         work, (n, width) = self._work_before(h), h.shape
         own = h if isinstance(h, CompressedRows) else self._compress_to_room(h, matrix, work)
         numbers: list[int] = []
-        work.launch(lambda *rows: numbers.append(landing.push(route, *rows)))
+        beside = bool(self._later)
+
+        def push(first: int, stop: int, is_last: bool) -> None:
+            numbers.append(landing.push(route, (first, stop), is_last, beside or not is_last))
+
+        work.launch(push)
         whole = own._replace(rows=landing.rows(n + route.n_halo, ROW_BYTES))
         self._launch_later()
         landing.wait(numbers[-1])
@@ -380,14 +389,16 @@ class DeviceDistributedOps:
         parts = [(at, min(at + PUSHED_COLUMNS, behind)) for at in range(begin, behind, PUSHED_COLUMNS)]
         numbers: list[int] = []
 
-        def push(columns: tuple[int, int], first: int, stop: int, is_last: bool) -> None:
+        beside = bool(self._later)
+
+        def push(columns: tuple[int, int], first: int, stop: int, is_last: bool, beside: bool = beside) -> None:
             about = h, matrix.column_scale, columns, stride, columns[0] - begin
-            numbers.append(landing.push_dense(route, first, stop, is_last, *about))
+            numbers.append(landing.push_dense(route, (first, stop), is_last, beside or not is_last, *about))
 
         work.launch(partial(push, parts[0]))
         before = len(numbers)
         for columns in parts[1:]:
-            push(columns, 0, len(h), True)
+            push(columns, 0, len(h), True, beside=True)
         numbers = numbers[before - 1 :]
         dense = landing.rows(route.n_own + route.n_halo, 4 * stride).astype_view(np.float32)
         self._launch_later()
@@ -416,7 +427,7 @@ class DeviceDistributedOps:
             if chunk is not None:
                 product(chunk)
 
-        self._add(call, len(out), out)
+        self._add(call, product_bounds(len(out)), out)
 
     # -------------------------------------------------------------------------------------------- batch norm
 
@@ -509,7 +520,7 @@ class DeviceDistributedOps:
             if totals is not None:
                 self._device.launch("ranks_add_loss", one_thread, totals=totals, total=total, weight=weight)
 
-        self._add(call, len(logits), dlogits, logits)
+        self._add(call, bounds, dlogits, logits)
         self._last.append(add)
         return total, weight, dlogits
 

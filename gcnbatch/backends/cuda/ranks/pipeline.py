@@ -24,14 +24,34 @@ Call = Callable[[int, int], object]  # of the first row and the row behind the l
 
 @lru_cache(maxsize=64)
 def row_bounds(n: int) -> tuple[int, ...]:
-    """Return where the chunks of `n` rows begin, and `n`.
+    """Return where the chunks of `n` rows begin, and `n`: chunks of one size, as rows take longer to send than to find.
 
     >>> row_bounds(1000), row_bounds(58_000), row_bounds(612_257)
-    ((0, 1000), (0, 29056, 58000), (0, 153088, 306176, 459264, 612257))
+    ((0, 1000), (0, 29056, 58000), (0, 153088, 306176, 459200, 612257))
     """
-    chunks = min(max(n // CHUNK_ROWS, 1), MOST_CHUNKS)
-    rows = ALIGNED_ROWS * ceil_div(n, chunks * ALIGNED_ROWS)
-    return (*range(0, n, max(rows, 1)), n) if n else (0, 0)
+    return _bounds(n, [1] * _chunks(n))
+
+
+@lru_cache(maxsize=64)
+def product_bounds(n: int) -> tuple[int, ...]:
+    """As `row_bounds`, behind a product with the adjacency, which takes longer than to send its rows.
+
+    Each chunk has half as many rows as the one before, so that the last ones, for which ranks must wait, are few.
+
+    >>> product_bounds(1000), product_bounds(58_000), product_bounds(612_257)
+    ((0, 1000), (0, 38720, 58000), (0, 326592, 489856, 571456, 612257))
+    """
+    return _bounds(n, [1 << number for number in reversed(range(_chunks(n)))])
+
+
+def _chunks(n: int) -> int:
+    return min(max(n // CHUNK_ROWS, 1), MOST_CHUNKS)
+
+
+def _bounds(n: int, shares: Sequence[int]) -> tuple[int, ...]:
+    """Return the bounds of chunks in these proportions."""
+    ends = (ALIGNED_ROWS * ceil_div(n * sum(shares[:i]), ALIGNED_ROWS * sum(shares)) for i in range(1, len(shares)))
+    return 0, *(end for end in dict.fromkeys(ends) if end < n), n
 
 
 class RowWork:
@@ -39,19 +59,14 @@ class RowWork:
 
     Parameters
     ----------
-    n : int
-        Rows of each operation.
+    bounds : sequence of int
+        Where the chunks begin, and the number of rows.
     """
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self.bounds = bounds
         self.out: Any = None  # result of the last operation
         self._calls: list[Call] = []
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        """Where the chunks begin, and the number of rows."""
-        return row_bounds(self.n)
 
     def add(self, call: Call, out: Any) -> None:
         """Add an operation behind the others."""
@@ -63,7 +78,7 @@ class RowWork:
         for first, stop in pairwise(self.bounds):
             for call in self._calls:
                 call(first, stop)
-            then(first, stop, stop == self.n)
+            then(first, stop, stop == self.bounds[-1])
         self._calls.clear()
 
 

@@ -16,7 +16,14 @@ from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch, PushedRows
 from gcnbatch.backends.cuda.ranks.landing import FLAGS_BYTES, Landing, nbytes_of, route_of
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
-from gcnbatch.backends.cuda.ranks.pipeline import ALIGNED_ROWS, CHUNK_ROWS, MOST_CHUNKS, RowWork, row_bounds
+from gcnbatch.backends.cuda.ranks.pipeline import (
+    ALIGNED_ROWS,
+    CHUNK_ROWS,
+    MOST_CHUNKS,
+    RowWork,
+    product_bounds,
+    row_bounds,
+)
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import CompressedRows
 from gcnbatch.backends.ops import Reader
@@ -36,8 +43,9 @@ from tests.ranks.threads import on_ranks
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, CHUNK_ROWS - 1, 2 * CHUNK_ROWS, 3 * CHUNK_ROWS + 1, 612_257, 27_764_989])
-def test_chunks_cover_all_rows_and_begin_at_aligned_ones(n: int) -> None:
-    bounds = row_bounds(n)
+@pytest.mark.parametrize("bounds_of", [row_bounds, product_bounds])
+def test_chunks_cover_all_rows_and_begin_at_aligned_ones(bounds_of: Any, n: int) -> None:
+    bounds = bounds_of(n)
     assert (bounds[0], bounds[-1]) == (0, n)
     assert len(bounds) - 1 <= MOST_CHUNKS
     assert all(first % ALIGNED_ROWS == 0 for first in bounds[:-1])
@@ -46,7 +54,7 @@ def test_chunks_cover_all_rows_and_begin_at_aligned_ones(n: int) -> None:
 
 def test_operations_on_rows_are_launched_chunk_by_chunk() -> None:
     n, said = 2 * CHUNK_ROWS, list[Any]()
-    work = RowWork(n)
+    work = RowWork((0, CHUNK_ROWS, n))
     work.add(lambda *rows: said.append(("first", *rows)), None)
     work.add(lambda *rows: said.append(("second", *rows)), None)
     work.launch(lambda *rows: said.append(("then", *rows)))
@@ -145,9 +153,11 @@ def pushes(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(halo, "PUSHED_ENTRIES", 1)
     monkeypatch.setattr(halo, "is_large", lambda entries, lengths: True)
     monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
-    row_bounds.cache_clear()
+    for bounds in (row_bounds, product_bounds):
+        bounds.cache_clear()
     yield
-    row_bounds.cache_clear()
+    for bounds in (row_bounds, product_bounds):
+        bounds.cache_clear()
 
 
 def ops_on(device: Machine) -> DeviceDistributedOps:
@@ -160,9 +170,10 @@ def test_rows_leave_in_chunks_while_the_next_are_computed(tmp_path: Path) -> Non
     device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
     n, ops, matrix = batch.layout.n_nodes, ops_on(device), batch.adjacency.of_forward.matrix
     assert isinstance(matrix, PushedRows)
-    bounds = row_bounds(n)
-    chunks = len(bounds) - 1
-    assert chunks == len(matrix.chunks) > 1
+    bounds, behind = row_bounds(n), product_bounds(n)
+    chunks, later = len(bounds) - 1, len(behind) - 1
+    assert min(chunks, later) > 1
+    assert later == len(matrix.chunks)
     x, w, v, dw = of(device, (n, 128), (128, 128), (128, 47), (128, 128))
     device.launched.clear()
     with ops.in_chunks():
@@ -176,18 +187,18 @@ def test_rows_leave_in_chunks_while_the_next_are_computed(tmp_path: Path) -> Non
     first, of_chunk, products = device.entries, 3, 3
     product = next(entry for entry in first if entry.startswith("matmul"))
     assert first[: of_chunk * chunks] == [product, "spmm_compress_relu_dropout", "halo_push"] * chunks
-    behind = first[of_chunk * chunks :]
-    assert behind[:2] == ["halo_wait", "precede"]
-    second = behind[2 : 2 + products * chunks]
-    assert second[::products] == ["spmm_compressed"] * chunks
-    assert second[2::products] == ["halo_push_dense"] * chunks
-    rest = behind[2 + products * chunks :]
+    rest = first[of_chunk * chunks :]
+    assert rest[:2] == ["halo_wait", "precede"]
+    second = rest[2 : 2 + products * later]
+    assert second[::products] == ["spmm_compressed"] * later
+    assert second[2::products] == ["halo_push_dense"] * later
+    rest = rest[2 + products * later :]
     assert rest[0].endswith("wgrad") or rest[0] == "matmul_32x32_backward"  # while rows are on their way
-    assert rest[1:] == ["halo_wait", "precede", *["spmm_large_unweighted"] * chunks]
+    assert rest[1:] == ["halo_wait", "precede", *["spmm_large_unweighted"] * later]
     pushed = [about for entry, _, about in device.launched if entry.startswith("halo_push")]
     pushed = [about.get("push", about) for about in pushed]
-    assert [(about["first"], about["stop"]) for about in pushed] == 2 * list(pairwise(bounds))
-    assert [about["number"] for about in pushed] == [*[0] * (chunks - 1), 1, *[0] * (chunks - 1), 2]
+    assert [(about["first"], about["stop"]) for about in pushed] == [*pairwise(bounds), *pairwise(behind)]
+    assert [about["number"] for about in pushed] == [*[0] * (chunks - 1), 1, *[0] * (later - 1), 2]
     waited = [about["number"] for entry, _, about in device.launched if entry == "halo_wait"]
     assert waited == [1, 2]
     assert y.shape == (n, 47)
@@ -217,16 +228,16 @@ def test_products_alternate_between_the_rooms(tmp_path: Path) -> None:
 def test_the_first_columns_of_wide_rows_are_multiplied_while_the_others_are_on_their_way(tmp_path: Path) -> None:
     device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
     n, ops = batch.layout.n_nodes, ops_on(device)
-    chunks = len(row_bounds(n)) - 1
+    chunks = len(product_bounds(n)) - 1
     (x,) = of(device, (n, 130))
     device.launched.clear()
     y = ops.spmm(batch.adjacency, x)
-    first = [*["halo_push_dense"] * (chunks + 1), "halo_wait", *["spmm_large_unweighted"] * chunks]
+    first = ["halo_push_dense", "halo_push_dense", "halo_wait", *["spmm_large_unweighted"] * chunks]
     second = ["halo_wait", "precede", *["spmm_large_unweighted"] * chunks]
-    others = [*["halo_push_dense"] * chunks, "halo_wait", "precede", *["spmm_large_unweighted"] * chunks]
+    others = ["halo_push_dense", "halo_wait", "precede", *["spmm_large_unweighted"] * chunks]
     assert device.entries == [*first, *second, *others]  # of 128 columns, and of 2
     columns = [(about["column"], about["P"], about["place"]) for entry, _, about in device.launched if "push" in entry]
-    assert columns == [*[(0, 64, 0)] * chunks, (64, 64, 64), *[(128, 2, 0)] * chunks]
+    assert columns == [(0, 64, 0), (64, 64, 64), (128, 2, 0)]
     results = [about["results"] for entry, _, about in device.launched if entry.startswith("spmm")]
     assert {result["out"].ptr for result in results} == {y.ptr}
     assert [result["out_first"] for result in results[::chunks]] == [0, 64, 128]
