@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gcnbatch.data.graphs import Int64
     from gcnbatch.run_report.examined import Examined
-    from gcnbatch.training.fit_report import Report
+    from gcnbatch.training.fit_report import OpenWriter, Report
 
 Result = TypeVar("Result")
 
@@ -63,6 +63,11 @@ class Writer:
     def __init__(self, pools: Pools | None, alone: bool) -> None:
         self._pools, self._alone = pools, alone
         self._examined: Future[Examined] | Examined | None = None
+
+    @property
+    def elsewhere(self) -> OpenWriter | None:
+        """As `gcnbatch.training.fit_report.Writer`: worker processes there, too."""
+        return beside_training if self._pools else None
 
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
@@ -134,6 +139,11 @@ def report_workers(enabled: bool, members: int = 1, sharing: int = 1) -> Iterato
     """
     with ExitStack() as stack:
         yield Writer(_start(stack, members, sharing) if enabled and sys.executable else None, members == 1)
+
+
+def beside_training(members: int, sharing: int) -> AbstractContextManager[Writer]:
+    """Open what writes the reports of so many members; see `Writer.elsewhere`."""
+    return report_workers(True, members, sharing)
 
 
 def _start(stack: ExitStack, members: int, sharing: int) -> Pools | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +17,11 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
-from gcnbatch.run_report.workers import report_workers
 from gcnbatch.runners.choice import cohort_size
 from gcnbatch.training import digest, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import INLINE
-from gcnbatch.training.fits import Fits, Say
+from gcnbatch.training.fit_report import INLINE, OpenWriter, Report
+from gcnbatch.training.fits import Fits, Say, Write
 from gcnbatch.training.plan import Planned, data_file, plan
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
@@ -38,7 +37,14 @@ def processes(backend: Backend, jobs: int, members: int) -> int:
 
 
 def fit_in_processes(
-    folder: Path, config: Config, planned: Sequence[Planned], backend: Backend, count: int, say: Say, lock: int
+    folder: Path,
+    config: Config,
+    planned: Sequence[Planned],
+    backend: Backend,
+    count: int,
+    say: Say,
+    lock: int,
+    open_writer: OpenWriter | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Fit these members in `count` processes; return their metrics by name.
 
@@ -48,6 +54,8 @@ def fit_in_processes(
         Of the run.
     lock : int
         File descriptor of the folder's lock, which the processes of this host hold, too.
+    open_writer : callable or None
+        As `gcnbatch.training.fit_report.Writer.elsewhere`.
 
     Raises
     ------
@@ -72,7 +80,7 @@ def fit_in_processes(
         ranks = world.current()
         sharing = count if ranks is None else ranks.local_size
         about = fit_members, str(folder.resolve()), text
-        run_calls(workers, {some[0]: (*about, some, sharing) for some in names}, done)
+        run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
     return metrics
 
 
@@ -144,18 +152,23 @@ def run_calls(
         raise Interrupted("stopped", "all is saved")
 
 
-def fit_members(folder: str, config: str, names: Sequence[str], sharing: int) -> dict[str, dict[str, Any]]:
+def fit_members(
+    folder: str, config: str, names: Sequence[str], sharing: int = 1, open_writer: OpenWriter | None = None
+) -> dict[str, dict[str, Any]]:
     """Fit these members of a run in this process and return their metrics by name.
 
-    On a GPU, processes write their reports, on this process' part of the cores, which `sharing` processes share.
+    `sharing` processes of this host share its cores; `open_writer` as in `fit_in_processes`.
     """
     with ExitStack() as stack:
-        on_gpu = registry.entry(json.loads(config)["backend"]).on_gpu
-        write = stack.enter_context(report_workers(on_gpu, len(names), sharing))
-        writers = stack.enter_context(ThreadPoolExecutor(len(names))) if on_gpu else INLINE
+        write: Write = Report.write
+        writers: Executor = INLINE
+        if open_writer is not None:
+            write = stack.enter_context(open_writer(len(names), sharing))
+            writers = stack.enter_context(ThreadPoolExecutor(len(names)))
         planned, backend = _opened(folder, config)
-        fits = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers)
-        fitted = fits.fit([planned[name] for name in names])
+        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers).fit(
+            [planned[name] for name in names]
+        )
         return {name: one.result() for name, one in fitted.items()}
 
 

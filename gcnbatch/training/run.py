@@ -256,7 +256,7 @@ def _fit(
     known = {name: Fitted.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
-        found = fit_in_processes(folder, config, missing, backend, count, say, lock)
+        found = fit_in_processes(folder, config, missing, backend, count, say, lock, write.elsewhere)
         known |= {name: Fitted.read(metrics) for name, metrics in found.items()}
     elif missing and (ranks := world.current()) and not has_members(config):
         say(f"{ranks.size} ranks train one model together")

@@ -59,7 +59,7 @@ def check(ranks: Any, path: str) -> None:
 
 def main() -> None:
     """Join the ranks, check, and leave."""
-    halo.PUSHED_ENTRIES, pipeline.CHUNK_ROWS = 1, 100
+    halo.PUSHED_NODES, pipeline.CHUNK_ROWS = 1, 100
     here = launched()
     assert here is not None, "under a launcher"
     ranks = world.join(here, [])

@@ -87,7 +87,8 @@ def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Cut few rows into chunks."""
+    """Let ranks push rows of small graphs, in chunks."""
+    monkeypatch.setattr(halo, "PUSHED_NODES", 1)
     monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
     for bounds in (pipeline.row_bounds, pipeline.product_bounds):
         bounds.cache_clear()
@@ -105,7 +106,6 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
     ranks: int, width: int, zeros: float, share: float, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
-    monkeypatch.setattr(halo, "PUSHED_ENTRIES", 1)
     monkeypatch.setattr(halo, "is_large", lambda entries, lengths: form == "pushed")
     monkeypatch.setattr(halo, "MEAN_ROW", 1)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)

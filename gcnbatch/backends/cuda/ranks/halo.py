@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 SECTOR: int = declared("spmm/compressed.cuh").constant("SECTOR")
-PUSHED_ENTRIES = 1 << 18  # of each rank's rows of the adjacency, from which on ranks push rows
+PUSHED_NODES = (
+    1 << 17
+)  # of a rank, on average, from which on ranks push rows; fewer have many entries each to hide behind
 MEAN_ROW = 16  # entries of a row, on average, from which on products run beside exchanges
 SPLIT_ROW = 64  # entries from which on a row is long
 SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
@@ -213,7 +215,8 @@ class GraphPartBatch:
         if part.labelled is not None:
             few = part.labelled.adjacency
             halos += [(n, few.of_forward), (len(part.labelled.rows), few.of_transpose)]
-        if not self._form.pieces or found.n_channels > 1 or min(found.of_forward.entries) < PUSHED_ENTRIES:
+        is_small = int(part.bounds[-1]) < PUSHED_NODES * self._ranks.size
+        if is_small or not self._form.pieces or found.n_channels > 1:
             return None
         return open_rooms(self._device, self._ranks, halos)
 

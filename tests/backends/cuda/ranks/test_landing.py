@@ -150,7 +150,7 @@ def part_of_rank_0(path: Path) -> tuple[Machine, Any]:
 @pytest.fixture
 def pushes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let ranks push rows of any matrix, in several chunks."""
-    monkeypatch.setattr(halo, "PUSHED_ENTRIES", 1)
+    monkeypatch.setattr(halo, "PUSHED_NODES", 1)
     monkeypatch.setattr(halo, "is_large", lambda entries, lengths: True)
     monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
     for bounds in (row_bounds, product_bounds):
