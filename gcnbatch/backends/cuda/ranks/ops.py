@@ -75,6 +75,7 @@ class DeviceDistributedOps:
         self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
         self._rooms = Rooms(local.device)
         self._waits = False  # within `in_chunks`
+        self._pushes = False  # whether a product has pushed rows: only then do operations on rows wait
         self._work = RowWork((0, 0))
         self._later: list[Callable[[], object]] = []
         self._last: list[Callable[[], object]] = []  # behind all others
@@ -127,7 +128,7 @@ class DeviceDistributedOps:
             self._launch()
             self._work = RowWork(bounds)
         self._work.add(call, out)
-        if not self._waits:
+        if not (self._waits and self._pushes):
             self._launch()
 
     def matmul(self, x: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
@@ -325,6 +326,7 @@ class DeviceDistributedOps:
 
         The last operation waits if it may, so that its rows can leave in chunks.
         """
+        self._pushes = True
         if is_packed(h, matrix, zeros):
             self._multiply_compressed(out, h, matrix)
             return

@@ -2,7 +2,7 @@
 
 A product with the adjacency, a dense product, ReLU and dropout compute each row of their result from a row of their
 input. `RowWork` collects such operations, which then run for one chunk of rows after the other. Ranks push the rows of
-a chunk while the next chunk is computed.
+a chunk while the next chunk is computed. The first chunk does not wait: the device computes it meanwhile.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ class RowWork:
         self._calls: list[Call] = []
 
     def add(self, call: Call, out: Any) -> None:
-        """Add an operation behind the others."""
+        """Add an operation behind the others, and launch its first chunk."""
         self._calls.append(call)
         self.out = out
+        call(*self.bounds[:2])
 
     def launch(self, then: Callable[[int, int, bool], object] = lambda first, stop, is_last: None) -> None:
-        """Launch all operations chunk by chunk; call `then` behind each chunk."""
-        for first, stop in pairwise(self.bounds):
-            for call in self._calls:
+        """Launch all operations, chunk by chunk; call `then` behind each chunk."""
+        for number, (first, stop) in enumerate(pairwise(self.bounds)):
+            for call in self._calls if number else ():
                 call(first, stop)
-            then(first, stop, stop == self.bounds[-1])
+            then(first, stop, number == len(self.bounds) - 2)
         self._calls.clear()
 
 
