@@ -83,7 +83,10 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            named = _parts(config, splits.SplitRows.of(dataset, config.split.kind))
+            rows = splits.SplitRows.of(dataset, config.split.rule)
+            named = _parts(config, rows)
+            for line in splits.notes(config.split, rows):
+                say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 
@@ -93,8 +96,7 @@ def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
     for repeat in range(config.split.repeats):
         own = seeded(config, repeat, 0)
         about = (own.split, own.seed, rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        for fold, part in enumerate(parts):
+        for fold, part in enumerate(splits.make_splits(*about)):
             numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
             found[block_name(*numbers)] = part
     return found
@@ -222,16 +224,13 @@ def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:
     """Return the entries of metrics.json beside the figures."""
-    kind, sizes = config.split.kind, [len(rows) for rows in split.parts().values()]
-    about: dict[str, Any] = {"kind": kind, "seed": splits.split_seed(config.split, config.seed), "sizes": sizes}
-    if kind == "predefined":
-        about["name"] = config.split.name or next(iter(dataset.splits))
+    rows = splits.SplitRows.of(dataset, "")  # their groups are not needed
     return {
         "model": MODEL,
         "backend": "scikit-learn",
         "trees": forest.trees,
         "seconds": round(seconds, 3),
-        "split": about,
+        "split": splits.describe(config.split, config.seed, rows, split),
     }
 
 

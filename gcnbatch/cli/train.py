@@ -171,12 +171,12 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
+    from gcnbatch.data.splits import title
     from gcnbatch.training.metrics import label
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
-    named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
-    named = printable(f"{named}, seed {split['seed']}")
+    named = f"{printable(metrics['backend'])}, {title(split)}"
     if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
         fitted = [part for part in mean if part != "uncertainty"]

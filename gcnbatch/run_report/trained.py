@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from gcnbatch.config import Config
+from gcnbatch.data.splits import title
 from gcnbatch.model.gcn import build, joins_graph_features
 from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import number
@@ -34,13 +35,12 @@ def data(record: Record) -> str:
 
 
 def split(record: Record) -> str:
-    """Return kind, seed and sizes of the split."""
+    """Return kind, name, seed and sizes of the split."""
     found = record.metrics["split"]
-    named = f" {found['name']}" if isinstance(found.get("name"), str) else ""
     if len(record.fits) > 1:
-        return f"{found['kind']}{named}, {record.models}, seed {found['seed']}"
+        return f"{title(found)}, {record.models}"
     sizes = zip(("training", "validation", "test"), found["sizes"], strict=False)
-    return f"{found['kind']}{named}, seed {found['seed']}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
+    return f"{title(found)}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
 
 
 def environment(record: Record) -> Iterator[tuple[str, str]]:

@@ -108,10 +108,10 @@ class _Sources:
             self._made[options] = BatchSource(data, *options)
         return self._made[options]
 
-    def split_rows(self, kind: str) -> SplitRows:
-        if kind not in self._rows:
-            self._rows[kind] = SplitRows.of(self._dataset, kind)
-        return self._rows[kind]
+    def split_rows(self, rule: str) -> SplitRows:
+        if rule not in self._rows:
+            self._rows[rule] = SplitRows.of(self._dataset, rule)
+        return self._rows[rule]
 
     def cut(self, split: Split, standardize: bool) -> Cut:
         """Return the cut of a split. Models of an ensemble have the same split, and so do trials of a search."""
@@ -173,7 +173,7 @@ class Experiment:
     @property
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
-        return self._sources.split_rows(self.config.split.kind)
+        return self._sources.split_rows(self.config.split.rule)
 
     def one_class_tasks(self, split: Split) -> list[str]:
         """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.

@@ -27,6 +27,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.pages.document import REPORT
@@ -220,6 +221,8 @@ def _search(
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results."""
     folder, lock = held
+    for line in notes(config.split, experiment.split_rows):
+        say(line)
     study, space = _study(folder, config, experiment)
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize

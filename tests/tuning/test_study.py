@@ -184,9 +184,8 @@ def test_folds_and_repeats_divide_the_rows_that_do_not_test(kind: str) -> None:
     given = f"split.kind={kind}", "split.test=0.2"
     test = splits.make_split(configure(*given).split, 0, rows).test
     left = np.setdiff1d(np.arange(60), test)
-    whole = configure(*given)
-    folded = [whole.model_copy(update={"split": whole.split.model_copy(update={"folds": 4})})]
-    if kind in ("random", "stratified"):
+    folded = [configure(*given, "split.folds=4")]
+    if kind != "scaffold":
         folded += [configure(*given, "split.folds=4", "split.repeats=2"), configure(*given, "split.repeats=3")]
     for config in folded:
         found = search_splits(config, rows)
