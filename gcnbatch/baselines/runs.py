@@ -29,7 +29,7 @@ from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
-from gcnbatch.text import QUOTED, printable
+from gcnbatch.text import QUOTED, counted, printable
 from gcnbatch.training import fit_report, run_files
 from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fit_report import METRICS, Report
@@ -192,7 +192,7 @@ def _fit(
 ) -> dict[str, Any]:
     """Fit every part into its folder below `target`, and summarise them."""
     smiles = check_molecules(dataset)
-    say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
+    say(f"baseline: fingerprints and descriptors of {counted(len(smiles), 'molecule')}")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
     if found.lost:
         say(_lost_rows(dataset, found))
@@ -205,7 +205,7 @@ def _fit(
     fileio.write_text(target / DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
-        say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")
+        say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
         began = time.monotonic()
         outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
@@ -217,9 +217,9 @@ def _fit(
 
 def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
     first = features.lost[0]
-    rows = "row has" if len(features.lost) == 1 else "rows have"
+    rows = counted(len(features.lost), "row has", "rows have")
     row_id = printable(str(dataset.ids[first.index]), QUOTED)
-    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
+    return f"{rows} zeros for all features; the first is {row_id}: {first.reason}"
 
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from gcnbatch.cli.prediction_options import (
     SmilesColumnOption,
     SpreadsheetOption,
 )
+from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -171,4 +172,5 @@ def infer(
         ]:
             say(line)
     where = "" if out == "-" else f" in {out}"
-    say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")
+    models = counted(summary.members, "model")
+    say(f"{counted(summary.rows, 'row')} predicted by {models} in {summary.seconds:.1f} s{where}")

@@ -21,7 +21,7 @@ from gcnbatch.cli.configuration import (
     jobs_key,
     settings,
 )
-from gcnbatch.text import printable
+from gcnbatch.text import counted, printable
 
 if TYPE_CHECKING:
     from gcnbatch.api.run import Run
@@ -202,8 +202,6 @@ def show(metrics: dict[str, Any]) -> None:
 
 def _show_uncertainty(metrics: dict[str, Any]) -> None:
     """Print calibration error and coverage of the test rows, and whether something could not be computed."""
-    from gcnbatch.text import printable
-
     mean = metrics.get("mean")
     found = (mean if isinstance(mean, dict) else metrics).get("uncertainty") or {}
     before, after, level, coverage = (found.get(name) for name in ("ece", "ece_calibrated", "level", "coverage"))
@@ -215,7 +213,7 @@ def _show_uncertainty(metrics: dict[str, Any]) -> None:
     if shown:
         typer.echo(f"test, {'; '.join(shown)}")
     if notes := found.get("notes"):
-        more = f" (and {len(notes) - 1} more notes in metrics.json)" if len(notes) > 1 else ""
+        more = f" (and {counted(len(notes) - 1, 'more note')} in metrics.json)" if len(notes) > 1 else ""
         typer.echo(f"note: {printable(notes[0])}{more}")
 
 

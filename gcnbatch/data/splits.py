@@ -22,7 +22,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.text import listed, printable, quoted
+from gcnbatch.text import counted, listed, printable, quoted
 
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
 
@@ -152,7 +152,7 @@ def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
     if config.kind != "predefined":
         count, lines = unlabelled(rows.y), []
         if count:
-            lines.append(f"{count:,} of {len(rows.y):,} rows have no label and are left out")
+            lines.append(f"{count:,} of {counted(len(rows.y), 'row')} have no label and are left out")
         if rows.splits and "kind" not in config.model_fields_set:
             names = listed(map(quoted, rows.splits))
             lines.append(
@@ -164,8 +164,9 @@ def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
     lines = []
     if _lacks_validation(config, stored) and not config.folds and config.repeats == 1:
         lines.append(
-            f"split {quoted(name)} has no validation rows: the share {config.valid:g} of its {len(stored.train):,} "
-            f"training rows validates ({config.valid_kind}; see split.valid, split.valid_kind)"
+            f"split {quoted(name)} has no validation rows: the share {config.valid:g} of its "
+            f"{counted(len(stored.train), 'training row')} validates ({config.valid_kind}; see split.valid, "
+            "split.valid_kind)"
         )
     if not len(stored.test):
         lines.append(f"split {quoted(name)} has no test rows: nothing is tested")

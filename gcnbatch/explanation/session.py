@@ -33,6 +33,7 @@ from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Texts
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import counted
 
 DRAWINGS = "molecules"  # folder of the SVG files
 UNITS = {
@@ -74,11 +75,11 @@ class ExplanationSummary:
 
     def text(self) -> str:
         """Return the summary as a sentence."""
-        steps = ", ".join(f"{count:,} with {steps} steps" for steps, count in self.steps.items())
+        steps = ", ".join(f"{count:,} with {counted(steps, 'step')}" for steps, count in self.steps.items())
         beyond = f"; {self.inexact:,} beyond the tolerance, see molecules" if self.inexact else ""
         return (
-            f"{self.molecules:,} rows explained for {_count(len(self.tasks), 'output')} by "
-            f"{_count(self.members, 'model')} on backend "
+            f"{counted(self.molecules, 'row')} explained for {counted(len(self.tasks), 'output')} by "
+            f"{counted(self.members, 'model')} on backend "
             f"{self.backend}: {steps or 'none'}; largest completeness error {self.largest_error:.3g}{beyond}."
         )
 
@@ -159,10 +160,6 @@ def explain(
                 writer.write(best, bar.update)
             writer.write_page(_title(runs, data), len(members))
         return writer.summary(len(members))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class _Writer:

@@ -28,6 +28,7 @@ from gcnbatch.inference.trust_files import Level
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import counted
 from gcnbatch.training import metrics
 
 Say = Callable[[str], object]
@@ -137,13 +138,13 @@ def infer(
         for note in (*source.notes, *predictor.trust.notes):
             say(note)
         if begun := output.rows:
-            say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
+            say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
         maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if done.unreadable:
-        say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
+        say(f"{done.unreadable} of {counted(done.rows, 'row')} could not be read; see column error")
     seconds = round(time.monotonic() - started, 3)
     return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
 

@@ -20,6 +20,7 @@ from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.text import counted
 from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Scaling
 from gcnbatch.training.fit_report import METRICS
@@ -88,7 +89,7 @@ def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[
     for folder in folders:
         found = model_folders(folder)
         if not (folder / METRICS).is_file():
-            say(f"{folder} is not finished: taking the best weights so far of {len(found)} model(s)")
+            say(f"{folder} is not finished: taking the best weights so far of {counted(len(found), 'model')}")
         places += found
     resolved = [place.resolve() for place in places]
     for i, place in enumerate(resolved):

@@ -21,7 +21,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.text import printable, quoted
+from gcnbatch.text import counted, printable, quoted
 from gcnbatch.training import metrics
 from gcnbatch.training.checkpoint import Arrays
 
@@ -303,7 +303,9 @@ def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np
             raise InputError("train.pos_weight", f"given for {header.target} targets", "binary targets")
         if len(train.pos_weight) not in (1, header.n_outputs):
             raise InputError(
-                "train.pos_weight", f"{len(train.pos_weight)} values", f"1, or {header.n_outputs}, one per task"
+                "train.pos_weight",
+                counted(len(train.pos_weight), "value"),
+                f"1, or {header.n_outputs}, one per task",
             )
         return weights * np.asarray(train.pos_weight, dtype=np.float32)
     if train.class_weights == "none":

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from gcnbatch import fileio
 from gcnbatch.config_tree import deeper, parse_toml
 from gcnbatch.errors import InputError, misfit
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 _MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
 _CONFIG_BYTES = 1 << 20
@@ -197,7 +197,7 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
             raise InputError(place, f"epoch {quoted(row.get('epoch'))}", f"{number}", _HINT)
         rows.append(row)
     if len(rows) < epochs:
-        raise InputError(str(path), f"{len(rows)} epochs", f"{epochs}, as in the checkpoint", _HINT)
+        raise InputError(str(path), counted(len(rows), "epoch"), f"{epochs}, as in the checkpoint", _HINT)
     return rows
 
 

@@ -13,6 +13,7 @@ from gcnbatch.figures import png
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
 from gcnbatch.pages.origin import software, started
+from gcnbatch.text import counted
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
@@ -49,7 +50,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
     names, title = space.names, f"Study: {folder.name}"
     maximize, monitor = study.direction == "maximize", objective(summary)
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
-    lead = paragraph(f"{summary['trials']} trials: {counts}; {monitor}, {summary['direction']}d", "lead")
+    lead = paragraph(f"{counted(summary['trials'], 'trial')}: {counts}; {monitor}, {summary['direction']}d", "lead")
     complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     if not complete:
         failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, space, experiment)]
@@ -83,7 +84,7 @@ def _origin(folder: Path, space: Space, experiment: Experiment) -> list[Html]:
     split = config.split
     count = f", {split.folds} folds" if split.folds else f", {split.repeats} repeats" if split.repeats > 1 else ""
     searched = [
-        ("Data", f"{dataset.header.name}: {dataset.n_graphs:,} graphs"),
+        ("Data", f"{dataset.header.name}: {counted(dataset.n_graphs, 'graph')}"),
         ("File", f"{dataset.path}, sha256 {experiment.fingerprint}"),
         ("Validation", f"{split.kind}{count}, seed {config.seed}; test rows are never used"),
         ("Backend", config.backend),

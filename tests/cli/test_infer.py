@@ -43,7 +43,7 @@ def test_a_table_on_stdout_and_its_figures_on_stderr(call, files) -> None:
     assert lines[0] == "id,even,third"
     assert [line.split(",")[0] for line in lines[1:]] == [f"M{i}" for i in range(40)]
     assert "ROC-AUC" in err
-    assert "40 rows predicted by 1 model(s)" in err
+    assert "40 rows predicted by 1 model in" in err
 
 
 def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
@@ -51,7 +51,7 @@ def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
     code, printed, err = call(files["run"], files["again"], files["csv"], "-o", out, "--batch-size", 7)
     assert (code, printed) == (0, "")
     assert list(read_rows(out)["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]
-    assert "by 2 model(s) in" in err
+    assert "by 2 models in" in err
     assert str(out) in err
 
 

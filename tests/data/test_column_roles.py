@@ -200,7 +200,7 @@ def test_numbers_of_folds_give_a_split_each() -> None:
         (["", "NA"], "t.csv: no value in any row; expected train, valid and test"),
         (["2", "train"], "row 2: 'train'; expected train, valid or test, or the number of a fold"),
         (["test", "valid"], "t.csv: no training row"),
-        (["3", "3"], "t.csv: 1 folds; expected 2 to 1000"),
+        (["3", "3"], "t.csv: 1 fold; expected 2 to 1000"),
     ],
 )
 def test_other_split_columns_are_refused(texts: list[str], message: str) -> None:

@@ -12,7 +12,7 @@ from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, quoted
 
 _IDENTIFIER = re.compile(
     r"(?:.*(?:^|[ _.-]))?(?:id|ids|cid|sid|aid|cas|casrn|index|idx|number|no|num|row|rank)\.?", re.I
@@ -182,7 +182,7 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
 
 
 def _refuse_many(table: MoleculeTable, name: str, reading: Reading) -> Reading:
-    got = f"{len(reading.classes)} different labels" if reading.classes else reading.reason
+    got = counted(len(reading.classes), "different label") if reading.classes else reading.reason
     raise InputError(
         f"{table.path}, column {quoted(name)}", got, "two labels of a known meaning", "Use --task multiclass."
     )
