@@ -132,8 +132,8 @@ class Run:
 
         Parameters
         ----------
-        data : iterable of str, path or GraphSet
-            SMILES; or a data set or file of molecules, as for the command ``infer``; or graphs in memory.
+        data : iterable of str, str, path or GraphSet
+            SMILES, or one of them; a data set or file of molecules, as for the command ``infer``; graphs in memory.
         backend, device
             Backend and GPU.
         batch_size : int

@@ -124,7 +124,7 @@ def tune(
     tree, graphs = gather(config, options, settings), graphs_of(data)
     if graphs is not None:
         name_after(tree, graphs)
-    checked = check(tree, config, options, settings)
+    checked = check(tree, config, options, settings, say)
     place = None if out is None else Path(out)
     keys = space if space is None or isinstance(space, Mapping) else Path(space)
     return Study(*session.start(checked, place, keys, limits, quiet, say, graphs))

@@ -30,6 +30,8 @@ EPILOG = """\b
 Examples:
   gcnbatch infer runs/tox21 new.h5 -o predictions.csv
   gcnbatch infer runs/tox21 new.csv -o new.jsonl    straight from SMILES
+  gcnbatch infer runs/tox21 'CC(=O)O'               one molecule
+  head new.smi | gcnbatch infer runs/tox21 -        a table or SMILES lines
   gcnbatch infer runs/a runs/b new.h5 -o mean.csv   mean and deviation
   gcnbatch infer runs/tox21 new.csv.gz | head       CSV on stdout
 

@@ -27,13 +27,13 @@ from gcnbatch.explanation.drawing import Panel, mark_values
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
 from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
 from gcnbatch.explanation.rows import Rows, rows_of
-from gcnbatch.inference.inputs import open_input
+from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.members import load_members
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Texts
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.text import counted
+from gcnbatch.text import counted, listed
 
 DRAWINGS = "molecules"  # folder of the SVG files
 UNITS = {
@@ -95,7 +95,7 @@ class Output:
 
 def explain(
     runs: Sequence[Path],
-    data: Path,
+    data: Data,
     out: Path | None = None,
     *,
     tasks: Sequence[str] = (),
@@ -319,5 +319,6 @@ def _line(prediction: float, total: float, error: float, joined: float | None = 
     return f"{prediction:.3g}, atoms {total - joined:+.3g}, features {joined:+.3g}"
 
 
-def _title(runs: Sequence[Path], data: Path) -> str:
-    return f"Explanations of {data.name} by {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}"
+def _title(runs: Sequence[Path], data: Data) -> str:
+    name = data.name if isinstance(data, Path) else listed(data) if isinstance(data, list) else data.header.name
+    return f"Explanations of {name} by {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}"

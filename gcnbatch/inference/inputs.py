@@ -34,6 +34,7 @@ WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
 PART_BYTES = 1 << 25
 PROCESS_ROWS = 1 << 14  # a process that makes tables starts as long as it makes so many rows
 Data = Path | GraphSet | list[str]  # a file, graphs or SMILES
+SMILES = "smiles"  # the column of SMILES in memory
 
 
 @contextmanager
@@ -117,11 +118,11 @@ def _open_given(
         with _workers(data.n_graphs, options.processes, ALL) as workers:
             yield Input(data.n_graphs, iter([part]), workers=workers)
         return
-    header = _check_smiles(members, "data", "SMILES", "a GraphSet")
+    header = _check_smiles(members, "data", "SMILES", "graphs")
     for row, text in enumerate(data):
         if not isinstance(text, str):
             raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")
-    with molecules.open_smiles(data, header, readings, options.processes, part_rows) as source:
+    with molecules.open_smiles(data, header, readings, options, part_rows) as source:
         yield source
 
 

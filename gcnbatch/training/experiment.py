@@ -278,7 +278,12 @@ def _fitting(model: Gcn, weights: Arrays, frozen: tuple[str, ...]) -> Arrays:
     }
     taken = {name: weights[name] for name in slots if name.rpartition(".")[0] not in other}
     if weights and not taken:
-        raise InputError("train.from_run", "no layer of that run has the shapes of this model", "a model like that one")
+        raise InputError(
+            "train.from_run",
+            "no layer of that run has the shapes of this model",
+            "a model like that one",
+            "Leave out keys of [model]: they come from the run.",
+        )
     if missing := [name for name in model.frozen_parameters() if name not in taken]:
         layer = missing[0].rpartition(".")[0]
         raise InputError(
