@@ -87,6 +87,7 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         notes = source.notes
         if labels is not None:
             labels = labels.with_decimal(path, options.format.decimal, sample)
+            notes += labels.notes
             notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
         features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
         columns = Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
