@@ -55,7 +55,7 @@ class Run:
         """
         from gcnbatch.training import run_files
         from gcnbatch.training.fit_report import METRICS
-        from gcnbatch.training.run import CONFIG
+        from gcnbatch.training.run_files import CONFIG
 
         place = Path(folder)
         if not (place / CONFIG).is_file() and not (place / METRICS).is_file():
@@ -105,7 +105,7 @@ class Run:
         """
         from gcnbatch.config import resolve
         from gcnbatch.training import run_files
-        from gcnbatch.training.run import CONFIG
+        from gcnbatch.training.run_files import CONFIG
 
         path = self.folder / CONFIG
         return resolve(run_files.read_toml(path), where=str(path))

@@ -42,7 +42,7 @@ class Study:
         """
         from gcnbatch.config import resolve
         from gcnbatch.training import run_files
-        from gcnbatch.tuning.results import BEST
+        from gcnbatch.tuning.page import BEST
 
         path = self.folder / BEST
         return resolve(run_files.read_toml(path), where=str(path))

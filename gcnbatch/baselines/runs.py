@@ -36,7 +36,8 @@ from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import average, pooled
 
 SETTINGS, BESIDE = "baseline.json", "baseline"

@@ -31,7 +31,7 @@ from gcnbatch.run_report.trained import environment, trained
 from gcnbatch.text import counted, printable
 from gcnbatch.training.fit_report import CURVES, RELIABILITY, TESTED
 from gcnbatch.training.metrics import label
-from gcnbatch.training.run import CONFIG
+from gcnbatch.training.run_files import CONFIG
 
 LISTED = 500  # tasks or classes in a table
 _CALIBRATIONS = {"identity": "none is better", "temperature": "temperature", "isotonic": "isotonic"}

@@ -42,11 +42,12 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
-CONFIG, ENVIRONMENT = "config.toml", "env.json"
+ENVIRONMENT = "env.json"
 CHANGED = "changed since the run began"
 
 

@@ -21,6 +21,7 @@ from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
 from gcnbatch.training.member_files import BEST
 from gcnbatch.training.plan import member_folders
+from gcnbatch.training.run_files import lacking
 
 
 class Scale(BaseModel):
@@ -89,8 +90,7 @@ def model_folders(folder: Path) -> list[Path]:
         return [folder]
     ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
     if not ready:
-        got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
-        raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")
+        raise lacking(folder, BEST)
     return ready
 
 
