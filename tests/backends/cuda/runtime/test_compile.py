@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.cuda.ops.matmul import TILES
 from gcnbatch.backends.cuda.runtime.compiler import (
     NVCC_FLAGS,
     Compiler,
@@ -106,9 +107,15 @@ def complaints(source: KernelSource, log: str) -> Iterator[str]:
     taken = usages(log)
     for name in {entry.name for entry in source.entries} ^ taken.keys():
         yield f"{name} is not both in the source and in the machine code"
-    number = source.declarations.constant
+    tiles = {
+        f"Tile{tile.name.replace('tf32_', 'Tf32')}::THREADS": tile.threads for kind in TILES.values() for tile in kind
+    }
+
+    def threads_of(bound: str) -> int:
+        return int(bound) if bound.isdigit() else tiles.get(bound) or source.declarations.constant(bound)
+
     bounds = {
-        name: (int(threads) if threads.isdigit() else number(threads)) * fewest_blocks(source, blocks or "1")
+        name: threads_of(threads) * fewest_blocks(source, blocks or "1")
         for threads, blocks, name in BOUNDS.findall(source.text)
     }
     for name, usage in taken.items():
