@@ -115,7 +115,7 @@ def test_kernels_of_a_tile_have_its_threads(tile: Tile) -> None:
     products = ["forward", "dgrad"] + ["wgrad"] * any(tile in tiles for tiles in WGRAD_TILES.values())
     for name in products:
         threads = f"Tile{tile.name.replace('tf32_', 'Tf32')}::THREADS"
-        found = re.search(rf"__launch_bounds__\({threads}, \w+\)\s+matmul_{tile.name}_{name}\(", source.text)
+        found = re.search(rf"KERNEL\(matmul_{tile.name}_{name}, \w+, \({threads}, \w+\)", source.text)
         assert found is not None, name
     assert tile.name.removeprefix("tf32_") == f"{tile.rows}x{tile.columns}"
 
