@@ -127,7 +127,7 @@ def train(
         early = members <= DRAWN_MEMBERS  # many members have many workers, which would slow the imports below
         if early:
             write = stack.enter_context(workers)
-        checked = check(tree, config, options, settings)
+        checked = check(tree, config, options, settings, say)
         if baseline:
             _check_baseline(checked, graphs)
         from gcnbatch.training import run

@@ -19,6 +19,7 @@ from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, M
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
 from gcnbatch.errors import MachineError
+from gcnbatch.text import counted
 
 __all__ = [
     "BadMolecule",
@@ -139,7 +140,7 @@ class _Featurizer:
         if count == 0:
             return None, b"", complaint(self.chem, text)
         if 0 < options.max_nodes < count:
-            return molecule, b"", f"{count} atoms, more than {options.max_nodes}"
+            return molecule, b"", f"{counted(count, 'atom')}, more than {options.max_nodes}"
         return molecule, self.reader.begin(molecule), ""
 
 

@@ -15,7 +15,7 @@ from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 from gcnbatch.worker import Workers
 
 UInt64 = NDArray[np.uint64]
@@ -69,7 +69,7 @@ class MoleculeNotes:
         count = sum("." in text for text in texts)
         if not count or self._options.largest_fragment:
             return ""
-        rows = "1 row has" if count == 1 else f"{count:,} rows have"
+        rows = counted(count, "row has", "rows have")
         return f"salts: {rows} several molecules in one SMILES; --largest-fragment keeps the largest"
 
     def _copies(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -148,7 +148,8 @@ def _about_copies(groups: list[list[int]], y: NDArray[Any], splits: Mapping[str,
     if not groups:
         return ""
     rows = sum(map(len, groups))
-    line = f"copies: {_molecules(len(groups))} more than once, in {rows:,} rows"
+    molecules = counted(len(groups), "molecule appears", "molecules appear")
+    line = f"copies: {molecules} more than once, in {counted(rows, 'row')}"
     differ = sum(_contradict(y[group]) for group in groups)
     if differ:
         line += f"; {differ:,} of them with different targets"
@@ -178,17 +179,15 @@ def _about_stereo(texts: Sequence[str], options: FeaturizerOptions, alike: int) 
         return ""
     parts = [f"{count:,} with {what}" for count, what in ((stereo, "stereochemistry"), (isotopes, "isotopes")) if count]
     line = f"not seen by the features: {' and '.join(parts)}"
-    return line + (f"; {alike:,} molecules differ from another only there" if alike else "")
+    return line + (
+        f"; {counted(alike, 'molecule differs', 'molecules differ')} from another only there" if alike else ""
+    )
 
 
 def _seen(options: FeaturizerOptions) -> dict[str, bool]:
     """Return whether the features show what each sign of a SMILES stands for: chirality, turns of double bonds."""
     chirality, turns = options.atom_features == EXTENDED, "stereo" in options.bond_properties
     return {"@": chirality, "/": turns, "\\": turns}
-
-
-def _molecules(count: int) -> str:
-    return "1 molecule appears" if count == 1 else f"{count:,} molecules appear"
 
 
 def structure_keys(arrays: MoleculeArrays | GraphSet, rounds: int = _ROUNDS) -> UInt64:
