@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gcnbatch.cli import data_import, data_khop, data_shard, data_split
-from gcnbatch.text import printable
+from gcnbatch.text import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True, help="Describe, check, generate, import and extend data sets.", rich_markup_mode=None
@@ -128,7 +128,8 @@ def synth(
     cost = None if preset in synthetic.MANY_GRAPHS else synthetic.forecast(preset, scale)
     if cost is not None and cost.memory > _ANNOUNCED:
         print(
-            f"{preset}: {cost.nodes:,} nodes, {cost.edges:,} edges; this takes about {size(cost.memory)} of memory and "
+            f"{preset}: {counted(cost.nodes, 'node')}, {counted(cost.edges, 'edge')}; this takes about "
+            f"{size(cost.memory)} of memory and "
             f"makes a file of about {size(cost.disk)}. A smaller --scale takes less.",
             file=sys.stderr,
         )

@@ -22,7 +22,7 @@ from gcnbatch.data.splits import SplitRows, make_folds, make_split
 from gcnbatch.data.store import Dataset, DatasetWriter
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
     rows = len(dataset.ids)
     left = rows - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
-        notes.append(f"{left:,} of {rows:,} rows of {dataset.path} are in no part")
+        notes.append(f"{left:,} of {counted(rows, 'row')} of {dataset.path} are in no part")
     if copies := stored_copies(dataset):
         notes += copies.lines(dataset.y, splits)
     if sharded:
@@ -144,8 +144,10 @@ def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[
     if id_name:
         return _by_id(ids, table, list(columns[id_name]), values, column)
     if len(values) != len(ids):
-        got = f"{len(values):,} rows and no column of ids"
-        raise InputError(str(table.path), got, f"{len(ids):,} rows, as in the data set", "Add a column of ids.")
+        got = f"{counted(len(values), 'row')} and no column of ids"
+        raise InputError(
+            str(table.path), got, f"{counted(len(ids), 'row')}, as in the data set", "Add a column of ids."
+        )
     return _Texts(column, values), []
 
 
@@ -164,7 +166,7 @@ def _by_id(
         raise InputError(
             str(table.path), "none of its ids is in the data set", f"ids such as '{ids[0] if ids else ''}'"
         )
-    notes = [f"{unknown:,} of {len(keys):,} ids of {table.path} are not in the data set"] if unknown else []
+    notes = [f"{unknown:,} of {counted(len(keys), 'id')} of {table.path} are not in the data set"] if unknown else []
     return _Texts(column, found), notes
 
 

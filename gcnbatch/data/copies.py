@@ -16,7 +16,7 @@ from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.store import Dataset
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 from gcnbatch.worker import Workers
 
 Names = dict[str, tuple[str, str]]  # of SMILES: canonical ones with and without stereochemistry
@@ -71,15 +71,14 @@ class Copies:
         """
         lines = []
         if self.same:
-            rows = sum(map(len, self.same))
-            what = "1 molecule appears" if len(self.same) == 1 else f"{len(self.same):,} molecules appear"
-            line = f"copies: {what} more than once, in {rows:,} rows"
+            what = counted(len(self.same), "molecule appears", "molecules appear")
+            line = f"copies: {what} more than once, in {counted(sum(map(len, self.same)), 'row')}"
             if differ := sum(_contradict(y[group]) for group in self.same):
                 line += f"; {differ:,} of them with different targets"
             line += _between_parts(self.same, splits, len(y))
             lines.append(line if splits else f"{line}; a random split may put copies into different parts")
         if self.stereo:
-            line = f"stereochemistry: {self.n_stereo:,} molecules differ from another in it alone"
+            line = f"stereochemistry: {counted(self.n_stereo, 'molecule')} differ from another in it alone"
             lines.append(line + _between_parts(self.stereo, splits, len(y)))
         return lines
 
@@ -111,7 +110,7 @@ def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
     groups, notes = groups_of(graph_keys(dataset)), []
     for name, split in splits.items():
         if found := apart(groups, split, dataset.n_graphs):
-            what = "1 molecule stands" if len(found) == 1 else f"{len(found):,} molecules stand"
+            what = counted(len(found), "molecule stands", "molecules stand")
             where = f"split {quoted(name)}" if name else "the split"
             notes.append(
                 f"copies: {what} in different parts of {where}, as equal graphs in {sum(map(len, found)):,} rows; "

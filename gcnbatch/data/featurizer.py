@@ -19,6 +19,7 @@ from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_writte
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
+from gcnbatch.text import counted
 
 __all__ = [
     "BadMolecule",
@@ -103,7 +104,7 @@ class _Featurizer:
             return None, complaint(self.chem, text), False
         count = form.molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
-            return None, f"{count} atoms, more than {options.max_nodes}", True
+            return None, f"{counted(count, 'atom')}, more than {options.max_nodes}", True
         return _Molecule.of(form, self.reader.begin(form.molecule), options), "", False
 
 

@@ -50,6 +50,12 @@ class Layout:
     smiles: str = ""
 
 
+def too_large(layout: Layout) -> str:
+    """Return why a molecule is not drawn if that is its size, else ""."""
+    count = len(layout.symbols)
+    return f"{count:,} atoms, more than {MOST_ATOMS}" if count > MOST_ATOMS else ""
+
+
 def draw(smiles: Sequence[str]) -> list[str]:
     """Return an ``<svg>`` element per molecule; "" for one that cannot be drawn.
 

@@ -66,12 +66,14 @@ class Converter:
             data, rows = data.take(left), rows[left]
             errors = wrong | errors
         smiles = self.smiles(records)
+        y, unknown = (None, None) if columns.labels is None else columns.labels.read(records)
         texts = Texts(
             ids,
             errors,
-            None if columns.labels is None else columns.labels.read(records),
+            y,
             {name: [record[at] for record in records] for name, at in columns.kept.items()},
             [smiles[row] for row in rows.tolist()],
+            unknown,
         )
         sources = {reading: BatchSource(data, *reading) for reading in self.readings}
         alike = sum((chunk.alike for chunk in chunks), Counter[str]())

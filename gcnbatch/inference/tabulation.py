@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.inference.labels import UnknownLabels
 from gcnbatch.inference.parts import Block
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.trust import Trust
@@ -73,11 +74,14 @@ class Made:
         Those that may be among the best ones.
     labelled : tuple of (L, K) arrays
         Targets and outputs of the rows that have both.
+    unknown : UnknownLabels or None
+        Texts in place of targets, by row of the input.
     """
 
     rows: Any
     best: Predictions | None = None
     labelled: tuple[NDArray[Any], NDArray[np.float32]] | None = None
+    unknown: UnknownLabels | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,11 @@ class RowMaker:
         labelled = None
         if texts.y is not None and (known := _known(texts.y, outputs)).any():
             labelled = texts.y[known], outputs[known]
+        unknown = texts.unknown and texts.unknown.after(None, before)
         chosen = self.selection.chosen(table)
         if self.selection.top:
-            return Made(None, self.selection.best(chosen), labelled)
-        return Made(self.encode(chosen), None, labelled)
+            return Made(None, self.selection.best(chosen), labelled, unknown)
+        return Made(self.encode(chosen), None, labelled, unknown)
 
 
 def _make(maker: Shared, predicted: Predicted, before: int) -> Made:

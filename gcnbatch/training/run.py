@@ -43,11 +43,12 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
-CONFIG, ENVIRONMENT = "config.toml", "env.json"
+ENVIRONMENT = "env.json"
 CHANGED = "changed since the run began"
 
 
@@ -260,12 +261,12 @@ def _fit(
     if not (folder / digest.DIGEST).exists():
         digest.record(folder, experiment)
     digest.check(folder, experiment, CHANGED)
-    if count := splits.left_out(experiment.config.split, experiment.split_rows):
-        say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
+    for line in splits.notes(config.split, experiment.split_rows):
+        say(line)
     known = {name: Fitted.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
-        found = fit_in_processes(folder, config, missing, backend, count, say, lock)
+        found = fit_in_processes(folder, config, missing, backend, count, say, lock, write.elsewhere)
         known |= {name: Fitted.read(metrics) for name, metrics in found.items()}
     elif missing and (ranks := world.current()) and not has_members(config):
         say(f"{ranks.size} ranks train one model together")

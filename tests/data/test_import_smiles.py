@@ -304,7 +304,7 @@ TABLES = {
         {"task": "multiclass", "target_columns": ["a", "b"]},
         "2 target columns for --task multiclass",
     ),
-    "short row": (b"smiles,y\nC,1\nC\n", {}, "row 2: 1 fields; expected 2"),
+    "short row": (b"smiles,y\nC,1\nC\n", {}, "row 2: 1 field; expected 2"),
     "column twice": (b"smiles,y,y\nC,1,1\n", {}, "two columns are named 'y'"),
     "target with a mark of direction": (
         "smiles,y\u202e\nC,1\n".encode(),

@@ -143,7 +143,7 @@ def test_own_columns_come_first_and_missing_values_are_told(tmp_path: Path, monk
     np.testing.assert_array_equal(
         graphs.graph_features, np.float32([[1, 2.5, 1, huge], [3, np.nan, np.nan, huge], [5, 4, 0.5, huge]])
     )
-    line = "missing features, taken as the mean of the training rows: b in 1, Inverse in 1 rows"
+    line = "missing features, taken as the mean of the training rows: b in 1 row, Inverse in 1 row"
     assert line in about.notes
     assert [role[:2] for role in about.columns] == [
         *(("smiles", "smiles"), ("y", "target"), ("b", "feature"), ("a", "feature"))
@@ -221,6 +221,6 @@ def test_the_command_stores_features_and_info_shows_them(tmp_path: Path, call) -
     assert "of graphs     17 features" in printed
     assert load(tmp_path / "m.h5").x.shape == (6, 88)
     code, printed, _ = call("data", "info", tmp_path / "m.h5")
-    assert "graph features  1 (a) and 16 counts of fragments (morgan2=0, …); 1 missing values" in printed
+    assert "graph features  1 (a) and 16 counts of fragments (morgan2=0, …); 1 missing value" in printed
     code, _, errors = call("data", "import", "smiles", source, "-o", tmp_path / "n.h5", "--positional", "rw99")
     assert (code, errors.strip()) == (2, "error: featurizer, positional: 'rw99'; expected rw1 to rw32")

@@ -14,7 +14,7 @@ from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.copies import Copies, groups_of, names_of
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import Int64, Split
-from gcnbatch.text import listed
+from gcnbatch.text import counted, listed
 from gcnbatch.worker import Workers
 
 _ISOTOPE = re.compile(r"\[\d")
@@ -73,7 +73,7 @@ class MoleculeNotes:
         count = sum("." in text for text in texts)
         if not count or self._options.largest_fragment:
             return ""
-        rows = "1 row has" if count == 1 else f"{count:,} rows have"
+        rows = counted(count, "row has", "rows have")
         return f"salts: {rows} several molecules in one SMILES; --largest-fragment keeps the largest"
 
 
@@ -92,7 +92,7 @@ def _about_bonds(bonds: Counter[str]) -> str:
 def _counts(molecules: Counter[str]) -> str:
     """Return names with numbers of molecules, the highest number first."""
     found = sorted((+molecules).items(), key=lambda one: (-one[1], one[0]))
-    return listed(f"{name} in {count:,} molecule{'s' if count > 1 else ''}" for name, count in found)
+    return listed(f"{name} in {counted(count, 'molecule')}" for name, count in found)
 
 
 def _about_stereo(texts: Sequence[str], options: FeaturizerOptions) -> str:
