@@ -41,7 +41,7 @@ class InferenceSummary:
     Parameters
     ----------
     rows, unreadable : int
-        Rows of the input, and those that could not be read.
+        Rows of the input, and those that could not be read or have no finite prediction.
     members : int
         Number of averaged models.
     backend : str
@@ -143,7 +143,7 @@ def infer(
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
     if done.unreadable:
-        say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
+        say(f"{done.unreadable} of {done.rows} rows have no prediction; see column error")
     seconds = round(time.monotonic() - started, 3)
     return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
 
@@ -189,14 +189,14 @@ def _predict(
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection)
     out = RowsOut(maker, source.workers, written.append)
-    backend, rows, readable = predictor.choice.fastest.name, before, 0
+    backend, rows, predicted = predictor.choice.fastest.name, before, 0
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
         for found in shares.predict(source, predictor, request, before, bar.update):
             out.append(found, rows)
             backend = found.backend
             rows += found.rows
-            readable += found.readable
+            predicted += int(np.count_nonzero(found.finite))
             bar.update((found.rows - found.readable) * count)
         out.finish()
     written.finish()
@@ -204,7 +204,7 @@ def _predict(
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
         figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
-    return _Done(backend, rows - before, rows - before - readable, figures)
+    return _Done(backend, rows - before, rows - before - predicted, figures)
 
 
 @dataclass
