@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.inference.members import Member
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import run_files
 from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import read_split
+from gcnbatch.training.run_data import RunData
 from gcnbatch.training.trained import Scale
 
 DISTANCE = "embedding_distance"
@@ -145,11 +144,7 @@ def training_data(member: Member) -> Dataset:
     if member.header.level == "node":
         raise InputError("--applicability", f"{member.place} predicts nodes", "a model of graphs")
     run = member.place.parent if _PART.fullmatch(member.place.name) and not _recorded(member.place) else member.place
-    text = run_files.read_text(run / DIGEST, "the data set's digest").strip()
-    digest, _, path = text.partition("  ")
-    if fingerprint(path) != digest:
-        raise InputError(path, "changed since the run", f"the data of {run / DIGEST}", "Restore it.")
-    return Dataset(path, check=False)
+    return RunData.of(run).open()
 
 
 def _recorded(folder: Path) -> bool:

@@ -97,9 +97,12 @@ def load(path: StrPath) -> Checkpoint:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise refused(place, Misfit(name, "numbers that are not finite", "finite numbers"))
     try:
-        return Checkpoint(arrays, dict(json.loads(about)))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged(place, "its description is not a JSON object") from error
+        described = json.loads(about, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        described = None
+    if not isinstance(described, dict):
+        raise _damaged(place, "its description is not a JSON object")
+    return Checkpoint(arrays, described)
 
 
 def check_weights(path: Path, layout: ParameterLayout, arrays: Arrays, group: str = "") -> None:
@@ -119,6 +122,10 @@ def refused(path: Path, misfit: Misfit) -> InputError:
     """Return the error for an array of a file."""
     hint = "Copy the file again, or train again, with a lower train.learning_rate."
     return InputError(f"{path}: {printable(misfit.name, QUOTED)}", misfit.got, misfit.expected, hint)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 def _damaged(place: Path, reason: str) -> InputError:

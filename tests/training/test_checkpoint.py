@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from safetensors.numpy import save as encode
 
 from gcnbatch.errors import InputError
+from gcnbatch.training import checkpoint
 from gcnbatch.training.checkpoint import FORMAT, Checkpoint, load, save
 from tests.training.runs import environment
 
@@ -139,6 +140,14 @@ def test_a_checkpoint_without_digest_is_refused(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, kind: type) -> None:
     save(tmp_path / "c", Checkpoint({"v": np.zeros(2), "w": np.array([[0, value]], kind)}))
     with pytest.raises(InputError, match=r"c: w: numbers that are not finite; expected finite numbers\. Copy the file"):
+        load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("about", ["[]", "{", '{"epoch": NaN}', '{"epoch": -Infinity}', "9" * 5000, "[" * 100_000])
+def test_a_description_that_is_no_json_object_is_refused(tmp_path: Path, about: str) -> None:
+    arrays = {"w": np.zeros(3)}
+    (tmp_path / "c").write_bytes(encode(arrays, {FORMAT: f"1 {checkpoint._digest(arrays, about)} {about}"}))
+    with pytest.raises(InputError, match=r"c: damaged checkpoint \(its description is not a JSON object\)"):
         load(tmp_path / "c")
 
 
