@@ -30,7 +30,7 @@ from gcnbatch.config_sections import (
     TrainConfig,
 )
 from gcnbatch.errors import InputError, closest, nearest
-from gcnbatch.text import shown
+from gcnbatch.text import QUOTED, printable, shown
 
 
 def _known_backend(name: str) -> str:
@@ -207,7 +207,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     if location[-1:] == ["0"] and not isinstance(_dig(tree, location[:-1]), list | tuple):
         location.pop()  # a single value in place of a list
     key = ".".join(location)
-    subject = f"{where}: {key}" if key else where
+    subject = f"{where}: {printable(key, QUOTED)}" if key else where
     if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:
         known = _ALIASES[location[-1].lower()]
         return InputError(subject, "unknown key", hint=f"Did you mean '{known}'?")

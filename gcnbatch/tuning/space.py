@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.text import shown
+from gcnbatch.text import QUOTED, printable, shown
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
@@ -199,7 +199,9 @@ def _tables(tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()) -> 
     for name, value in tree.items():
         key = ".".join((*path, name))
         if not isinstance(value, dict):
-            raise InputError(f"{where}: {key}", shown(value), "{ low = …, high = … } or { choices = […] }")
+            raise InputError(
+                f"{where}: {printable(key, QUOTED)}", shown(value), "{ low = …, high = … } or { choices = […] }"
+            )
         if not value or any(isinstance(inner, dict) and field != "repeat" for field, inner in value.items()):
             yield from _tables(value, where, (*path, name))
         else:
@@ -207,11 +209,11 @@ def _tables(tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()) -> 
 
 
 def _dimension(key: str, table: dict[str, Any], where: str) -> Dimension:
-    place = f"{where}: {key}"
+    place = f"{where}: {printable(key, QUOTED)}"
     allowed = _CHOICES if "choices" in table else _RANGE
     for field in table:
         if field not in allowed:
-            raise InputError(f"{place}.{field}", "unknown key", hint=nearest(field, allowed))
+            raise InputError(f"{place}.{printable(field, QUOTED)}", "unknown key", hint=nearest(field, allowed))
     repeat = None
     if "repeat" in table:
         if not isinstance(table["repeat"], dict):
@@ -262,7 +264,9 @@ def _checked(dimension: Dimension, base: Config, where: str) -> Dimension:
     key = dimension.key
     section, _, name = key.partition(".")
     if section not in ("seed", "model", "train") or key in _FIXED:
-        raise InputError(f"{where}: {key}", "cannot be searched", "a key of [model] or [train], or seed")
+        raise InputError(
+            f"{where}: {printable(key, QUOTED)}", "cannot be searched", "a key of [model] or [train], or seed"
+        )
     values = base.model_dump(mode="json")
     if key != "seed" and section == "model" and name not in values["model"]:
         try:

@@ -154,6 +154,8 @@ def test_the_default_space_suits_both_models() -> None:
             r"widths\.repeat: 1000000000; e",
         ),
         ("[model]\nwidths = { choices = [8], repeat = { choices = ['1'] } }", r"widths\.repeat: '1'; expected whole"),
+        (f"[train]\n{'x' * 5000} = 1", r"space\.toml: train\.x{79}…: unknown key"),
+        (f"[train]\nl2 = {{ {'x' * 5000} = 1, low = 0 }}", r"space\.toml: train\.l2\.x{79}…: unknown key"),
         ("[train]\nl2 = { low = 0, high = inf }", r"train\.l2\.high: inf; expected a finite number"),
         ("[train]\nl2 = { low = nan, high = 1 }", r"train\.l2\.low: nan; expected a finite number"),
         (

@@ -199,6 +199,7 @@ def test_the_shipped_configurations_resolve() -> None:
         (f"seed=0x{'f' * 5000}", r"--set: seed: a whole number of more than 64 bits; expected a smaller one"),
         ("model.widths=[9223372036854775808]", r"--set: model\.widths: a whole number of more than 64 bits"),
         (f"name={'x' * 5000}", r"name: 'x{78}…; expected"),
+        (f"train.{'x' * 5000}=1", r"configuration: train\.x{73}…: unknown key\. Known: "),
         ("no equals sign", r"--set no equals sign: no '='; expected section\.key=value"),
         ("=5", r"--set =5: no '='"),
     ],
