@@ -15,6 +15,7 @@ from gcnbatch.text import QUOTED, printable
 
 _DEEPEST = 20
 _LARGEST = 2**63  # whole numbers are below it, as TOML says
+_TOO_LARGE = "a whole number of more than 64 bits"
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -46,9 +47,11 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
     """
     try:
         tree = tomllib.loads(text)
-    except ValueError as error:  # also for a number of more than 4,300 digits
+    except tomllib.TOMLDecodeError as error:
         got = f"cannot be read as TOML ({printable(str(error), 2 * QUOTED)})"
         raise InputError(place, got, hint="Fix that line.") from error
+    except ValueError as error:  # of more than 4,300 digits
+        raise InputError(place, _TOO_LARGE, "smaller ones") from error
     except RecursionError:
         tree = None
     if tree is None or deeper(tree, _DEEPEST):
@@ -59,7 +62,7 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
 
 def _check_whole_numbers(tree: dict[str, Any], place: str) -> None:
     if (key := _too_large(tree)) is not None:
-        raise InputError(f"{place}: {printable(key, QUOTED)}", "a whole number of more than 64 bits", "a smaller one")
+        raise InputError(f"{place}: {printable(key, QUOTED)}", _TOO_LARGE, "a smaller one")
 
 
 def _too_large(value: Any, key: str = "") -> str | None:

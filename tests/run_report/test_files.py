@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.data import molecule_drawings
+from gcnbatch.data import molecule_drawings, sharding
+from gcnbatch.data.shards import fingerprint
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.run_report.files import write
 from gcnbatch.run_report.model_card import is_unedited
@@ -169,6 +171,19 @@ def test_the_path_beside_the_digest_is_not_opened(runs: Path, tmp_path: Path) ->
         write(folder)
         assert "No intervals: " not in page(folder)
         assert f"{runs / 'hostile.h5'}, sha256 {digest}" in page(folder)
+
+
+def test_the_page_of_a_run_on_shards_has_its_test_rows(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "hostile", folder)
+    with Dataset(runs / "hostile.h5") as dataset:
+        sharding.shard(dataset, tmp_path / "shards", max_graphs=20)
+    with_data(folder, tmp_path / "shards")
+    write(folder)
+    assert "No intervals: the data set changed since the run" in page(folder)
+    (folder / "data.sha256").write_text(f"{fingerprint(tmp_path / 'shards')}  {tmp_path / 'shards'}\n")
+    write(folder)
+    assert "No intervals: " not in page(folder)
 
 
 def test_a_baseline_without_its_settings_is_refused(runs: Path, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_bare_word_is_text_and_the_rest_is_toml() -> None:
     [
         (
             f"seed = {'9' * 5000}",
-            r"c\.toml: cannot be read as TOML \(Exceeds the limit \(4300 digits\).*\. Fix that line",
+            r"c\.toml: a whole number of more than 64 bits; expected smaller ones",
         ),
         (f"seed = 0x{'f' * 5000}", r"c\.toml: seed: a whole number of more than 64 bits; expected a smaller one"),
         ("[train]\nx = [{ y = -9223372036854775809 }]", r"c\.toml: train\.x\.y: a whole number of more than 64 bits"),
