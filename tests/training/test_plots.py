@@ -240,6 +240,7 @@ def test_the_drawn_part_is_named(
 # ------------------------------------------------------------------------------------------------ members
 
 
+@pytest.mark.numerical(bound="a history made by hand")
 def test_members_have_a_thin_line_each_and_a_thick_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))

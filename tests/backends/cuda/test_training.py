@@ -241,6 +241,7 @@ def test_a_step_does_not_wait_for_the_device(
     assert bool(copies) == (resident == "off")
 
 
+@pytest.mark.numerical(bound="both predict from one state")
 @pytest.mark.parametrize(
     ("name", "is_narrow"), [*((name, False) for name in TRAINING), ("fused", True)], ids=[*TRAINING, "narrow"]
 )

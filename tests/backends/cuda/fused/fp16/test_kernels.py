@@ -137,6 +137,7 @@ def begin_epoch(at: Fp16Workspace, plan: Any, epoch: int, rates: Array) -> None:
     at.begin_epoch(packed)
 
 
+@pytest.mark.numerical(bound="no step")
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_a_batch_is_staged_in_tiles(device: Any, symmetric: bool, tmp_path: Path) -> None:
     """Two batches, the second smaller: it overwrites everything of the first that a kernel reads."""
@@ -211,6 +212,7 @@ def at_step(at: Fp16Workspace, step: int) -> slice:
 # ---- update
 
 
+@pytest.mark.numerical(bound="one step")
 @pytest.mark.parametrize("sgd", [False, True])
 @pytest.mark.parametrize("max_norm", [0.0, 0.5])
 def test_update_sums_gradients_and_packs_the_weights(device: Any, sgd: bool, max_norm: float, tmp_path: Path) -> None:
@@ -304,6 +306,7 @@ def test_panels_and_back() -> None:
 SCALES = {"plain": (1.0, 1.0), "small weights": (1e-3, 1.0), "large weights": (1e2, 1.0), "tiny gradients": (1.0, 1e-8)}
 
 
+@pytest.mark.numerical(bound="gradients of one state, held to those in TF32")
 @pytest.mark.parametrize("shape", ["binary", "multiclass"])
 @pytest.mark.parametrize(("weights", "outputs"), SCALES.values(), ids=SCALES)
 def test_fp16_gradients_are_as_accurate_as_tf32(
