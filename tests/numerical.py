@@ -3,7 +3,7 @@
 Processors round differently: BLAS and NumPy sum in another order on each. So `.ci/run` repeats the tests marked
 ``numerical`` as several processors. `conftest.py` marks a test when it is collected, so a new one cannot lack the mark:
 if the test, a fixture of it, or a function or class of `tests` that one of these names, names one of `COMPARISONS`. A
-test that compares in another way, such as numbers by ``==``, takes ``@pytest.mark.numerical`` itself.
+test that compares two ways to compute otherwise, such as bytes by ``==``, takes ``@pytest.mark.numerical`` itself.
 
 Over several steps, ReLU and Adam amplify one rounding to any size. So a test that names what steps leave (`OF_STEPS`)
 and a comparison with a tolerance (`TOLERANT`) must say why its bound holds on every processor: in the mark's `bound`.
@@ -19,7 +19,7 @@ from zlib import crc32
 
 import pytest
 
-TOLERANT = frozenset({"allclose", "approx", "assert_allclose", "isclose", "linalg"})
+TOLERANT = frozenset({"abs", "allclose", "approx", "assert_allclose", "isclose", "linalg"})
 # Those at the end compare within bounds that are derived: of operations, of whole models, of sums.
 COMPARISONS = TOLERANT | {
     "abs",
@@ -30,6 +30,7 @@ COMPARISONS = TOLERANT | {
     "bounds",
     "gamma",
 }
+REPETITIONS = frozenset({"assert_same_run", "assert_same_weights"})  # of one way to compute, such as a resumed run
 OF_STEPS = frozenset({"arrays", "begin_epoch", "group", "history", "state", "take_loss", "take_losses"})
 
 
@@ -55,7 +56,7 @@ def _named(function: Any) -> tuple[frozenset[str], tuple[FunctionType, ...]]:
     if not _is_ours(function):
         return frozenset(), ()
     own = frozenset(_names_in(function.__code__))
-    values = [function.__globals__[name] for name in own & function.__globals__.keys()]
+    values = [function.__globals__[name] for name in (own - REPETITIONS) & function.__globals__.keys()]
     classes = [kind for value in values if isinstance(value, type) for kind in value.__mro__ if _is_ours(kind)]
     values += [method for kind in classes for method in vars(kind).values()]
     plain = (getattr(value, "__func__", getattr(value, "fget", value)) for value in values)

@@ -84,6 +84,7 @@ def test_predictions_of_ranks_are_in_the_order_of_the_rows(tmp_path: Path) -> No
             np.testing.assert_allclose(logits, one.predict(rows), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.numerical(bound="they must differ")
 def test_local_statistics_differ_from_global_ones_and_are_equal_on_all_ranks(tmp_path: Path) -> None:
     write_set(tmp_path / "set.h5", graph_features=2)
     after = {}
@@ -185,6 +186,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, out.splitlines()
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize(
     ("data", "folder", "assignments"),
     [
