@@ -10,7 +10,7 @@ from gcnbatch.backend_comparison.workload import QUICK
 CUDA = ("batched", "nonbatched")
 TRAINING = ("fused", *CUDA)
 # More runs of the reference than in `compare-backends`. Of 270 float32 runs of nine models below with the same
-# perturbations as the reference's, 3 broke the rule of `Parity` with 16 runs of the reference, 1 with 32.
+# perturbations as the reference's, one broke the rule of `Parity` with 16 runs of the reference, none with 32.
 FOUR_STEPS = replace(QUICK, parity_steps=4, samples=32)
 ONE_GRAPH = {
     "level": "node",
