@@ -234,6 +234,7 @@ def test_unlabelled_validation_rows_give_nulls(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ rates and penalties
 
 
+@pytest.mark.numerical(bound="rates, which no step changes")
 def test_rates_follow_the_schedule(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def used(*assignments: str) -> list[float]:
         folder = tmp_path / assignments[0]
@@ -261,6 +262,7 @@ def start(data: Path, tmp_path: Path) -> dict[str, Any]:
     return weights_after(data, tmp_path / "start", "train.learning_rate=1e-30")
 
 
+@pytest.mark.numerical(bound="one step")
 def test_the_gradient_is_clipped_to_its_norm(tmp_path: Path, data: Path, start: dict[str, Any]) -> None:
     trainable = [name for name in start if "running" not in name]
 
@@ -274,6 +276,7 @@ def test_the_gradient_is_clipped_to_its_norm(tmp_path: Path, data: Path, start: 
     assert moved(1000.0) == free
 
 
+@pytest.mark.numerical(bound="one step")
 @pytest.mark.parametrize(
     ("assignments", "shrunk"),
     [
