@@ -43,8 +43,14 @@ class Member(Trained):
     ) -> tuple[NDArray[np.float32], str]:
         """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
 
-        Outputs are probabilities, or values in the targets' unit.
+        Outputs are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite.
         """
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller reports outputs that are not finite
+            return self._outputs(choice, source, batch_size, progress)
+
+    def _outputs(
+        self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
+    ) -> tuple[NDArray[np.float32], str]:
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
         task = RunnerTask(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
@@ -56,8 +62,11 @@ class Member(Trained):
             runner.close()
         if self.header.target == "regression":
             scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
-            return scaling.undo(logits), runner.backend
-        return metrics.activate(self.header.target, logits), runner.backend
+            outputs = scaling.undo(logits)
+        else:
+            outputs = metrics.activate(self.header.target, logits)
+        outputs[~np.isfinite(logits).all(axis=1)] = np.nan  # an infinite logit is no certainty
+        return outputs, runner.backend
 
 
 def input_header(members: Sequence[Member]) -> Header:
