@@ -17,8 +17,8 @@ rounding error analysis", SIAM J. Sci. Comput. 41, 2019). Single operations are 
 analysis (``tests/ops/bounds.py``). Bounds of whole models would allow too much: ReLU, a maximum and Adam's first
 steps are not continuous. A value within rounding of zero may fall on either side, and one element that does moves a
 gradient by far more than rounding; a single run cannot show all of these. Of 270 other runs with moves of this size
-(nine models, 30 seeds each) 36 broke the rule when the reference ran eight times, ten steps and Adam's first update were
-compared. One broke it of four steps and 16 runs, and none with moves of 0.6 times the size.
+(nine models, 30 seeds each) 36 broke the rule when the reference ran eight times, ten steps and Adam's first update
+were compared. One broke it of four steps and 16 runs, and none with moves of 0.6 times the size.
 
 With products in TF32 the values move by a rounding to TF32 besides, and so do the operands of products, in twice as
 many runs: rounded operands push sums that cancel past zero far more often. The reference stays what it is. Of 72
