@@ -41,7 +41,7 @@ UNBOUNDED = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "run at most N cases of each test function, spread over them; another WORD chooses others"
+    text = "run at most N cases of each test function on each backend; another WORD chooses others"
     parser.addoption("--cases", nargs=2, metavar=("N", "WORD"), help=text)
 
 

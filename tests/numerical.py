@@ -100,12 +100,14 @@ def why_unbounded(item: pytest.Item) -> str:
 
 
 def few(items: Sequence[pytest.Item], cases: int, word: str) -> list[pytest.Item]:
-    """Return at most so many cases of each test function, evenly spread over them; `word` chooses the first."""
-    functions: dict[str, list[pytest.Item]] = {}
+    """Return at most so many cases of each test function on each backend, evenly spread; `word` chooses the first."""
+    kinds: dict[str, list[pytest.Item]] = {}
     for item in items:
-        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        backends = [str(params[name]) for name in params if name.endswith("backend")]
+        kinds.setdefault(" ".join((item.nodeid.partition("[")[0], *backends)), []).append(item)
     kept = set()
-    for name, each in functions.items():
-        first, count = crc32(f"{word} {name}".encode()), min(cases, len(each))
+    for kind, each in kinds.items():
+        first, count = crc32(f"{word} {kind}".encode()), min(cases, len(each))
         kept |= {each[(first + number * len(each) // count) % len(each)] for number in range(count)}
     return [item for item in items if item in kept]

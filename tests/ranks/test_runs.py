@@ -125,7 +125,6 @@ def test_ctrl_c_at_the_launcher_saves_the_members_of_all_ranks(data, tmp_path) -
     assert not (folder / "fold3").exists(), "no member begins after a stop"
 
 
-@pytest.mark.numerical
 def test_a_study_over_ranks_equals_that_of_one_process(data, tmp_path) -> None:
     pytest.importorskip("optuna")
     space = tmp_path / "space.toml"
