@@ -172,7 +172,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(self.history_)
         return self
 
-    def _outputs(self, X: Any) -> NDArray[np.float32]:
+    def _outputs(self, X: Any) -> NDArray[np.floating]:
         """Return probabilities or values, (n, K)."""
         check_is_fitted(self)
         with TemporaryDirectory(prefix="gcnbatch-") as folder:

@@ -30,7 +30,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, printable
-from gcnbatch.training import fit_report, run_files
+from gcnbatch.training import fit_report, run_files, task_labels
 from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
@@ -84,6 +84,8 @@ def start(
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
             named = _parts(config, splits.SplitRows.of(dataset, config.split.kind))
+            for line in task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind):
+                say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 
@@ -189,6 +191,7 @@ def _fit(
     progress: bool,
 ) -> dict[str, Any]:
     """Fit every part into its folder below `target`, and summarise them."""
+    task_labels.check_learnable(dataset.path, dataset.header, dataset.y, list(parts.values()))
     smiles = check_molecules(dataset)
     say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
@@ -205,7 +208,7 @@ def _fit(
     for place, split in parts.items():
         say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")
         began = time.monotonic()
-        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
+        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
         results.append(_write(target / place, dataset, split, outputs[-1], course, config))
     if "" in parts:
@@ -239,7 +242,7 @@ def _write(
     folder: Path,
     dataset: Dataset,
     split: Split,
-    outputs: NDArray[np.float32],
+    outputs: NDArray[np.floating],
     course: dict[str, Any],
     config: Config,
 ) -> dict[str, Any]:
@@ -265,7 +268,7 @@ def _summarise(
     folder: Path,
     dataset: Dataset,
     parts: list[Split],
-    outputs: list[NDArray[np.float32]],
+    outputs: list[NDArray[np.floating]],
     results: list[dict[str, Any]],
     parquet: bool,
 ) -> dict[str, Any]:
@@ -276,10 +279,10 @@ def _summarise(
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     tested = [part.test for part in parts]
-    rows, mean, _ = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
-    header, y = dataset.header, dataset.y[rows]
+    pool = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
+    header, y, mean = dataset.header, pool.labels(dataset.y), pool.mean
     summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
-    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[rows], mean), parquet)
+    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
     fit_report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

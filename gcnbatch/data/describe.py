@@ -14,6 +14,7 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.splits import unlabelled
 from gcnbatch.data.store import Dataset
+from gcnbatch.moments import moments
 
 
 class Statistics(NamedTuple):
@@ -188,12 +189,9 @@ def label_counts(header: Header, y: NDArray[Any]) -> list[TaskLabels]:
             positive = int(known.sum())
             values: dict[str, Any] = {"positive": positive, "negative": len(known) - positive}
         else:
-            values = {
-                "min": float(known.min()) if len(known) else None,
-                "mean": float(known.mean()) if len(known) else None,
-                "std": float(known.std()) if len(known) else None,
-                "max": float(known.max()) if len(known) else None,
-            }
+            mean, std = (float(of[0]) for of in moments(known[:, None]))
+            found = {"min": known.min(initial=np.inf), "mean": mean, "std": std, "max": known.max(initial=-np.inf)}
+            values = {key: float(value) if len(known) else None for key, value in found.items()}
         tasks.append(TaskLabels(name, len(column) - len(known), values))
     return tasks
 

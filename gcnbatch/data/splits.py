@@ -21,6 +21,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.moments import moments
 
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
 
@@ -37,7 +38,7 @@ class SplitRows:
         Kind of the rows. A row without any label has no loss and no metric: it is in no split but a predefined one.
         The features of a node without labels are still used.
     target : {"binary", "multiclass", "regression"}
-    y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
+    y : (R, K) float with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
         Group (molecular scaffold) of each row.
     splits : dict of Split
@@ -188,13 +189,10 @@ def strata(target: Target, y: NDArray[Any]) -> Int64:
 
 
 def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    values = np.where(known, y, 0.0).astype(np.float64)
-    count = np.maximum(known.sum(axis=0), 1)
-    centred = np.where(known, values - values.sum(axis=0) / count, 0.0)
-    deviation = np.sqrt((centred**2).sum(axis=0) / count)
-    deviation[deviation == 0.0] = 1.0
-    score: NDArray[np.float64] = (centred / deviation).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    return score
+    mean, deviation = moments(y)
+    halves = np.where(known, y / 2 - mean / 2, 0.0)  # a difference of large numbers can overflow
+    score: NDArray[np.float64] = (halves / np.where(deviation > 0, deviation, 1.0)).sum(axis=1)
+    return 2 * score / np.maximum(known.sum(axis=1), 1)
 
 
 # ------------------------------------------------------------------------------------------------ dealing

@@ -11,7 +11,7 @@
 
 Atoms (or atoms alone and bonds) and features of a molecule add up to its sum.
 
-Numbers are float32, written as `gcnbatch.predictions` writes them.
+Numbers are float32, those of a regression model float64, written as `gcnbatch.predictions` writes them.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Tables:
 
     def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
         self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
+        self._kind = np.float64 if header.target == "regression" else np.float32
         alone = tuple(f"{name}_alone" for name in self._names)
         self._figures = (*_FIGURES, FEATURES) if FEATURES in sinks else _FIGURES
         self._headers = {
@@ -59,7 +60,7 @@ class Tables:
             "molecules": _of_numbers(header, self._figures),
         }
 
-    def append(self, found: Attributions, predictions: NDArray[np.float32], symbols: Sequence[Sequence[str]]) -> None:
+    def append(self, found: Attributions, predictions: NDArray[np.floating], symbols: Sequence[Sequence[str]]) -> None:
         """Append explained rows.
 
         Parameters
@@ -117,14 +118,14 @@ class Tables:
     ) -> None:
         errors = (np.full(len(ids), "") if reasons is None else reasons) if self._with_errors else None
         kept = {"task": tasks, "steps": steps}
-        table = Predictions(self._headers["molecules"], ids, values.astype(np.float32), errors=errors, kept=kept)
+        table = Predictions(self._headers["molecules"], ids, values.astype(self._kind), errors=errors, kept=kept)
         self._sinks["molecules"].append(table)
 
     def _write(
         self, name: str, ids: NDArray[np.str_], values: NDArray[np.float64], kept: dict[str, NDArray[np.generic]]
     ) -> None:
         texts = {column: cells.astype(np.str_) for column, cells in kept.items()}
-        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(np.float32), kept=texts))
+        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(self._kind), kept=texts))
 
 
 @contextmanager

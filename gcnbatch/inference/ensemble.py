@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference import shares
 from gcnbatch.inference.inputs import Data, open_input
@@ -28,6 +29,7 @@ from gcnbatch.inference.trust_files import Level
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import listed
 from gcnbatch.training import metrics
 
 Say = Callable[[str], object]
@@ -138,7 +140,11 @@ def infer(
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
-        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
+        left_out = np.stack([member.left_out for member in members])
+        if left_out.any():
+            say(_without_model(members[0].header, left_out))
+        fail = on_bad_row == "fail"
+        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, fail, left_out)
         done = _predict(source, predictor, request, output, maker, quiet)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
@@ -146,6 +152,19 @@ def infer(
         say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
     seconds = round(time.monotonic() - started, 3)
     return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
+
+
+def _without_model(header: Header, left_out: NDArray[np.bool_]) -> str:
+    """Return a line on tasks that some or all members (members, T) have no outputs of."""
+    every, some = left_out.all(axis=0), left_out.any(axis=0)
+    parts = []
+    if every.any():
+        parts.append(f"blank, as no model has learned them: {listed(np.array(header.task_names)[every])}")
+    if (some & ~every).any():
+        parts.append(
+            f"from fewer models, as not all have learned them: {listed(np.array(header.task_names)[some & ~every])}"
+        )
+    return "; ".join(parts)
 
 
 def _check_resume(out: str, selection: Selection) -> None:
@@ -215,7 +234,7 @@ class _Written:
     selection: Selection
     best: Predictions | None = None
     labels: list[NDArray[Any]] = field(default_factory=list)
-    outputs: list[NDArray[np.float32]] = field(default_factory=list)
+    outputs: list[NDArray[np.floating]] = field(default_factory=list)
 
     def append(self, made: list[Made], part: Predicted) -> None:
         """Take what was made of a part."""

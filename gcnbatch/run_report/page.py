@@ -123,7 +123,8 @@ def _confusion(record: Record) -> Html:
     tested = record.tested
     if not tested or tested.header.target != "binary":
         return Html("")
-    positive, negative, predicted = tested.y == 1, tested.y == 0, tested.outputs >= 0.5
+    y, outputs = tested.y, tested.outputs
+    positive, negative, predicted = (y == 1) & ~np.isnan(outputs), (y == 0) & ~np.isnan(outputs), outputs >= 0.5
     cells = (positive & predicted, negative & predicted, positive & ~predicted, negative & ~predicted)
     counts = np.stack([np.count_nonzero(cell, axis=0) for cell in cells])[:, :LISTED].tolist()
     rows = []

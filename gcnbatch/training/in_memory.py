@@ -39,6 +39,7 @@ def fit(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[str, Any]]]:
         with Dataset(path, config.data.memory_mb, check=False) as dataset:
             experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
             member = Member(experiment, splits.make_split(config.split, config.seed, experiment.split_rows))
+            experiment.check_learnable([member.split])
             backend = choice.backend_for([member.task])
             loop.fit([member], lambda waiting: make_cohort(backend, [waiting[0].task]), None, quiet=True)
     return checkpoint.encode(member.best_weights()), member.rows

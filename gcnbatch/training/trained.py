@@ -32,12 +32,13 @@ class Scale(BaseModel):
 
 
 class About(BaseModel):
-    """The description that training stores with the weights."""
+    """The description that training stores with the weights; tasks that are left out have no outputs."""
 
     model_config = ConfigDict(extra="forbid")
     model: ModelConfig
     header: Header
     scaling: Scale
+    left_out: list[str] = []
     epoch: int = Field(ge=0)
 
 
@@ -65,6 +66,11 @@ class Trained:
     def header(self) -> Header:
         """Header of its inputs and outputs."""
         return self.about.header
+
+    @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks (T,) have no outputs, as its training rows could not teach them."""
+        return np.isin(self.header.task_names, self.about.left_out)
 
     @property
     def adjacency(self) -> str:
@@ -112,6 +118,8 @@ def read_trained(folder: Path) -> Trained:
     sizes = (len(about.scaling.mean), len(about.scaling.std))
     if set(sizes) != {about.header.n_outputs}:
         raise InputError(f"{path}: scaling", f"{sizes} outputs", f"{about.header.n_outputs} each")
+    if unknown := set(about.left_out) - set(about.header.task_names):
+        raise InputError(f"{path}: left_out", listed(sorted(unknown)), "tasks of the model")
     model = build(about.model, about.header)
     for name, slot in model.layout().slots.items():
         array: Any = found.arrays.get(name)

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.csv_tables import (
-    FLOAT32_MAX,
     MISSING,
     check_stored_labels,
     check_stored_names,
     numbers,
     sorted_labels,
 )
-from gcnbatch.data.schema import Target
+from gcnbatch.data.schema import TARGET_TYPES, Target
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
@@ -27,7 +26,7 @@ from gcnbatch.text import quoted
 class Targets:
     """Targets as the format stores them: ``y (R, K)`` (see GraphSet), their kind, and names as in the header."""
 
-    y: NDArray[np.float32] | NDArray[np.int32]
+    y: NDArray[Any]
     kind: Target
     task_names: tuple[str, ...]
     class_names: tuple[str, ...] = ()
@@ -113,9 +112,9 @@ def number_targets(
         row, task = (int(i) for i in np.argwhere(other)[0])
         place = f"{path}, row {before + row + 1}, column {quoted(names[task])}"
         raise InputError(place, f"{y[row, task]:g}", "0, 1 or blank", "Use --task regression.")
-    if (np.abs(y) > FLOAT32_MAX).any():
-        row, task = (int(i) for i in np.argwhere(np.abs(y) > FLOAT32_MAX)[0])
+    if np.isinf(y).any():
+        row, task = (int(i) for i in np.argwhere(np.isinf(y))[0])
         place = f"{path}, row {before + row + 1}, column {quoted(names[task])}"
-        raise InputError(place, f"{y[row, task]:g}", "a 32-bit floating-point number")
+        raise InputError(place, f"{y[row, task]:g}", "a finite number, or blank where missing")
     found: Target = kind or ("regression" if other.any() else "binary")
-    return Targets(y.astype(np.float32), found, tuple(names))
+    return Targets(y.astype(TARGET_TYPES[found][0]), found, tuple(names))
