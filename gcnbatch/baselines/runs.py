@@ -171,7 +171,7 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
         target_columns=list(columns.targets) or None,
         skip_bad_rows=True,
     )
-    for line in summary.notes:
+    for line in summary.said():
         say(line)
 
 

@@ -69,6 +69,9 @@ def infer(
     decimal: Annotated[
         str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
     ] = "",
+    missing: Annotated[
+        str, typer.Option(metavar="A,B,…", help="CSV: further texts of missing values.", show_default="none")
+    ] = "",
     processes: ProcessesOption = 0,
     spreadsheet: SpreadsheetOption = False,
     top: Annotated[
@@ -140,7 +143,7 @@ def infer(
                 id_column,
                 processes,
                 tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal),
+                TableFormat(delimiter, decimal, tuple(split_names(missing))),
             ),
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),

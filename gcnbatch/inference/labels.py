@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import parse_number
-from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
+from gcnbatch.data.importers.csv_tables import MISSING, parse_number
+from gcnbatch.data.importers.dialect import NumberFormat, TableFormat
+from gcnbatch.data.importers.quantities import read_quantity
+from gcnbatch.data.importers.units import factor
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Columns with the names of the model's tasks: position in a record by number of the task; and the decimal sign."""
+    """Columns with the names of the model's tasks.
+
+    Parameters
+    ----------
+    header : Header
+        Of the model.
+    places : dict of int
+        Positions in a record by number of the task.
+    table, written : TableFormat, NumberFormat
+        How the numbers are written.
+    """
 
     header: Header
     places: dict[int, int]
-    decimal: str = "."
+    table: TableFormat = field(default_factory=TableFormat)
+    written: NumberFormat = field(default_factory=NumberFormat)
 
     @classmethod
     def of(cls, names: Sequence[str], header: Header) -> LabelColumns | None:
@@ -30,31 +44,27 @@ class LabelColumns:
         places = {task: names.index(name) for task, name in enumerate(header.task_names) if name in names}
         return cls(header, places) if places else None
 
-    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> LabelColumns:
-        """Return the columns with this decimal sign; empty: detected in a sample of the records.
+    def with_format(self, path: Path, table: TableFormat, sample: Sequence[Sequence[str]]) -> LabelColumns:
+        """Return the columns of a table of this format, of which `sample` are records.
 
         Raises
         ------
         InputError
-            When the sample can be read with either sign.
+            When the sample can be read with either decimal sign.
         """
-        if not decimal:
-            texts = {place: [record[place].strip() for record in sample] for place in self.places.values()}
-            names = ((self.header.task_names[task], texts[place]) for task, place in self.places.items())
-            decimal = "," if has_decimal_commas(path, names) else "."
-        return replace(self, decimal=decimal)
+        names = self.header.task_names
+        texts = {names[task]: [record[place].strip() for record in sample] for task, place in self.places.items()}
+        return replace(self, table=table, written=NumberFormat.of(path, texts.items(), table.decimal))
 
     def read(self, records: Sequence[Sequence[str]]) -> NDArray[Any]:
         """Return the targets (R, K); a text that is no label of the model is missing."""
         y = missing_targets(self.header, len(records))
         for task, place in self.places.items():
-            known: dict[str, float] = {}
-            for row, record in enumerate(records):
-                text = record[place].strip()
-                if self.decimal == ",":
-                    (text,) = with_points([text])
+            name, known = self.header.task_names[task], dict[str, float]()
+            texts = self.table.without_missing([record[place].strip() for record in records])
+            for row, text in enumerate(self.written.plain(name, texts)):
                 if text not in known:
-                    known[text] = self._value(self.header.task_names[task], text)
+                    known[text] = self._value(name, text)
                 y[row, task] = known[text]
         return y
 
@@ -65,10 +75,21 @@ class LabelColumns:
             return lower.index(text.lower())
         if self.header.target == "multiclass":
             return -1
+        if self.header.target == "regression":
+            return self._measured(task, text)
         try:
             value = parse_number(text)
         except ValueError:
             return np.nan
         if names:  # numbers that were labels: 1.0 for 1
             return lower.index(f"{value:g}") if f"{value:g}" in lower else np.nan
-        return value if self.header.target == "regression" or value in (0.0, 1.0) else np.nan
+        return value if value in (0.0, 1.0) else np.nan
+
+    def _measured(self, task: str, text: str) -> float:
+        """Return a number in the unit of the model's targets; one without a unit has that unit."""
+        found = None if text.lower() in MISSING else read_quantity(text)
+        if found is None:
+            return np.nan
+        unit = self.header.units.get(task, "")
+        times = factor(found.unit or unit, unit)
+        return np.nan if times is None else float(Fraction(repr(found.value)) * times)

@@ -13,6 +13,7 @@ from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.splits import SplitRows
@@ -208,7 +209,7 @@ class Experiment:
 
 def _check_labels(dataset: Dataset, labels: NDArray[Any]) -> None:
     """Refuse training rows without any label."""
-    if np.isnan(task_labels.Range.of(labels).low).all():
+    if np.isnan(LabelRange.of(labels).low).all():
         names = dataset.header.task_names
         of = f"task {quoted(names[0])}" if len(names) == 1 else f"any of {len(names):,} tasks"
         raise InputError(

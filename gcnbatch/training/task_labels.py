@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.label_ranges import LabelRange, task_name
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.text import printable
 
-_NAMED, _NAME = 20, 40  # tasks named in a message, characters of a name
+_NAMED = 20  # tasks in a message
 STRATIFIED = 'split.kind = "stratified" gives each part its share of rare labels'
-
-
-class Range(NamedTuple):
-    """Smallest and largest label of each task, (T,) float64; NaN for a task without labels."""
-
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, y: NDArray[Any]) -> Range:
-        """Return those of targets (R, T)."""
-        known = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
-        low, high = np.where(known, y, np.inf).min(axis=0, initial=np.inf), np.where(known, y, -np.inf)
-        found = cls(low.astype(np.float64), high.max(axis=0, initial=-np.inf).astype(np.float64))
-        return cls(*(np.where(np.isinf(bound), np.nan, bound) for bound in found))
-
-    @property
-    def varies(self) -> NDArray[np.bool_]:
-        """Which tasks have different labels."""
-        return np.asarray(self.low < self.high)
 
 
 def left_out(header: Header, labels: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which tasks (T,) the training rows cannot teach: they have no labels of them, or labels of one class."""
-    found = Range.of(labels)
+    found = LabelRange.of(labels)
     return np.isnan(found.low) if header.target == "regression" else ~found.varies
 
 
@@ -69,7 +48,7 @@ def notes(header: Header, y: NDArray[Any], splits: Sequence[Split], kind: str) -
     kind : str
         Their kind, as in the configuration.
     """
-    ranges = [{part: Range.of(y[rows]) for part, rows in split.parts().items() if len(rows)} for split in splits]
+    ranges = [{part: LabelRange.of(y[rows]) for part, rows in split.parts().items() if len(rows)} for split in splits]
     absent = np.array([left_out(header, y[split.train]) for split in splits])
     lines = list(_left_out(header, absent, ranges[0]["train"]))
     if header.target == "regression":
@@ -82,58 +61,47 @@ def notes(header: Header, y: NDArray[Any], splits: Sequence[Split], kind: str) -
     return lines
 
 
-def _left_out(header: Header, absent: NDArray[np.bool_], first: Range) -> Iterator[str]:
+def _left_out(header: Header, absent: NDArray[np.bool_], first: LabelRange) -> Iterator[str]:
     every, some = (np.asarray(of) for of in (absent.all(axis=0), absent.any(axis=0)))
     if not some.any():
         return
     shown = []
     if every.any():
-        shown.append(_listed(_described(header, first, every)))
+        shown.append(_listed(first.described(header, np.flatnonzero(every))))
     if (some & ~every).any():
-        names = _listed(printable(header.task_names[task], _NAME) for task in np.flatnonzero(some & ~every))
+        names = _listed([task_name(header, task) for task in np.flatnonzero(some & ~every).tolist()])
         shown.append(f"in some of the {len(absent)} splits {names}")
     reason = "no label" if header.target == "regression" else "no labels of two classes"
     count = f"{np.count_nonzero(some):,} of {len(some):,} tasks"
     yield f"left out, as the training rows have {reason} of them: {count}: {'; '.join(shown)}"
 
 
-def _described(header: Header, found: Range, tasks: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield the name of each of these tasks, and its only label."""
-    for task in np.flatnonzero(tasks):
-        name, value = printable(header.task_names[task], _NAME), float(found.low[task])
-        if np.isnan(value):
-            yield f"{name} (no label)"
-        else:
-            label = printable(header.class_names[int(value)], _NAME) if header.class_names else f"{value:g}"
-            yield f"{name} (all {label})"
-
-
-def _equal(header: Header, ranges: Sequence[dict[str, Range]]) -> Iterator[str]:
+def _equal(header: Header, ranges: Sequence[dict[str, LabelRange]]) -> Iterator[str]:
     """Yield a line on regression tasks whose training labels are all equal."""
-    equal = np.any([of["train"].low == of["train"].high for of in ranges], axis=0)
-    if equal.any():
-        found = ranges[0]["train"]
-        named = (f"{printable(header.task_names[task], _NAME)} = {found.low[task]:g}" for task in np.flatnonzero(equal))
-        yield f"all training labels are equal, so that there is nothing to learn: {_listed(named)}"
+    found = next((of["train"] for of in ranges if of["train"].equal.any()), None)
+    if found is not None:
+        named = _listed(found.described(header, np.flatnonzero(found.equal)))
+        yield f"training labels that are all equal, so that there is nothing to learn: {named}"
 
 
-def _poor(header: Header, absent: NDArray[np.bool_], ranges: Sequence[dict[str, Range]], part: str) -> Iterator[str]:
+def _poor(
+    header: Header, absent: NDArray[np.bool_], ranges: Sequence[dict[str, LabelRange]], part: str
+) -> Iterator[str]:
     """Yield a line on tasks that a part has no labels of two classes of, though training has."""
     found = [(~of[part].varies & ~own) for of, own in zip(ranges, absent, strict=True) if part in of]
-    tasks = np.flatnonzero(np.any(found, axis=0)) if found else ()
-    if not len(tasks):
+    tasks: list[int] = np.flatnonzero(np.any(found, axis=0)).tolist() if found else []
+    if not tasks:
         return
     count = sum(map(np.any, found))
     of_splits = f" of {count} of {len(found)} splits" if len(found) > 1 else ""
     means = "; means leave these splits out" if count < len(found) else ""
-    names = _listed(printable(header.task_names[task], _NAME) for task in tasks)
+    names = _listed([task_name(header, task) for task in tasks])
     yield (
         f"{part} rows{of_splits}: {len(tasks):,} of {len(header.task_names):,} tasks without labels of two classes, so "
         f"without ROC-AUC there: {names}{means}"
     )
 
 
-def _listed(names: Iterator[str]) -> str:
-    shown = list(islice(names, _NAMED))
-    more = sum(1 for _ in names)
-    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

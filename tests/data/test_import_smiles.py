@@ -259,7 +259,7 @@ TABLES = {
         "no column that is clearly a target ('note': text with 2 different values). Name the targets with",
     ),
     "unclear": (b"smiles,mass,logp\nC,16.0,1.1\n", {}, "not clear which of the columns are targets ('mass', 'logp')"),
-    "mixed": (b"smiles,IC50\nC,1\nCC,>10\nN,2\n", {}, "row 2, column 'IC50': '>10'; expected a finite number"),
+    "mixed": (b"smiles,IC50\nC,1\nCC,5-10\nN,2\n", {}, "row 2, column 'IC50': '5-10'; expected a finite number"),
     "wrong split": (b"smiles,y\nC,1\n", {"split_column": "part"}, "no column 'part'. Known: y. See --split-column"),
     "split is target": (
         b"smiles,y\nC,1\n",

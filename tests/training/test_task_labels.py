@@ -66,7 +66,7 @@ def test_regression_needs_labels_and_equal_ones_are_said() -> None:
     y[SPLIT.train, 1], y[SPLIT.train, 2] = np.nan, 2.5
     assert notes(header, y, [SPLIT], "random") == [
         "left out, as the training rows have no label of them: 1 of 3 tasks: task1 (no label)",
-        "all training labels are equal, so that there is nothing to learn: task2 = 2.5",
+        "training labels that are all equal, so that there is nothing to learn: task2 (all 2.5)",
     ]
 
 
