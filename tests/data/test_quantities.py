@@ -209,10 +209,8 @@ def test_bounds_are_kept_as_numbers_with_their_direction(tmp_path: Path) -> None
     np.testing.assert_array_equal(column(dataset), [10, 0.1, 5.5, 20, 1, 3, np.nan])
     assert dataset.censored is not None
     assert dataset.censored[:, 0].tolist() == [1, -1, 0, 1, -1, 0, 0]
-    assert any(
-        note.startswith("column 'y': bounds (1 with >, 1 with <, 1 with ≥, 1 with <=) are kept") for note in notes
-    )
-    assert "column 'y': 1 value with ~ kept as the numbers" in notes
+    assert notes[-2].startswith("column 'y': bounds (1 with >, 1 with <, 1 with ≥, 1 with <=) are kept as the numbers")
+    assert notes[-1] == "column 'y': the sign ~ of 1 value is left out"
     with h5py.File(tmp_path / "t.h5") as file:
         assert file["graphs/censored"].dtype == np.int8
         assert file["graphs/y"].dtype == np.float64

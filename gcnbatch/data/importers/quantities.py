@@ -197,18 +197,15 @@ class QuantityColumn:
             raise self._refusal(self._first[unit], f"a number that is finite in {chosen}") from None
 
     def _of_signs(self, signs: Counter[str]) -> list[str]:
-        of = f"column {quoted(self._name)}"
-        bounds = [f"{count:,} with {sign}" for sign, count in signs.items() if count and sign in _DIRECTIONS]
-        about = [f"{_values(count)} with {sign}" for sign, count in signs.items() if count and sign in _ABOUT]
-        notes = []
-        if bounds:
+        """Return notes on bounds and on values of which little is known."""
+        of, notes = f"column {quoted(self._name)}", list[str]()
+        if bounds := [f"{count:,} with {sign}" for sign, count in signs.items() if count and sign in _DIRECTIONS]:
             notes.append(
                 f"{of}: bounds ({', '.join(bounds)}) are kept as the numbers that they name, with their direction "
                 "beside them. A model learns the numbers: leave such rows out if they are many"
             )
-        if about:
-            notes.append(f"{of}: {' and '.join(about)} kept as the numbers")
-        return notes
+        about = {sign: count for sign, count in signs.items() if count and sign in _ABOUT}
+        return [*notes, *(f"{of}: the sign {sign} of {_values(count)} is left out" for sign, count in about.items())]
 
 
 def _values(count: int) -> str:
