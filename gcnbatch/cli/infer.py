@@ -165,11 +165,12 @@ def infer(
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
         from gcnbatch.cli.text_tables import by_task, table
-        from gcnbatch.training.metrics import label
+        from gcnbatch.training.metrics import common_unit, label
 
+        unit = common_unit(summary.metrics)
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
         for line in [
-            *table(list(map(label, figures)), [list(figures.values())], left=0),
+            *table([label(name, unit) for name in figures], [list(figures.values())], left=0),
             *by_task(summary.metrics, "by task"),
         ]:
             say(line)

@@ -104,7 +104,10 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
     if config.kind == "predefined":
         split = _predefined(config.name, rows)
     else:
-        split = _deal(config, rows, _candidates(rows), config.test, _draws(config, seed))
+        candidates = _candidates(rows)
+        if config.kind == "scaffold":
+            _refuse_few_groups(rows.subject, _groups(rows)[candidates], 1 + (config.valid > 0) + (config.test > 0))
+        split = _deal(config, rows, candidates, config.test, _draws(config, seed))
     _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
 
@@ -130,10 +133,10 @@ def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     candidates, draws = _candidates(rows), _draws(config, seed)
     if config.kind == "scaffold":
         groups = _groups(rows)[candidates]
-        _refuse_more_folds(rows.subject, config.folds, len(np.unique(groups)), "groups")
+        _refuse_few_groups(rows.subject, groups, config.folds)
         order, fold = candidates, _balanced_folds(groups, config.folds)
     else:
-        _refuse_more_folds(rows.subject, config.folds, len(candidates), "rows")
+        _refuse_more_folds(rows.subject, config.folds, len(candidates))
         order = _shuffled_by_stratum(config, rows, candidates, draws)
         fold = np.arange(len(order)) % config.folds
     folds = []
@@ -310,14 +313,24 @@ def _groups(rows: SplitRows) -> NDArray[np.int32]:
     return rows.groups
 
 
-def _refuse_more_folds(subject: str, folds: int, available: int, what: str) -> None:
-    if folds > available:
+def _refuse_more_folds(subject: str, folds: int, rows: int) -> None:
+    if folds > rows:
+        hint = "Lower split.folds." if rows > 1 else "Use more rows."
         raise InputError(
-            subject,
-            f"split.folds = {folds} for {available} {what}",
-            f"at most one fold per {what[:-1]}",
-            "Lower split.folds.",
+            subject, f"split.folds = {folds} for {rows} row{'s' * (rows != 1)}", "at most one fold per row", hint
         )
+
+
+def _refuse_few_groups(subject: str, groups: NDArray[np.int32], parts: int) -> None:
+    """Refuse fewer groups (scaffolds) than parts, each of which needs one."""
+    count = len(np.unique(groups))
+    if count >= parts or not len(groups):
+        return
+    hint = 'Set split.kind to "random" or "stratified"'
+    if count == 1:
+        got = f"all {len(groups):,} rows are in one group (a scaffold), which no split by scaffold divides"
+        raise InputError(subject, got, f"at least {parts} groups", f"{hint}.")
+    raise InputError(subject, f"{count} groups (scaffolds) for {parts} parts", "a group per part", f"{hint}.")
 
 
 def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:

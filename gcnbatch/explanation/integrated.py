@@ -86,6 +86,8 @@ class Explainer:
             for member in members
         ]
         self._shares = _shares(members)[:, self.places]
+        self._units = np.array([_std(member)[self.places] for member in members]) * self._shares
+        self.unit: Float64 = self._units.sum(axis=0)  # of each explained output, in which the completeness error counts
 
     def explain(self, graphs: GraphSet, progress: Callable[[int], object] = lambda graphs: None) -> Attributions:
         """Return the attributions of all graphs.
@@ -104,12 +106,11 @@ class Explainer:
             self._fill(_Sums(runner, member.adjacency, graphs, len(self.names), own, joined), progress)
             for member, runner, joined in made
         ]
-        units = np.array([_std(member)[self.places] for member in self._members]) * self._shares
         offset = np.sum([_mean(member)[self.places] for member in self._members] * self._shares, axis=0)
 
         def mean(values: Sequence[Float64]) -> Float64:
             """Return the members' mean, in the unit of the outputs."""
-            return np.sum([one * unit for one, unit in zip(values, units, strict=True)], axis=0)
+            return np.sum([one * unit for one, unit in zip(values, self._units, strict=True)], axis=0)
 
         return Attributions(
             graphs,

@@ -208,7 +208,7 @@ class _Writer:
         self._steps.update(found.steps.tolist())
         error, wanted = np.abs(found.errors), np.abs(found.outputs - found.baselines)
         self._largest_error = max(self._largest_error, float(error.max(initial=0)))
-        self._inexact += int((error > TOLERANCE * (1 + wanted)).any(axis=1).sum())
+        self._inexact += int((error > TOLERANCE * (self._explainer.unit + wanted)).any(axis=1).sum())
 
     def write_page(self, title: str, members: int) -> None:
         """Write the page of the first rows."""
@@ -216,7 +216,10 @@ class _Writer:
         about = [summary.text()]
         if summary.molecules > len(self._cards):
             about.append(f"This page shows the first {len(self._cards):,}; the tables have all {summary.molecules:,}.")
-        unit = UNITS[self._explainer.header.target]
+        header = self._explainer.header
+        units = {header.units.get(name, "") for name in self._explainer.names}
+        unit = next(iter(units), "") if len(units) == 1 else ""
+        unit = unit or UNITS[header.target]
         fileio.write_text(self._folder / INDEX, render(title, about, self._explainer.names, unit, self._cards))
 
     def summary(self, members: int) -> ExplanationSummary:

@@ -30,7 +30,7 @@ from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_s
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import listed
-from gcnbatch.training import metrics
+from gcnbatch.training.fit_report import evaluate
 
 Say = Callable[[str], object]
 _Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
@@ -222,7 +222,7 @@ def _predict(
     figures = None
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
-        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+        figures = evaluate(header, y, outputs)
     return _Done(backend, rows - before, rows - before - readable, figures)
 
 

@@ -127,8 +127,11 @@ class Report:
 
 
 def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.floating]) -> dict[str, Any]:
-    """Return the metrics of these rows; `y` and `outputs` as in `metrics.evaluate`."""
-    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    """Return the metrics of these rows, and the units of tasks; `y` and `outputs` as in `metrics.evaluate`."""
+    found = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    for name, unit in header.units.items():
+        found["tasks"][name]["unit"] = unit
+    return found
 
 
 class Writer(Protocol):

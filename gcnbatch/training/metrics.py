@@ -13,7 +13,7 @@ largest probability, the first one of equals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ _LABELS = {
     "r2": "R²",
 }
 _LOWER_IS_BETTER = {"loss", "rmse", "mae"}
+_IN_UNITS = ("rmse", "mae")
 _DEFINED_FOR_CONSTANT_LABELS = {"accuracy", "rmse", "mae"}
 
 
@@ -221,9 +222,23 @@ def default_monitor(target: Target, tasks: int = 1) -> str:
     return defaults[target]
 
 
-def label(metric: str) -> str:
-    """Return the name of a metric for readers; its key is for files, options and configurations."""
-    return _LABELS.get(metric, metric)
+def label(metric: str, unit: str = "") -> str:
+    """Return the name of a metric for readers, with the unit of an error; its key is for files and options.
+
+    >>> label("rmse", "uM"), label("r2", "uM")
+    ('RMSE, uM', 'R²')
+    """
+    name = _LABELS.get(metric, metric)
+    return f"{name}, {unit}" if unit and metric in _IN_UNITS else name
+
+
+def common_unit(figures: Mapping[str, Any]) -> str:
+    """Return the unit that all tasks of these figures share, as `gcnbatch.training.fit_report.evaluate` gave it."""
+    tasks, units = figures.get("tasks"), set[str]()
+    for of in tasks.values() if isinstance(tasks, dict) else ():
+        unit = of.get("unit") if isinstance(of, dict) else None
+        units.add(unit if isinstance(unit, str) else "")
+    return units.pop() if len(units) == 1 else ""
 
 
 def higher_is_better(metric: str) -> bool:

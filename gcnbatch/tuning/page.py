@@ -13,6 +13,7 @@ from gcnbatch.figures import png
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
 from gcnbatch.pages.origin import software, started
+from gcnbatch.text import figure
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
@@ -66,7 +67,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
         title,
         [
             lead,
-            paragraph(f"Best: {monitor} {best['value']:.4f} in trial {best['number']}.", "verdict"),
+            paragraph(f"Best: {monitor} {figure(best['value'])} in trial {best['number']}.", "verdict"),
             section("Best trials", _best(ranked[:_LISTED], names)),
             *(section(title, picture(png(figure), title)) for title, figure in drawn.items() if figure),
             *_origin(folder, space, experiment),
@@ -107,7 +108,7 @@ def _best(trials: Sequence[FrozenTrial], names: Sequence[str]) -> Html:
     rows = []
     for trial in trials:
         epochs = " ".join(str(epoch) for epoch in trial.user_attrs["epochs"])
-        cells = [str(trial.user_attrs["number"]), f"{trial.value:.4f}", epochs]
+        cells = [str(trial.user_attrs["number"]), figure(value_of(trial)), epochs]
         rows.append([*cells, *(_shown(trial.params.get(name)) for name in names)])
     return table(["trial", "value", "best epochs", *names], rows, words=())
 

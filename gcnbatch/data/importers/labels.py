@@ -136,7 +136,7 @@ def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Rea
         if found in sets:
             codes = {text: found.index(value) for text, value in numbers.items()}
             return Reading(kind, labelled, codes, tuple(f"{value:g}" for value in found))
-    whole = all(value.is_integer() for value in found)
+    whole = all(value.is_integer() and abs(value) < 2**53 for value in found)  # beyond, all numbers are
     identifier = whole and rows >= _IDENTIFIER_ROWS and len(found) == labelled == rows
     reason = "whole numbers that all differ, as an identifier's" if identifier else ""
     return Reading("regression", labelled, reason=reason)
