@@ -212,14 +212,15 @@ def _defined(metrics: dict[str, Any]) -> Iterator[str]:
     """Yield a line per part on metrics that not all members have: their means leave members out."""
     from gcnbatch.training.metrics import label
 
+    what = "folds" if "folds" in metrics else "models"
     members = len(metrics.get("folds") or metrics.get("members") or ())
     for part, counts in metrics.get("defined", {}).items():
         if part != "uncertainty":
             by_count: dict[int, list[str]] = {}
             for name, count in counts.items():
                 by_count.setdefault(count, []).append(label(name))
-            shown = "; ".join(f"{', '.join(names)} of {count}" for count, names in by_count.items())
-            yield f"{part}: means over those of {members} that have a value: {shown}"
+            shown = "; ".join(f"{', '.join(names)} of {count} of {members}" for count, names in by_count.items())
+            yield f"{part}, means over {what} that have a value: {shown}"
 
 
 def _show_uncertainty(metrics: dict[str, Any]) -> None:

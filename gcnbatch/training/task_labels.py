@@ -71,9 +71,9 @@ def _left_out(header: Header, absent: NDArray[np.bool_], first: LabelRange) -> I
     if (some & ~every).any():
         names = _listed([task_name(header, task) for task in np.flatnonzero(some & ~every).tolist()])
         shown.append(f"in some of the {len(absent)} splits {names}")
-    reason = "no label" if header.target == "regression" else "no labels of two classes"
-    count = f"{np.count_nonzero(some):,} of {len(some):,} tasks"
-    yield f"left out, as the training rows have {reason} of them: {count}: {'; '.join(shown)}"
+    reason = "without labels" if header.target == "regression" else "without labels of two classes"
+    count = _count(int(np.count_nonzero(some)), len(some))
+    yield f"left out: {count} {reason} in the training rows: {'; '.join(shown)}"
 
 
 def _equal(header: Header, ranges: Sequence[dict[str, LabelRange]]) -> Iterator[str]:
@@ -96,10 +96,12 @@ def _poor(
     of_splits = f" of {count} of {len(found)} splits" if len(found) > 1 else ""
     means = "; means leave these splits out" if count < len(found) else ""
     names = _listed([task_name(header, task) for task in tasks])
-    yield (
-        f"{part} rows{of_splits}: {len(tasks):,} of {len(header.task_names):,} tasks without labels of two classes, so "
-        f"without ROC-AUC there: {names}{means}"
-    )
+    lacking = f"{_count(len(tasks), len(header.task_names))} without labels of two classes, so without ROC-AUC there"
+    yield f"{part} rows{of_splits}: {lacking}: {names}{means}"
+
+
+def _count(some: int, every: int) -> str:
+    return f"{some:,} of {every:,} tasks" if every > 1 else "a task"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ def test_such_a_task_is_null_in_metrics_and_blank_in_predictions(tmp_path: Path,
     config = configure(f"data.path={data}", "split.kind=predefined")
     folder, found = run.start(config, tmp_path / "run", quiet=True, say=said.append)
     absent = ["task1", "task2"] if target == "binary" else ["task1"]
-    assert len([line for line in said if line.startswith("left out, as the training rows have no label")]) == 1
+    assert len([line for line in said if line.startswith("left out: ")]) == 1
     for part in ("valid", "test"):
         assert found[part]["left_out"] == absent
         assert found[part]["tasks"]["task1"]["r2" if target == "regression" else "roc_auc"] is None

@@ -27,8 +27,8 @@ def test_one_line_lists_all_tasks_that_are_left_out() -> None:
     y[SPLIT.train, 5:28] = 0
     (line,) = notes(header, y, [SPLIT], "random")
     assert line.startswith(
-        "left out, as the training rows have no labels of two classes of them: 25 of 30 tasks: task1 (all 1), "
-        "task2 (no label), task5 (all 0), task6 (all 0)"
+        "left out: 25 of 30 tasks without labels of two classes in the training rows: task1 (all 1), task2 (no label), "
+        "task5 (all 0), task6 (all 0)"
     )
     assert line.endswith("task22 (all 0) and 5 more")
     assert left_out(header, y[SPLIT.train]).sum() == 25
@@ -51,8 +51,7 @@ def test_folds_are_counted_together() -> None:
     y[SPLIT.train, 1] = 0  # OTHER has labels of two classes in the rows 12 to 19
     y[SPLIT.test, 2] = 0
     assert notes(header, y, [SPLIT, OTHER], "random") == [
-        "left out, as the training rows have no labels of two classes of them: 1 of 3 tasks: in some of the 2 splits "
-        "task1",
+        "left out: 1 of 3 tasks without labels of two classes in the training rows: in some of the 2 splits task1",
         "valid rows of 1 of 2 splits: 1 of 3 tasks without labels of two classes, so without ROC-AUC there: task1; "
         "means leave these splits out",
         "test rows of 2 of 2 splits: 2 of 3 tasks without labels of two classes, so without ROC-AUC there: task1, "
@@ -65,7 +64,7 @@ def test_regression_needs_labels_and_equal_ones_are_said() -> None:
     y = np.random.default_rng(0).normal(size=(20, 3))
     y[SPLIT.train, 1], y[SPLIT.train, 2] = np.nan, 2.5
     assert notes(header, y, [SPLIT], "random") == [
-        "left out, as the training rows have no label of them: 1 of 3 tasks: task1 (no label)",
+        "left out: 1 of 3 tasks without labels in the training rows: task1 (no label)",
         "training labels that are all equal, so that there is nothing to learn: task2 (all 2.5)",
     ]
 
