@@ -116,8 +116,12 @@ def test_factors_between_units(unit: str, other: str, times: int) -> None:
 def test_names_that_begin_with_a_digit_stay_classes(tmp_path: Path) -> None:
     dataset, _ = imported(tmp_path, ["2C9", "3A4", "2D6"] * 3)
     assert dataset.header.class_names == ("2C9", "2D6", "3A4")
-    dataset, _ = imported(tmp_path, ["2D", "3D"] * 3)
-    assert dataset.header.class_names == ("2D", "3D")
+    for values in (["2D", "3D"], ["3d", "4d", "2p"]):
+        dataset, _ = imported(tmp_path, values * 3)
+        assert dataset.header.class_names == tuple(sorted(values))
+    dataset, _ = imported(tmp_path, ["1 d", "24 h"] * 3, task="regression")
+    assert column(dataset) == [1, 1] * 3
+    assert dataset.header.units == {"y": "d"}
 
 
 def test_a_column_with_units_is_a_target_where_nothing_else_is(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, Colu
 def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
     """Read a column that the user named, as `task` if given."""
     texts = table.others[name]
-    reading = read_labels(texts)
+    reading = read_labels(texts, measured=task == "regression")
     if not reading.labelled:
         raise InputError(f"{table.path}, column {quoted(name)}", "no value in any row", "a target with values")
     if task == "multiclass":

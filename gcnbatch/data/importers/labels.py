@@ -77,8 +77,8 @@ class Reading:
     missing: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_labels(texts: Sequence[str]) -> Reading:
-    """Read a column, without surrounding blanks, as targets."""
+def read_labels(texts: Sequence[str], measured: bool = False) -> Reading:
+    """Read a column, without surrounding blanks, as targets; `measured`: the user says that it has measured values."""
     counts = Counter(texts)
     missing = {text for text in counts if text.lower() in MISSING}
     if "+" in counts:
@@ -91,7 +91,7 @@ def read_labels(texts: Sequence[str]) -> Reading:
     numbers = {text: parse_number(text) for text in values if _is_number(text)}
     if len(numbers) == len(values):
         return replace(_read_numbers(numbers, labelled, len(texts)), missing=lost)
-    quantities = _quantities(values)
+    quantities = _quantities(values, measured)
     if len(quantities) == len(values):
         return replace(_read_quantities(quantities, values, labelled), missing=lost)
     if 2 * sum(values[text] for text in values if text in quantities or _is_infinite(text)) >= labelled:
@@ -100,18 +100,22 @@ def read_labels(texts: Sequence[str]) -> Reading:
     return replace(_read_words(values, labelled), missing=lost)
 
 
-def _quantities(values: Mapping[str, int]) -> dict[str, Quantity]:
+def _quantities(values: Mapping[str, int], measured: bool) -> dict[str, Quantity]:
     """Return the texts that are numbers, perhaps with units or bounds.
 
-    A text such as 2C9 is a number only where all values have this unit and differ as measured values do.
+    Texts such as 2C9 or 3d are numbers where they are said to be `measured`; else only where all have this unit and
+    differ as measured values do.
     """
     found = {text: one for text in values if (one := read_quantity(text)) is not None}
-    strange = {one.unit for one in found.values() if one.unit and not is_known(one.unit)}
-    measured = [one.value for one in found.values()]
-    varies = len(set(measured)) > _MOST_CLASSES or not all(map(float.is_integer, measured))
+    if measured:
+        return found
+    strange = {one.unit for one in found.values() if one.unit.isalpha() and len(one.unit) == 1}
+    strange |= {one.unit for one in found.values() if one.unit and not is_known(one.unit)}
+    numbers = [one.value for one in found.values()]
+    varies = len(set(numbers)) > _MOST_CLASSES or not all(map(float.is_integer, numbers))
     if len(strange) == 1 and varies and all(one.unit in strange for one in found.values()):
         return found
-    return {text: one for text, one in found.items() if one.unit not in strange}
+    return {text: one for text, one in found.items() if one.unit not in strange or (varies and is_known(one.unit))}
 
 
 def _read_quantities(found: Mapping[str, Quantity], rows: Mapping[str, int], labelled: int) -> Reading:
