@@ -57,7 +57,14 @@ class SplitConfig(Section):
     name: str = Field(
         default="", description="name of the predefined split (only for that kind); empty: the file's only one"
     )
-    valid: Fraction = Field(default=0.1, description="share of rows for validation (inside each fold when folds > 0)")
+    valid: Fraction = Field(
+        default=0.1,
+        description="share of rows for validation (inside each fold when folds > 0); of a predefined split without "
+        "validation rows: share of its training rows",
+    )
+    valid_kind: Literal["random", "stratified", "scaffold"] = Field(
+        default="random", description="how validation rows are drawn from the training rows of a predefined split"
+    )
     test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
     folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
@@ -71,11 +78,16 @@ class SplitConfig(Section):
             raise ValueError("folds must be 0 or at least 2")
         if self.name and self.kind != "predefined":
             raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
-        if self.folds and self.kind == "predefined":
-            raise ValueError("folds cannot be combined with a predefined split")
-        if self.repeats > 1 and self.kind in ("scaffold", "predefined"):
-            raise ValueError(f"repeats of a {self.kind} split would be equal; it does not depend on the seed")
+        if self.valid_kind != "random" and self.kind != "predefined":
+            raise ValueError(f"valid_kind = '{self.valid_kind}' needs kind = 'predefined', not '{self.kind}'")
+        if self.repeats > 1 and self.rule == "scaffold":
+            raise ValueError("repeats of a scaffold split would be equal; it does not depend on the seed")
         return self
+
+    @property
+    def rule(self) -> str:
+        """How rows are drawn: `kind`, or `valid_kind` where a predefined split names the other rows."""
+        return self.valid_kind if self.kind == "predefined" else self.kind
 
 
 class ChemGCNConfig(Section):

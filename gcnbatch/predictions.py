@@ -37,7 +37,7 @@ from gcnbatch import fileio, hdf5, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import json_line, listed, printable
+from gcnbatch.text import counted, json_line, listed, printable
 
 ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
@@ -74,7 +74,7 @@ class Predictions:
     more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Predictions: {len(self.ids):,} rows of {listed(self.names)}>"
+        return f"<Predictions: {counted(len(self.ids), 'row')} of {listed(self.names)}>"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -238,7 +238,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
     InputError
         When it is not a table of `rows` rows of such numbers.
     """
-    expected, first = f"predictions of {rows} rows", 2 if header.target == "multiclass" else 1
+    expected, first = f"predictions of {counted(rows, 'row')}", 2 if header.target == "multiclass" else 1
     outputs = np.empty((rows, header.n_outputs), dtype=np.float64 if header.target == "regression" else np.float32)
     found = 0
     try:
@@ -247,14 +247,14 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
                 if 1 <= found <= rows:
                     numbers = [float(cell) if cell else np.nan for cell in cells[first : first + header.n_outputs]]
                     if len(numbers) < header.n_outputs:
-                        raise ValueError(f"{len(numbers)} numbers in place of {header.n_outputs}")
+                        raise ValueError(f"{counted(len(numbers), 'number')} in place of {header.n_outputs}")
                     outputs[found - 1] = numbers
     except (ValueError, csv.Error) as error:
         raise InputError(
             f"{path}, row {found}", printable(str(error), 80), expected, "Train the fold again."
         ) from error
     if found != rows:
-        raise InputError(str(path), f"{found} rows", expected, "Train the fold again.")
+        raise InputError(str(path), counted(found, "row"), expected, "Train the fold again.")
     return outputs
 
 

@@ -39,6 +39,11 @@ def quoted(text: object) -> str:
     return f"'{printable(str(text), QUOTED)}'"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the plural unless the number is 1; empty `plural`: the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def listed(texts: Iterable[str], separator: str = ", ") -> str:
     """Return texts one after the other for a message; only the first LISTED of many."""
     shown = [printable(text, 2 * QUOTED) for text in islice(texts, LISTED + 1)]

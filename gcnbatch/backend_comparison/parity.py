@@ -39,6 +39,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.text import counted
 from gcnbatch.training.member_files import is_weight
 
 RULE = (
@@ -197,7 +198,7 @@ def _chosen(batches: Sequence[Int64], count: int) -> list[tuple[str, Int64]]:
 
 
 def _name(number: int, graphs: Int64) -> str:
-    return f"batch {number + 1} ({len(graphs)} graph{'' if len(graphs) == 1 else 's'})"
+    return f"batch {number + 1} ({counted(len(graphs), 'graph')})"
 
 
 def longest_sum(model: Gcn) -> int:

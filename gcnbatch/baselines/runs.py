@@ -29,14 +29,15 @@ from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
-from gcnbatch.text import QUOTED, printable
+from gcnbatch.text import QUOTED, counted, printable
 from gcnbatch.training import fit_report, run_files, task_labels
 from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import average, pooled
 
 SETTINGS, BESIDE = "baseline.json", "baseline"
@@ -83,8 +84,10 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            named = _parts(config, splits.SplitRows.of(dataset, config.split.kind))
-            for line in task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind):
+            rows = splits.SplitRows.of(dataset, config.split.rule)
+            named = _parts(config, rows)
+            about_labels = task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
+            for line in (*splits.notes(config.split, rows), *about_labels):
                 say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
@@ -95,8 +98,7 @@ def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
     for repeat in range(config.split.repeats):
         own = seeded(config, repeat, 0)
         about = (own.split, own.seed, rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        for fold, part in enumerate(parts):
+        for fold, part in enumerate(splits.make_splits(*about)):
             numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
             found[block_name(*numbers)] = part
     return found
@@ -193,7 +195,7 @@ def _fit(
     """Fit every part into its folder below `target`, and summarise them."""
     task_labels.check_learnable(dataset.path, dataset.header, dataset.y, list(parts.values()))
     smiles = check_molecules(dataset)
-    say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
+    say(f"baseline: fingerprints and descriptors of {counted(len(smiles), 'molecule')}")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
     if found.lost:
         say(_lost_rows(dataset, found))
@@ -206,7 +208,7 @@ def _fit(
     fileio.write_text(target / DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
-        say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")
+        say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
         began = time.monotonic()
         outputs.append(forest.predict(dataset.header, features, dataset.y, split.train))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
@@ -218,23 +220,20 @@ def _fit(
 
 def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
     first = features.lost[0]
-    rows = "row has" if len(features.lost) == 1 else "rows have"
+    rows = counted(len(features.lost), "row has", "rows have")
     row_id = printable(str(dataset.ids[first.index]), QUOTED)
-    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
+    return f"{rows} zeros for all features; the first is {row_id}: {first.reason}"
 
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:
     """Return the entries of metrics.json beside the figures."""
-    kind, sizes = config.split.kind, [len(rows) for rows in split.parts().values()]
-    about: dict[str, Any] = {"kind": kind, "seed": splits.split_seed(config.split, config.seed), "sizes": sizes}
-    if kind == "predefined":
-        about["name"] = config.split.name or next(iter(dataset.splits))
+    rows = splits.SplitRows.of(dataset, "")  # their groups are not needed
     return {
         "model": MODEL,
         "backend": "scikit-learn",
         "trees": forest.trees,
         "seconds": round(seconds, 3),
-        "split": about,
+        "split": splits.describe(config.split, config.seed, rows, split),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,10 @@ from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.task import RunnerTask, no_targets
+from gcnbatch.text import counted
 from gcnbatch.training import metrics
 from gcnbatch.training.fit_report import METRICS
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.scaling import Scaling
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
 
@@ -89,7 +92,9 @@ def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[
     for folder in folders:
         found = model_folders(folder)
         if not (folder / METRICS).is_file():
-            say(f"{folder} is not finished: taking the best weights so far of {len(found)} model(s)")
+            so_far = f"{folder} is not finished: taking the best weights so far of {counted(len(found), 'model')}"
+            go_on = f"; gcnbatch train --resume {shlex.quote(str(folder))} goes on"
+            say(so_far + (go_on if (folder / CONFIG).is_file() else ""))
         places += found
     resolved = [place.resolve() for place in places]
     for i, place in enumerate(resolved):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.inference.averages import mean_and_deviation
+from gcnbatch.inference.labels import UnknownLabels
 from gcnbatch.inference.parts import Block
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.trust import Trust
@@ -74,11 +75,14 @@ class Made:
         Those that may be among the best ones.
     labelled : tuple of (L, K) arrays
         Targets and outputs of the rows that have both.
+    unknown : UnknownLabels or None
+        Texts in place of targets, by row of the input.
     """
 
     rows: Any
     best: Predictions | None = None
     labelled: tuple[NDArray[Any], NDArray[np.floating]] | None = None
+    unknown: UnknownLabels | None = None
 
 
 @dataclass(frozen=True)
@@ -129,10 +133,11 @@ class RowMaker:
         absent = np.asarray(self.left_out.all(axis=0))
         if texts.y is not None and (known := _known(texts.y, outputs, absent)).any():
             labelled = texts.y[known], outputs[known]
+        unknown = texts.unknown and texts.unknown.after(None, before)
         chosen = self.selection.chosen(table)
         if self.selection.top:
-            return Made(None, self.selection.best(chosen), labelled)
-        return Made(self.encode(chosen), None, labelled)
+            return Made(None, self.selection.best(chosen), labelled, unknown)
+        return Made(self.encode(chosen), None, labelled, unknown)
 
 
 def _make(maker: Shared, predicted: Predicted, before: int) -> Made:

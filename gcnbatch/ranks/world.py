@@ -24,7 +24,7 @@ from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import Launched
 from gcnbatch.ranks.watch import Listener, Watch, connect
-from gcnbatch.text import printable
+from gcnbatch.text import counted, printable
 
 MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
 LIBRARY = "Install an MPI library, such as your system's openmpi or mpich package, or: pip install mpich"
@@ -274,7 +274,8 @@ def join(launched: Launched, arguments: Sequence[str]) -> World:
     if comm.Get_size() != launched.size:
         raise MachineError(
             "MPI",
-            f"{launched.launcher} started {launched.size} processes, the library {_library()} sees {comm.Get_size()}",
+            f"{launched.launcher} started {counted(launched.size, 'process', 'processes')}, the library "
+            f"{_library()} sees {comm.Get_size()}",
             "a launcher and a library of the same MPI",
             "Use the mpirun of that library, under Slurm srun --mpi=pmix or pmi2.",
         )
@@ -287,7 +288,7 @@ def join(launched: Launched, arguments: Sequence[str]) -> World:
 
 
 def _mpi(launched: Launched) -> Any:
-    started = f"{launched.launcher} started {launched.size} processes"
+    started = f"{launched.launcher} started {counted(launched.size, 'process', 'processes')}"
     try:
         return import_module("mpi4py.MPI")
     except ModuleNotFoundError as error:

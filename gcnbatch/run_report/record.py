@@ -19,7 +19,8 @@ from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.plan import GENERATED
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import pooled
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import CohortRunner, MemberEpoch
 from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_members
+from gcnbatch.text import counted
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.member import Member
 from gcnbatch.training.progress import Progress, open_progress
@@ -200,7 +201,9 @@ class CohortLoop:
             self._saved_at = time.monotonic()
         if self._stop.made:
             at = next(iter(running.values())).position
-            raise Interrupted(f"stopped after {at.epoch} epochs and {at.step} steps", "all is saved")
+            raise Interrupted(
+                f"stopped after {counted(at.epoch, 'epoch')} and {counted(at.step, 'step')}", "all is saved"
+            )
 
     def _due(self) -> bool:
         return time.monotonic() - self._saved_at >= self.members[0].train.checkpoint_seconds

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
+from gcnbatch.text import counted
 from gcnbatch.training import checkpoint, run_files
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
 from gcnbatch.training.event_file import EventFile
@@ -113,7 +114,7 @@ class MemberFiles:
                 raise InputError(str(path), f"a checkpoint of another model ({name})", "the model of config.toml")
         if position.epoch > epochs or position.step > steps:
             got = f"epoch {position.epoch}, step {position.step}"
-            raise InputError(str(path), got, f"at most {epochs} epochs of {steps} steps")
+            raise InputError(str(path), got, f"at most {counted(epochs, 'epoch')} of {counted(steps, 'step')}")
         history = _trim(self.folder / HISTORY, position.epoch)
         self._begin_events(history)
         return Restored(state, best, position, history)

@@ -21,6 +21,10 @@ from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
 from gcnbatch.training.member_files import BEST
 from gcnbatch.training.plan import member_folders
+from gcnbatch.training.run_files import lacking
+
+_KIND = "featurizer, kind"
+_OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or import and train again."
 
 
 class Scale(BaseModel):
@@ -95,8 +99,7 @@ def model_folders(folder: Path) -> list[Path]:
         return [folder]
     ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
     if not ready:
-        got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
-        raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")
+        raise lacking(folder, BEST)
     return ready
 
 
@@ -148,13 +151,23 @@ def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: 
     aspects = [*_inputs(header, trained), *(_outputs(header, known) if outputs else ())]
     for what, got, expected in aspects:
         if got != expected:
-            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
+            hint = _OTHER_KIND if what == _KIND else hint
+            this, that = _both(got, expected)
             raise InputError(f"{place}: {what}", this, f"{that}, as in {trained.place}", hint)
 
 
 def same_outputs(header: Header, trained: Header) -> bool:
     """Whether data have the tasks and classes of a model, so that its metrics on them can be computed."""
-    return all(got == expected for _, got, expected in _outputs(header, trained))
+    return not other_outputs(header, trained)
+
+
+def other_outputs(header: Header, trained: Header) -> str:
+    """Return the first difference of target, tasks and classes of data from those of a model, "" if there is none."""
+    for what, got, expected in _outputs(header, trained):
+        if got != expected:
+            this, that = _both(got, expected)
+            return f"{what} {this} in place of {that}"
+    return ""
 
 
 def _outputs(header: Header, trained: Header) -> Iterator[tuple[str, Any, Any]]:
@@ -173,7 +186,8 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "features", header.feature_names, trained.feature_names
     yield "channels", header.channel_names, trained.channel_names
     if header.featurizer and trained.featurizer:
-        for key in ("kind", "atom_features", "self_loops"):
+        yield _KIND, header.featurizer.get("kind"), trained.featurizer.get("kind")
+        for key in ("atom_features", "self_loops"):
             yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
         for key in STANDARDIZERS:
             yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)
@@ -181,6 +195,10 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "normalized edge weights", header.normalized, trained.normalized
     if model.joins_graph_features:
         yield "graph features", header.graph_feature_names, trained.graph_feature_names
+
+
+def _both(got: Any, expected: Any) -> tuple[str, str]:
+    return _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
 
 
 def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:

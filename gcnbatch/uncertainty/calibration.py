@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gcnbatch.text import counted
+
 Float64 = NDArray[np.float64]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -143,9 +145,9 @@ def fit_classes(y: NDArray[np.integer], p: NDArray[np.floating]) -> Temperature:
 def too_few(y: NDArray[np.bool_] | NDArray[np.integer]) -> str:
     """Return why labels (n,) are too few to calibrate on, else ""."""
     if len(y) < LEAST_ROWS:
-        return f"{len(y)} validation rows; {LEAST_ROWS} are needed"
+        return f"{counted(len(y), 'validation row')}; {LEAST_ROWS} are needed"
     if y.dtype == np.bool_ and (least := int(min(y.sum(), (~y).sum()))) < LEAST_OF_A_CLASS:
-        return f"{least} validation rows of the rarer class; {LEAST_OF_A_CLASS} are needed"
+        return f"{counted(least, 'validation row')} of the rarer class; {LEAST_OF_A_CLASS} are needed"
     return ""
 
 

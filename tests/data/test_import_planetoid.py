@@ -208,7 +208,7 @@ def test_arrays_must_fill_their_shape_with_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("_shape", (3, 2**40), "1099511627776 columns"),
+        ("_shape", (3, 2**40), "1,099,511,627,776 columns"),
         ("indices", [0, 1, 3], "a column number is out of range"),
         ("indptr", [0, 2, 1, 3], "offsets do not fit"),
     ],

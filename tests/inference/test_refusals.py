@@ -84,6 +84,13 @@ def test_an_ensemble_of_different_tasks_is_refused(tmp_path, trained, named) -> 
 def test_folders_that_are_not_runs_are_refused(tmp_path, trained) -> None:
     run, data = trained
     assert "no best.safetensors in it; expected the folder of a run" in refused([tmp_path], data)
+    (tmp_path / "config.toml").touch()
+    assert refused([tmp_path], data) == (
+        f"{tmp_path}: no best.safetensors in it: the run was stopped before it wrote one. "
+        f"Go on with: gcnbatch train --resume {tmp_path}"
+    )
+    (tmp_path / "study.json").touch()
+    assert f"It is a study: train its best configuration with 'gcnbatch train {tmp_path}/b" in refused([tmp_path], data)
     assert f"{tmp_path / 'nowhere'}: no such folder" in refused([tmp_path / "nowhere"], data)
     assert f"{data}: not a folder" in refused([data], data)
     assert f"{run}: given twice" in refused([run, run], data)

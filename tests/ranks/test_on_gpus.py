@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import scipy.sparse as sp
 from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.cuda.batches import one_graph
-from gcnbatch.backends.cuda.ranks import halo
+from gcnbatch.backends.cuda.ranks import halo, pipeline
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
@@ -71,23 +73,40 @@ def test_ranks_train_what_one_process_trains(
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize(("scale", "ranks"), [(0.02, 3), (0.1, 2)])  # with 0.1, more than a million entries a rank
+@pytest.mark.parametrize("pushes", [False, True], ids=["exchanged", "pushed"])
+@pytest.mark.usefixtures("short_chunks")
 def test_losses_on_one_graph_are_those_of_one_process_over_20_epochs(
-    model: dict[str, Any], scale: float, ranks: int, split: dict[str, Any], tmp_path: Path
+    model: dict[str, Any], scale: float, ranks: int, pushes: bool, split: dict[str, Any], tmp_path: Path
 ) -> None:
     synthetic.write("reddit", tmp_path / "set.h5", scale=scale)
     losses, logits = in_one_process(tmp_path / "set.h5", model, split)
-    for found, outputs in over_ranks(tmp_path / "set.h5", model, ranks, split=split):
+    for found, outputs in over_ranks(tmp_path / "set.h5", model, ranks, split=split, pushes=pushes):
         np.testing.assert_allclose(found, losses, rtol=1e-5)
         np.testing.assert_allclose(outputs, logits, rtol=1e-3, atol=1e-3 * np.abs(logits).max())
 
 
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let ranks push rows of small graphs, in chunks."""
+    monkeypatch.setattr(halo, "PUSHED_NODES", 1)
+    monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
+    for bounds in (pipeline.row_bounds, pipeline.product_bounds):
+        bounds.cache_clear()
+    yield
+    for bounds in (pipeline.row_bounds, pipeline.product_bounds):
+        bounds.cache_clear()
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (200, 0.75)])
+@pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (130, 0.0), (200, 0.75)])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])  # of elements that are not zero
+@pytest.mark.parametrize("form", ["exchanged", "pushed", "pushed, few entries"])
+@pytest.mark.usefixtures("short_chunks")
 def test_products_of_whole_numbers_over_ranks_are_exact(
-    ranks: int, width: int, zeros: float, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: int, width: int, zeros: float, share: float, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(halo, "is_large", lambda entries, lengths: form == "pushed")
     monkeypatch.setattr(halo, "MEAN_ROW", 1)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
@@ -105,12 +124,13 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
             assert found.scales is not None
             ones = tuple(np.ones_like(scale) for scale in found.scales)
             part.adjacency.of_forward = part.adjacency.of_transpose = found._replace(scales=ones)
-            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door.rank).batch(0)
+            part.adjacency.forward.data[:] = 1
+            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door).batch(0)
             ops, h = own.distributed_ops(own.communicator(door), True), own.device.upload(x[first:stop])
             calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
             return [own.device.download(call(batch.adjacency, h, zeros)) for call in calls]
 
-        found = on_device_ranks(open_backend("batched"), ranks, products)
+        found = on_device_ranks(open_backend("batched"), ranks, products, pushes=form != "exchanged")
     for parts in zip(*found, strict=True):
         np.testing.assert_array_equal(np.concatenate(parts), pattern @ x)
 
@@ -148,7 +168,12 @@ def in_one_process(path: Path, model: dict[str, Any], split: dict[str, Any] = SP
 
 
 def over_ranks(
-    path: Path, model: dict[str, Any], ranks: int, spmm: str = "auto", split: dict[str, Any] = SPLITS["most nodes"]
+    path: Path,
+    model: dict[str, Any],
+    ranks: int,
+    spmm: str = "auto",
+    split: dict[str, Any] = SPLITS["most nodes"],
+    pushes: bool = True,
 ) -> list[Any]:
     about = {"model": model, "cuda": {"spmm": spmm}, "split": split, "seed": SEED}
     config = resolve({"data": {"path": str(path)}, **about})
@@ -156,7 +181,9 @@ def over_ranks(
     with Dataset(path) as dataset:
         experiment = Experiment(config, dataset, on_ranks=True)
         task, _ = experiment.task(make_split(config.split, config.seed, experiment.split_rows))
-        return on_device_ranks(backend, ranks, lambda own, door: steps(DistributedRunner(own, task, door), 20))
+        return on_device_ranks(
+            backend, ranks, lambda own, door: steps(DistributedRunner(own, task, door), 20), pushes=pushes
+        )
 
 
 # ------------------------------------------------------------------------------------------------ NCCL, two GPUs
@@ -164,7 +191,7 @@ def over_ranks(
 
 @cache
 def needs_two_gpus() -> None:
-    from gcnbatch.backends.cuda.runtime import loader, nccl
+    from gcnbatch.backends.cuda.runtime import nccl
     from gcnbatch.errors import BackendUnavailable
 
     if (count := len(loader.devices())) < 2:
@@ -173,6 +200,14 @@ def needs_two_gpus() -> None:
         nccl.load_nccl()
     except BackendUnavailable as error:
         pytest.skip(str(error))
+
+
+def test_rows_that_gpus_push_are_those_that_products_read(tmp_path: Path) -> None:
+    needs_two_gpus()
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
+    ranks = min(len(loader.devices()), 4)
+    said, _ = mpirun(ranks, tmp_path / "set.h5", code="from tests.ranks.pushed_products import main; main()")
+    assert said.split() == ["exact"]
 
 
 TO_RUN = options("model.widths=[64,64]", "model.dropout=0.2", "train.epochs=4", "train.weight_decay=0.01")

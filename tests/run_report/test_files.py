@@ -96,7 +96,7 @@ def test_folds_have_their_spread_and_a_learning_curve_each(runs: Path) -> None:
     rmse = [fold["test"]["tasks"]["task0"]["rmse"] for fold in metrics["folds"]]
     deviation = (sum((value - sum(rmse) / 3) ** 2 for value in rmse) / 2) ** 0.5
     assert f"<small>± {deviation:.2g}</small>" in text
-    assert "random, 3 folds, seed 0" in text
+    assert "random split, seed 0, 3 folds" in text
 
 
 def test_the_page_of_folds_shows_the_learning_curves_of_all_in_one_figure(runs: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.run_report import late_figures
 from gcnbatch.training import plan, run
-from gcnbatch.tuning.session import SETTINGS
+from gcnbatch.training.run_files import STUDY
 from gcnbatch.worker import Workers
 from tests.builders import build_graphset
 from tests.cli.conftest import call
@@ -117,6 +117,6 @@ def test_figures_of_a_run_whose_data_are_gone_are_refused(trained: Path, folder:
 
 
 def test_figures_of_a_study_are_refused(tmp_path: Path, call) -> None:
-    (tmp_path / SETTINGS).touch()
+    (tmp_path / STUDY).touch()
     code, _, error = call("report", tmp_path, "--figures")
     assert (code, error) == (2, f"error: --figures: given with {tmp_path}; expected the folder of a run\n")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gcnbatch
 from gcnbatch.errors import InputError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
@@ -67,6 +68,33 @@ def test_with_equal_tasks_the_head_is_taken_too(tmp_path: Path, source: Path) ->
 def test_a_layer_of_another_shape_is_new(tmp_path: Path, source: Path) -> None:
     said = tune(source, tmp_path / "run", "model.widths=[8,5]", "train.epochs=1", data="set.h5")
     assert said == [f"weights from {source}: conv1, norm1; new: conv2, norm2, output"]
+
+
+def test_the_model_is_that_of_the_run_but_for_chosen_keys(tmp_path: Path, source: Path) -> None:
+    said: list[str] = []
+
+    def model_of(name: str, tree: dict[str, Any], **settings: Any) -> Any:
+        given = {"train.epochs": 1, **{f"model.{key}": value for key, value in settings.items()}}
+        data, out = source.parent / "tasks.h5", tmp_path / name
+        run = gcnbatch.train({"model": tree}, data, from_run=source, settings=given, out=out, say=said.append)
+        return run.config.model
+
+    known = gcnbatch.Run(source).config.model
+    assert model_of("none", {}) == known
+    assert model_of("same", {"widths": [8, 6], "readout": known.readout[0]}) == known
+    assert not any("not used" in line for line in said)
+    changed = model_of("file", {"widths": [5], "head": [3], "dropout": 0.4})
+    assert changed == known.model_copy(update={"dropout": 0.4})
+    expected = f"the model is that of {source}; not used: model.widths, model.head of the configuration (--set changes"
+    assert sum(line.startswith(expected) for line in said) == 1
+    assert model_of("set", {"widths": [5]}, widths=[8, 9]) == known.model_copy(update={"widths": (8, 9)})
+    with pytest.raises(InputError, match=r"model\.width: unknown key"):
+        model_of("never", {"width": [5]})
+
+
+def test_without_data_there_is_nothing_to_start_with(source: Path) -> None:
+    with pytest.raises(InputError, match=r"^data\.path: empty; expected a data set\. Give --data FILE\.h5"):
+        gcnbatch.train(from_run=source)
 
 
 @pytest.mark.parametrize("freeze", ["", "all-conv"])

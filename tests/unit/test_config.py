@@ -33,6 +33,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "split.kind": ("stratified", "stratified"),
     "split.name": ('"planetoid"', "planetoid"),
     "split.valid": ("0.25", 0.25),
+    "split.valid_kind": ("stratified", "stratified"),
     "split.test": ("0", 0.0),
     "split.seed": ("3", 3),
     "split.folds": ("5", 5),
@@ -91,6 +92,7 @@ OTHER: dict[str, tuple[str, Any]] = {
 # What a key stands with.
 NEEDED = {
     "split.name": {"split": {"kind": "predefined"}},
+    "split.valid_kind": {"split": {"kind": "predefined"}},
     "model.input_dropout": {"model": {"kind": "kipf"}},
     "train.freeze": {"train": {"from_run": "runs/tox21"}},
 }
@@ -216,8 +218,8 @@ def test_ranges_follow_the_model() -> None:
 def test_contradictions_are_named() -> None:
     with pytest.raises(InputError, match=r"configuration: data\.path and data\.synthetic are both given; keep one"):
         assigned("data.path=a.h5", "data.synthetic=quickstart")
-    with pytest.raises(InputError, match=r"split: folds cannot be combined with a predefined split"):
-        assigned("split.folds=5", "split.kind=predefined")
+    with pytest.raises(InputError, match=r"split: valid_kind = 'scaffold' needs kind = 'predefined', not 'random'"):
+        assigned("split.valid_kind=scaffold")
 
 
 def test_folds_do_not_need_a_test_share() -> None:

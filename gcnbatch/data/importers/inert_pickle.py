@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.errors import InputError
+from gcnbatch.text import counted
 
 _NAMES = {
     "numpy.core.multiarray _reconstruct": "array",
@@ -192,7 +193,7 @@ def as_array(value: Any, path: Path) -> NDArray[Any]:
         number = np.dtype(code).newbyteorder(">" if dtype.state[1] == ">" else "<")
         data = raw.encode("latin-1") if isinstance(raw, str) else _expect(raw, bytes)
         if any(length < 0 for length in shape) or math.prod(shape) * number.itemsize != len(data):
-            raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
+            raise ValueError(f"{counted(len(data), 'byte')} for an array of shape {shape}")
         flat = np.frombuffer(data, dtype=number).astype(number.newbyteorder("="))
         return flat.reshape(shape, order="F" if fortran else "C")
     except _MALFORMED as error:
@@ -209,7 +210,7 @@ def as_csr(value: Any, path: Path) -> sp.csr_array:
         data, indices, indptr = (as_array(state[name], path) for name in ("data", "indices", "indptr"))
         shapes = len(indptr) == rows + 1 and data.shape == indices.shape == (indptr[-1],)
         if not 0 < columns < 2**31:
-            raise ValueError(f"{columns} columns")
+            raise ValueError(counted(columns, "column"))
         if not shapes or indptr[0] != 0 or (np.diff(indptr) < 0).any():
             raise ValueError("offsets do not fit")
         if ((indices < 0) | (indices >= columns)).any():

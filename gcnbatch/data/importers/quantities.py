@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.importers.csv_tables import MISSING
 from gcnbatch.data.importers.units import factor, is_known, spelled
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 _CELL = re.compile(
     r"(<<|>>|<=|>=|[<>≤≥~≈=]?)\s*"  # sign
@@ -173,13 +173,14 @@ class QuantityColumn:
             directions[rows] = Quantity(0.0, unit, sign).direction
             if unit != chosen and units[unit]:
                 self._convert(values, rows, unit, chosen, units[chosen])
+        of, others = f"column {quoted(self._name)}", {unit: count for unit, count in units.items() if unit != chosen}
         notes = [
-            f"column {quoted(self._name)}: {_values(count)} in {unit} converted to {chosen}, the most frequent unit"
-            for unit, count in units.items()
-            if count and unit != chosen
+            f"{of}: {counted(count, 'value')} in {unit} converted to {chosen}, the most frequent unit"
+            for unit, count in others.items()
+            if count
         ]
         if chosen and not is_known(chosen):
-            notes.append(f"column {quoted(self._name)}: the unit {chosen} is not known and kept as it is")
+            notes.append(f"{of}: the unit {chosen} is not known and kept as it is")
         notes += self._of_signs(signs)
         return Quantities(values, directions if directions.any() else None, chosen, notes, self._lost)
 
@@ -189,7 +190,7 @@ class QuantityColumn:
         if times is None:
             known = f"a number in {chosen}, or in a unit of its kind" if is_known(chosen) else f"a number in {chosen}"
             expected = known if chosen else "a number without a unit"
-            raise self._refusal(self._first[unit], f"{expected}, as in {most:,} row{'s' if most != 1 else ''}")
+            raise self._refusal(self._first[unit], f"{expected}, as in {counted(most, 'row')}")
         distinct, place = np.unique(values[rows], return_inverse=True)
         try:
             values[rows] = np.array([float(Fraction(repr(value)) * times) for value in distinct.tolist()])[place]
@@ -205,8 +206,7 @@ class QuantityColumn:
                 "beside them. A model learns the numbers: leave such rows out if they are many"
             )
         about = {sign: count for sign, count in signs.items() if count and sign in _ABOUT}
-        return [*notes, *(f"{of}: the sign {sign} of {_values(count)} is left out" for sign, count in about.items())]
-
-
-def _values(count: int) -> str:
-    return f"{count:,} value{'s' if count != 1 else ''}"
+        return [
+            *notes,
+            *(f"{of}: the sign {sign} of {counted(count, 'value')} is left out" for sign, count in about.items()),
+        ]

@@ -16,7 +16,7 @@ from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.quantities import Quantities, QuantityColumn
 from gcnbatch.data.schema import TARGET_TYPES, Target
 from gcnbatch.errors import InputError
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, quoted
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,7 @@ def missing_notes(columns: Sequence[Mapping[str, int]], classes: bool = False) -
         counts.update(column)
     if not counts:
         return ()
-    shown = listed(
-        f"{quoted(text)} in {count:,} cell{'s' if count != 1 else ''}" for text, count in counts.most_common()
-    )
+    shown = listed(f"{quoted(text)} in {counted(count, 'cell')}" for text, count in counts.most_common())
     hint = "; where one is a class, give it another name" if classes else ""
     return (f"counted as missing: {shown}{hint}",)
 
