@@ -11,10 +11,11 @@ task.
 - ``.csv`` (and ``-``, standard output) and ``.parquet``: see `gcnbatch.tables`.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
 - ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
-  for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``more/<column> (R,)`` as float32 or text;
-  ``target`` (its kind) as an attribute.
+  for an ensemble, ``std (R, K)`` with NaN where missing; ``more/<column> (R,)`` as numbers or text; ``target`` (its
+  kind) as an attribute.
 
-In text, numbers are written in the shortest form that reads back as the same float32.
+Values of regression are float64, probabilities and further columns of numbers float32. In text, numbers are written in
+the shortest form that reads back as the same number. A task that no model has learned is blank.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ class Predictions:
     header : Header
         Header of the data set; it names the outputs.
     ids : (R,) str
-    outputs : (R, K) float32
-        Probabilities, or values in the targets' unit; NaN in a row that could not be read.
-    std : (R, K) float32 or None
+    outputs : (R, K)
+        float32 probabilities, or float64 values in the targets' unit; NaN in a row that could not be read.
+    std : (R, K) or None
         Standard deviation over the members of an ensemble.
     errors : (R,) str or None
         Reason why a row could not be read, "" for the others.
     kept : dict of (R,) str
         Columns of the input, as they were.
-    more : dict of (R,) float32 or str
+    more : dict of (R,) float or str
         Further columns: calibrated probabilities, intervals, sets; NaN or "" where missing.
     """
 
     header: Header
     ids: NDArray[np.str_]
-    outputs: NDArray[np.float32]
-    std: NDArray[np.float32] | None = None
+    outputs: NDArray[np.floating]
+    std: NDArray[np.floating] | None = None
     errors: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Predictions:
         )
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by name: text, or float32; "" and NaN are missing."""
+        """Return the columns by name: text, or numbers; "" and NaN are missing."""
         columns: dict[str, NDArray[Any]] = {"id": self.ids}
 
         def add(name: str, values: NDArray[Any]) -> None:
@@ -231,7 +232,7 @@ def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
     tables.write(path, table.columns(), parquet)
 
 
-def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32]:
+def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floating]:
     """Return the outputs (R, K) of a CSV that `write_table` wrote without standard deviations, bit for bit.
 
     The file may be a stranger's: no more is read than so many rows, each a line of bounded length.
@@ -252,7 +253,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
             if rows * count > (size := stream.seek(0, io.SEEK_END)):  # each number has a comma before it
                 raise InputError(str(path), f"{size:,} bytes", f"{expected} with {count:,} numbers each", hint)
             stream.seek(0)
-            outputs = np.empty((rows, count), dtype=np.float32)
+            outputs = np.empty((rows, count), dtype=np.float64 if header.target == "regression" else np.float32)
             for found, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES + 1), b"")):
                 if len(line) > _LINE_BYTES:
                     raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
@@ -339,14 +340,14 @@ class _Hdf5(Sink):
         if table.errors is not None:
             self._extend("error", table.errors.tolist())
 
-    def _extend(self, name: str, rows: Sequence[str] | NDArray[np.float32]) -> None:
+    def _extend(self, name: str, rows: Sequence[str] | NDArray[np.floating]) -> None:
         import h5py
 
         if not isinstance(rows, np.ndarray):
             _refuse_nul(name, rows)
         if name not in self._file:
             width = rows.shape[1:] if isinstance(rows, np.ndarray) else ()
-            kind = np.float32 if isinstance(rows, np.ndarray) else h5py.string_dtype()
+            kind = rows.dtype if isinstance(rows, np.ndarray) else h5py.string_dtype()
             self._file.create_dataset(name, (0, *width), kind, maxshape=(None, *width), chunks=True)
         dataset = self._file[name]
         before = len(dataset)
@@ -366,6 +367,6 @@ def _refuse_nul(name: str, texts: Sequence[str]) -> None:
 def _json_values(values: NDArray[Any]) -> list[str | float | None]:
     if values.dtype.kind != "f":
         return [text or None for text in values.tolist()]
-    # Convert through text: the shortest number that reads back as the float32, not all digits of its float64.
+    # Convert through text: the shortest number that reads back as a float32, not all digits of its float64.
     finite = np.isfinite(values).tolist()
     return [float(text) if known else None for text, known in zip(tables.number_texts(values), finite, strict=True)]

@@ -172,7 +172,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(self.history_)
         return self
 
-    def _outputs(self, X: Any) -> NDArray[np.float32]:
+    def _outputs(self, X: Any) -> NDArray[np.floating]:
         """Return probabilities or values, (n, K)."""
         check_is_fitted(self)
         with TemporaryDirectory(prefix="gcnbatch-") as folder:
@@ -246,17 +246,21 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
         return outputs if self.multitask_ else outputs / outputs.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class, (n,); of several tasks 0 or 1, (n, K)."""
+        """Return the most probable class, (n,); of several tasks 0 or 1, (n, K), NaN where training left a task out."""
         found = self.predict_proba(X)
-        return (found >= 0.5).astype(np.int64) if self.multitask_ else self.classes_[found.argmax(axis=1)]
+        if not self.multitask_:
+            return self.classes_[found.argmax(axis=1)]
+        labels = (found >= 0.5).astype(np.int64)
+        return np.where(np.isnan(found), np.nan, labels) if np.isnan(found).any() else labels
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy; of several tasks that of all labelled entries."""
         labels = _targets(y)
         if labels.ndim == 1:
             return float(super().score(X, labels, sample_weight))
-        known = ~np.isnan(labels)
-        return float((self.predict(X) == labels)[known].mean())
+        found = self.predict(X)
+        known = ~np.isnan(labels) & ~np.isnan(found)
+        return float((found == labels)[known].mean())
 
 
 class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
@@ -297,8 +301,8 @@ class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
         if values.ndim == 1:
             return float(super().score(X, values, sample_weight))
         found = self.predict(X)
-        known = ~np.isnan(values)
-        return float(np.mean([r2_score(values[on, k], found[on, k]) for k, on in enumerate(known.T)]))
+        known = ~np.isnan(values) & ~np.isnan(found)
+        return float(np.mean([r2_score(values[on, k], found[on, k]) for k, on in enumerate(known.T) if on.any()]))
 
 
 def _smiles(X: Any) -> list[str]:

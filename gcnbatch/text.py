@@ -58,6 +58,16 @@ def listed(texts: Iterable[str], separator: str = ", ") -> str:
     return separator.join(shown[:LISTED]) + (f"{separator}…" if len(shown) > LISTED else "")
 
 
+def figure(value: float, signed: bool = False) -> str:
+    """Return a figure with four decimal places, or four significant digits where these show too little or too much.
+
+    >>> figure(0.12345), figure(0.0002, signed=True), figure(6.04e-30), figure(1.2e20)
+    ('0.1235', '+0.0002', '6.04e-30', '1.2e+20')
+    """
+    usual = value == 0 or (5e-5 if signed else 1e-3) <= abs(value) < 1e6
+    return f"{value:{'+' if signed else ''}{'.4f' if usual else '.4g'}}"
+
+
 def html(text: str) -> str:
     """Return `text` as content or attribute of an HTML element."""
     return _html.escape(printable(text))

@@ -32,6 +32,7 @@ FLOORS = (
         "config_tree",
         "confined",
         "fileio",
+        "moments",
         "philox",
         "progress",
         "resources",

@@ -59,7 +59,7 @@ def read(path: StrPath, *, memory_mb: int = 4096, scaffolds: bool = False) -> Gr
     >>> gcnbatch.write("two.h5", gcnbatch.from_smiles(["CCO", "c1ccccc1"], [0.2, 1.9]))
     >>> graphs = gcnbatch.read("two.h5")
     >>> graphs.node_ptr.tolist(), graphs.x.shape, graphs.y.tolist()
-    ([0, 3, 9], (9, 75), [[0.20000000298023224], [1.899999976158142]])
+    ([0, 3, 9], (9, 75), [[0.2], [1.9]])
     """
     with Dataset(path, memory_mb) as dataset:
         smiles = dataset.smiles()

@@ -30,6 +30,7 @@ def import_smiles(
     task: Target | None = None,
     delimiter: str = "",
     decimal: str = "",
+    missing: Sequence[str] = (),
     largest_fragment: bool = False,
     neutralize: bool = False,
     bond_channels: bool = False,
@@ -58,6 +59,10 @@ def import_smiles(
         Columns of a table; empty: detected, no split, no own features of molecules.
     task : {"binary", "regression", "multiclass"}
         Kind of the targets; None: by their values.
+    delimiter, decimal : str
+        Sign between fields and decimal sign; empty: detected.
+    missing : sequence of str
+        Further texts of missing values, in any case, beside NA, None, ? and the like.
     bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize
         Contents of a graph, as for `gcnbatch.from_smiles`.
     bond_properties : sequence of {"ring", "conjugated", "stereo"}
@@ -105,7 +110,7 @@ def import_smiles(
         split_column=split_column,
         feature_columns=feature_columns,
         task=task,
-        table_format=TableFormat(delimiter, decimal),
+        table_format=TableFormat(delimiter, decimal, tuple(missing)),
         skip_bad_rows=skip_bad_rows,
         processes=processes,
         name=name,

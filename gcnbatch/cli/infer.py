@@ -72,6 +72,9 @@ def infer(
     decimal: Annotated[
         str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
     ] = "",
+    missing: Annotated[
+        str, typer.Option(metavar="A,B,…", help="CSV: further texts of missing values.", show_default="none")
+    ] = "",
     processes: ProcessesOption = 0,
     spreadsheet: SpreadsheetOption = False,
     top: Annotated[
@@ -143,7 +146,7 @@ def infer(
                 id_column,
                 processes,
                 tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal),
+                TableFormat(delimiter, decimal, tuple(split_names(missing))),
             ),
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),
@@ -165,11 +168,12 @@ def infer(
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
         from gcnbatch.cli.text_tables import by_task, table
-        from gcnbatch.training.metrics import label
+        from gcnbatch.training.metrics import common_unit, label
 
+        unit = common_unit(summary.metrics)
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
         for line in [
-            *table(list(map(label, figures)), [list(figures.values())], left=0),
+            *table([label(name, unit) for name in figures], [list(figures.values())], left=0),
             *by_task(summary.metrics, "by task"),
         ]:
             say(line)

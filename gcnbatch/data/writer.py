@@ -94,7 +94,7 @@ class DatasetWriter:
         arrays, counts = _arrays(part, self.path), _counts(part)
         _check(self.path, part, arrays, counts, self._rows)
         row = schema.row_folder(part.header.level)
-        for name in (f"{row}/y", f"{row}/id"):
+        for name in _held(row, arrays):
             self._held.setdefault(name, []).append(arrays.pop(name))
         for name in _POINTERS.keys() & arrays.keys():
             later = name in self._stored  # the first offset of a later part repeats the last one
@@ -151,7 +151,7 @@ class DatasetWriter:
         ):
             self._extend(name, pointer[name in self._stored :])
         row = schema.row_folder(graphs.header.level)
-        for name in (f"{row}/y", f"{row}/id"):
+        for name in _held(row, arrays):
             self._held.setdefault(name, []).append(arrays[name])
         if graphs.graph_features is not None:
             self._extend(schema.GRAPH_FEATURES, graphs.graph_features)
@@ -186,7 +186,7 @@ class DatasetWriter:
         row = schema.row_folder(header.level)
         checks.check_splits(self.path, splits or {}, len(next(iter(arrays.values()))))
         checks.check_layout(self.path, header, self._stored | arrays)
-        checks.check_targets(self.path, header, arrays[f"{row}/y"])
+        checks.check_targets(self.path, header, arrays[f"{row}/y"], arrays.get(f"{row}/censored"))
         if self._top_channel >= header.n_channels:
             raise InputError(f"{self.path}:/edges/channel", str(self._top_channel), f"0 to {header.n_channels - 1}")
         for name, rows in arrays.items():
@@ -275,7 +275,7 @@ def check_graphset(place: str, graphs: GraphSet) -> None:
     checks.check_header(path, header)
     _check(path, part, arrays, counts, dict.fromkeys(_WHAT, 0))
     checks.check_splits(path, graphs.splits, len(part.ids))
-    checks.check_targets(path, header, part.y)
+    checks.check_targets(path, header, arrays[f"{schema.row_folder(header.level)}/y"], part.censored)
     if graphs.smiles is not None and len(graphs.smiles) != graphs.n_graphs:
         raise InputError(f"{place}: smiles", f"{len(graphs.smiles)}", f"{graphs.n_graphs}, one per graph")
 
@@ -317,6 +317,11 @@ def _canonical(part: GraphSet) -> GraphSet:
     return replace(part, x=x)
 
 
+def _held(row: str, arrays: Mapping[str, object]) -> list[str]:
+    """Return the arrays of target rows, which stay in memory until the end."""
+    return [name for name in (f"{row}/y", f"{row}/censored", f"{row}/id") if name in arrays]
+
+
 def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
     """Return the part's arrays under their names in the file."""
     row = schema.row_folder(part.header.level)
@@ -329,7 +334,8 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         "edges/dst": part.dst,
         "edges/channel": part.channel,
         "edges/weight": part.weight,
-        f"{row}/y": part.y,
+        f"{row}/y": part.y if part.header.target != "regression" else part.y.astype(np.float64, copy=False),
+        f"{row}/censored": part.censored,
         f"{row}/id": encode_ids(part.ids, f"{path}:/{row}/id"),
     }
     if is_sparse(part.x):

@@ -18,6 +18,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
 from gcnbatch.inference.domain import Domain, training_data
 from gcnbatch.inference.members import load_members
+from gcnbatch.moments import moments
 from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import run_files
@@ -72,7 +73,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
 
 
 def errors(
-    header: Header, y: NDArray[Any], rows: NDArray[np.int64], outputs: NDArray[np.float32]
+    header: Header, y: NDArray[Any], rows: NDArray[np.int64], outputs: NDArray[np.floating]
 ) -> NDArray[np.float32]:
     """Return the error (n,) of these rows, the mean over their labelled tasks; NaN without labels.
 
@@ -85,7 +86,7 @@ def errors(
         return np.where(labels >= 0, 1 - right, np.nan).astype(np.float32)
     error = np.abs(y[rows] - outputs).astype(np.float64)
     if header.target == "regression":
-        deviation = np.nanstd(y, axis=0)
+        _, deviation = moments(y)
         error /= np.where(deviation > 0, deviation, 1.0)
     known = ~np.isnan(error)
     total = np.where(known, error, 0.0).sum(axis=1)

@@ -33,7 +33,7 @@ from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_s
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
-from gcnbatch.training import metrics
+from gcnbatch.training.fit_report import evaluate
 
 Say = Callable[[str], object]
 _Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
@@ -146,7 +146,11 @@ def infer(
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
-        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
+        left_out = np.stack([member.left_out for member in members])
+        if left_out.any():
+            say(_without_model(members[0].header, left_out))
+        fail = on_bad_row == "fail"
+        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, fail, left_out)
         done = _predict(source, predictor, request, output, maker, quiet)
         if note := done.about_labels(begun, members[0].header):
             say(note)
@@ -159,6 +163,19 @@ def infer(
     seconds = round(time.monotonic() - started, 3)
     rows, labelled = begun + done.rows, done.labelled if done.figures is not None else 0
     return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)
+
+
+def _without_model(header: Header, left_out: NDArray[np.bool_]) -> str:
+    """Return a line on tasks that some or all members (members, T) have no outputs of."""
+    every, some = left_out.all(axis=0), left_out.any(axis=0)
+    parts = []
+    if every.any():
+        parts.append(f"blank, as no model has learned them: {listed(np.array(header.task_names)[every])}")
+    if (some & ~every).any():
+        parts.append(
+            f"from fewer models, as not all have learned them: {listed(np.array(header.task_names)[some & ~every])}"
+        )
+    return "; ".join(parts)
 
 
 def _check_resume(out: str, selection: Selection) -> None:
@@ -239,7 +256,7 @@ def _predict(
     figures = None
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
-        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+        figures = evaluate(header, y, outputs)
     labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
     return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
 
@@ -253,7 +270,7 @@ class _Written:
     best: Predictions | None = None
     unknown: UnknownLabels | None = None
     labels: list[NDArray[Any]] = field(default_factory=list)
-    outputs: list[NDArray[np.float32]] = field(default_factory=list)
+    outputs: list[NDArray[np.floating]] = field(default_factory=list)
 
     def append(self, made: list[Made], part: Predicted) -> None:
         """Take what was made of a part."""

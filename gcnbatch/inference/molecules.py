@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.featurizer import load_rdkit
-from gcnbatch.data.importers.dialect import DECIMAL_COMMA
 from gcnbatch.data.importers.molecule_tables import find_columns
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
@@ -86,10 +85,9 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         sample = list(islice(rows, SAMPLE_ROWS))
         notes = source.notes
         if labels is not None:
-            labels = labels.with_decimal(path, options.format.decimal, sample)
-            notes += labels.notes
-            notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
-        features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
+            labels = labels.with_format(path, options.format, sample)
+            notes += labels.notes + labels.written.notes
+        features = FeatureColumns.of(path, source.names, header).with_format(path, options.format, sample)
         columns = Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
         total = len(sample) + sum(1 for _ in rows)
     if total == 0:

@@ -47,7 +47,7 @@ class Fit:
         """Repeat and fold: runs are compared within them."""
         return self.repeat, self.fold
 
-    def outputs(self, header: Header) -> NDArray[np.float32]:
+    def outputs(self, header: Header) -> NDArray[np.floating]:
         """Read the model's outputs for its test rows.
 
         Raises

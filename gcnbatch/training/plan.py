@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -64,6 +64,11 @@ def plan(experiment: Experiment) -> list[Planned]:
             own = experiment.like(seeded(config, repeat, model)) if numbers else experiment
             found.append(Planned(name, title, own, split, len(found)))
     return found
+
+
+def different_splits(planned: Sequence[Planned]) -> list[Split]:
+    """Return the splits of members, each once: models of an ensemble share one."""
+    return list({id(one.split): one.split for one in planned}.values())
 
 
 def has_members(config: Config) -> bool:

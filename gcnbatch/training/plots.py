@@ -211,7 +211,7 @@ def parity(
     figure, axes = panels(-(-shown // columns), columns, width=side, height=side + 0.5)
     for k, (ax, (name, figures)) in enumerate(zip(axes, tasks.items(), strict=False)):
         drawn = np.isfinite(y[:, k]) & np.isfinite(outputs[:, k])
-        _parity_panel(ax, y[drawn, k], outputs[drawn, k])
+        _parity_panel(ax, y[drawn, k], outputs[drawn, k], figures.get("unit", ""))
         ax.locator_params(nbins=5)  # more tick labels than these touch each other
         ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
     for ax in axes[shown:]:
@@ -304,7 +304,7 @@ def _areas_per_task(ax: Axes, areas: dict[str, dict[str, Any]]) -> None:
     legend_above(ax)
 
 
-def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any]) -> None:
+def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any], unit: str) -> None:
     many = len(measured) > 1000
     size = 4 if many else 12
     ax.scatter(measured, predicted, s=size, color=BLUE, alpha=0.3 if many else 0.6, linewidths=0)
@@ -315,7 +315,8 @@ def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any]) -> 
         limits = (low - margin, high + margin)
         ax.plot(limits, limits, color=ORANGE, linewidth=1.0, linestyle="--", zorder=0)
         ax.set(xlim=limits, ylim=limits)
-    ax.set(xlabel="measured", ylabel="predicted", aspect="equal")
+    end = f", {plain(unit)}" if unit else ""
+    ax.set(xlabel=f"measured{end}", ylabel=f"predicted{end}", aspect="equal")
 
 
 def _summary(task: dict[str, Any]) -> str:

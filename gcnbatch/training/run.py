@@ -26,7 +26,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import digest, event_file, fit_report, run_files, warm_start
+from gcnbatch.training import digest, event_file, fit_report, run_files, task_labels, warm_start
 from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_report import HERE, INLINE, Writer
@@ -37,6 +37,7 @@ from gcnbatch.training.plan import (
     GENERATED,
     Planned,
     data_file,
+    different_splits,
     has_members,
     member_folders,
     plan,
@@ -93,6 +94,9 @@ def start(
             warm_start.keep(config, target, planned[0].experiment.weights)
             say(warm_start.describe(planned[0].experiment))
         _create(target, config.model_copy(update={"backend": backend.name}))
+        experiment = planned[0].experiment
+        for line in task_labels.notes(experiment.header, experiment.y, different_splits(planned), config.split.kind):
+            say(line)
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 
 
@@ -199,6 +203,7 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
             dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
         tasks = [one.experiment.task(one.split)[0] for one in planned]
+        planned[0].experiment.check_learnable(different_splits(planned))
         backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 

@@ -56,7 +56,7 @@ def test_commas_between_thousands_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"column 'y': '1,500' is a fraction or a number above 1,000.*--decimal"):
         read(tmp_path, text)
     assert read(tmp_path, text, decimal=",").others["y"] == ["1.500", "2.250"]
-    assert read(tmp_path, text, decimal=".").others["y"] == ["1,500", "2,250"]
+    assert read(tmp_path, text, decimal=".").others["y"] == ["1500", "2250"]
     with pytest.raises(InputError, match=r"--decimal: 'x'; expected '\.' or ','"):
         read(tmp_path, text, decimal="x")
 

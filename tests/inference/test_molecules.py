@@ -215,6 +215,39 @@ def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> Non
         r2("", slice(8, 9))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1.5 uM", 1.5),
+        ("250 nM", 0.25),
+        (">2 mM", 2000.0),
+        ("1.5", 1.5),
+        ("1,500.5 nM", 1.5005),
+        ("3 mg/L", np.nan),
+        ("n.d.", np.nan),
+        ("high", np.nan),
+        ("fail", np.nan),
+    ],
+)
+def test_measured_labels_are_read_in_the_unit_of_the_model(text: str, expected: float) -> None:
+    header = Header(
+        name="",
+        level="graph",
+        target="regression",
+        task_names=("ic50",),
+        units={"ic50": "uM"},
+        n_features=1,
+        channel_names=("bond",),
+    )
+    columns = LabelColumns.of(["smiles", "ic50"], header)
+    assert columns is not None
+    table, records = TableFormat(missing=("Fail",)), [["C", text]]
+    found, unknown = columns.with_format(Path("t.csv"), table, records).read(records)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [[expected]])
+    assert (unknown is not None) == (text in ("3 mg/L", "high"))
+
+
 def test_labels_are_read_as_training_stored_them() -> None:
     header = Header(
         name="",

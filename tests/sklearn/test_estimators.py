@@ -204,3 +204,11 @@ def test_wrong_parameters_and_molecules_are_refused_where_they_are_used(classifi
         classifier.predict(["CCO", "C("])
     with pytest.raises(NotFittedError):
         GcnClassifier().predict(["CCO"])
+
+
+def test_a_task_that_cannot_be_learned_is_warned_of_and_predicted_as_nan() -> None:
+    y = np.stack([np.arange(30) % 2, np.ones(30)], axis=1)
+    with pytest.warns(UserWarning, match="no labels of two classes in the training rows, so that .* are NaN: task1"):
+        model = GcnClassifier(**SMALL).fit(SMILES, y)
+    assert np.isnan(model.predict(SMILES)).all(axis=0).tolist() == [False, True]
+    assert 0 <= model.score(SMILES, y) <= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
+from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import UNLABELLED, Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import counted
+from gcnbatch.text import counted, listed
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
@@ -96,6 +97,7 @@ class ImportSummary:
     skipped: int = 0
     notes: tuple[str, ...] = ()
     columns: tuple[tuple[str, str, str | None, int | None, str], ...] = ()
+    _labels: LabelRange | None = field(default=None, repr=False)
 
     def add(self, part: GraphSet) -> None:
         """Count a written part."""
@@ -105,6 +107,15 @@ class ImportSummary:
         self.edges += part.n_edges
         self.targets += part.y.size
         self.labelled += part.y.size - int(missing.sum())
+        found = LabelRange.of(part.y)
+        self._labels = found if self._labels is None else self._labels.joined(found)
+
+    def said(self) -> list[str]:
+        """Return the notes, and one on tasks whose labels are all equal."""
+        if self._labels is None or self.header is None or not self._labels.equal.any():
+            return list(self.notes)
+        named = listed(self._labels.described(self.header, np.flatnonzero(self._labels.equal)))
+        return [*self.notes, f"labels that are all equal, so that there is nothing to learn: {named}"]
 
     def lines(self) -> list[str]:
         """Return the summary as lines of text; the last one is the path."""

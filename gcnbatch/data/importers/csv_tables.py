@@ -27,7 +27,25 @@ RECORDS = 500  # records converted to columns at a time: more lists at once trig
 MOST_CHARS = 1 << 24  # characters per block, if its fields are long
 MAX_COLUMNS = 1 << 16
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "<na>", "null", "-"})  # in any case
+MISSING = frozenset(  # in any case
+    {
+        *("", "-", "--", ".", "..", "?", "nan", "-nan", "na", "n/a", "n.a.", "<na>", "nd", "n/d", "n.d.", "n.d", "nil"),
+        *(
+            "none",
+            "null",
+            "missing",
+            "#n/a",
+            "#na",
+            "#n/a n/a",
+            "#div/0!",
+            "#value!",
+            "#ref!",
+            "#name?",
+            "#num!",
+            "#null!",
+        ),
+    }
+)
 
 
 @dataclass(frozen=True)

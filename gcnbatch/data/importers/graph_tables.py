@@ -6,7 +6,7 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.common import MAX_CHANNELS
 from gcnbatch.data.importers.csv_tables import check_stored_names, finite_numbers, sorted_labels
+from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
@@ -41,14 +42,14 @@ def _require(table: PlainTable, name: str) -> None:
 
 
 def read_graphs(
-    table: PlainTable, names: list[str] | None, task: Target | None
+    table: PlainTable, names: list[str] | None, task: Target | None, missing: Sequence[str] = ()
 ) -> tuple[dict[str, int], TargetColumns]:
-    """Return the graphs' numbers by name, and their targets."""
+    """Return the graphs' numbers by name, and their targets; `missing` are further texts of missing ones."""
     _require(table, "graph")
     chosen = [name for name in table.names if name != "graph"] if names is None else names
     if not chosen:
         raise InputError(str(table.path), "no target column", "columns of targets beside 'graph'")
-    targets = _targets(table, chosen, task)
+    targets = _targets(table, chosen, task, missing)
     known: dict[str, int] = {}
     for block in table.blocks():
         for row, graph in enumerate(block["graph"], block.before + 1):
@@ -59,10 +60,10 @@ def read_graphs(
     return known, targets
 
 
-def _targets(table: PlainTable, names: list[str], task: Target | None) -> TargetColumns:
+def _targets(table: PlainTable, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     for name in names:
         _require(table, name)
-    return TargetColumns(table.path, list(dict.fromkeys(names)), task)
+    return TargetColumns(table.path, list(dict.fromkeys(names)), task, TableFormat(missing=tuple(missing)))
 
 
 def _numbers(known: dict[str, int], column: Column) -> Int64:
@@ -112,11 +113,12 @@ def read_nodes(
     known: dict[str, int] | None,
     node_targets: list[str] | None,
     task: Target | None,
+    missing: Sequence[str] = (),
 ) -> Nodes:
     """Read the nodes and their targets; each graph must be in `known`, unless that is None."""
     for name in ("node",) if known is None else ("node", "graph"):
         _require(table, name)
-    targets = None if node_targets is None else _node_targets(table, node_targets, task)
+    targets = None if node_targets is None else _node_targets(table, node_targets, task, missing)
     feature_names = tuple(name for name in table.names if name not in {"graph", "node", *(node_targets or ())})
     check_stored_names(table.path, feature_names)
     features = FeatureFile(scratch, table.path, feature_names) if feature_names else None
@@ -165,10 +167,10 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: PlainTable, names: list[str], task: Target | None) -> TargetColumns:
+def _node_targets(table: PlainTable, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
-    return _targets(table, names, task)
+    return _targets(table, names, task, missing)
 
 
 # ------------------------------------------------------------------------------------------------ edges

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcnbatch.data.importers.dialect import DECIMAL_COMMA, TableFormat, has_decimal_commas, with_points
+from gcnbatch.data.importers.dialect import NumberFormat, TableFormat
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
@@ -75,10 +75,10 @@ def read_molecules(
     if not smiles:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     ids = columns.pop(id_name) if id_name else [str(row + 1) for row in range(len(smiles))]
-    if wished.decimal == "," or (not wished.decimal and has_decimal_commas(path, columns.items())):
-        columns = {name: with_points(texts) for name, texts in columns.items()}
-        notes += () if wished.decimal else (DECIMAL_COMMA,)
-    return MoleculeTable(path, smiles_name, id_name, smiles, ids, columns, names, notes)
+    columns = {name: list(wished.without_missing(texts)) for name, texts in columns.items()}
+    written = NumberFormat.of(path, columns.items(), wished.decimal)
+    columns = {name: list(written.plain(name, texts)) for name, texts in columns.items()}
+    return MoleculeTable(path, smiles_name, id_name, smiles, ids, columns, names, (*notes, *written.notes))
 
 
 def find_columns(path: StrPath, names: Sequence[str], smiles_column: str = "", id_column: str = "") -> tuple[str, str]:

@@ -6,7 +6,7 @@ and nodes, not with the edges or features, which are kept on disk in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ def import_csv(
     task: Target | None = None,
     undirected: bool = True,
     self_loops: bool = True,
+    missing: Sequence[str] = (),
     name: str = "",
     progress: bool = False,
 ) -> ImportSummary:
@@ -76,6 +77,8 @@ def import_csv(
         Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
     undirected, self_loops : bool
         Count each edge both ways; store A + I (a node that lists its own self-loop keeps that one).
+    missing : sequence of str
+        Further texts of missing targets, in any case.
     progress : bool
         Show progress on stderr.
 
@@ -117,20 +120,21 @@ def import_csv(
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
             if graphs is not None:
                 with open_plain(Path(graphs), bar.update) as table:
-                    known, columns = read_graphs(table, target_columns, task)
+                    known, columns = read_graphs(table, target_columns, task, missing)
             with open_plain(Path(nodes), bar.update) as table:
-                node_set = read_nodes(table, scratch, known, node_targets, task)
+                node_set = read_nodes(table, scratch, known, node_targets, task, missing)
             with open_plain(Path(edges), bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, undirected)
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets
         channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
         source = {file.name: f"sha256 {sha256(file)}" for file in files}
-        outline = _outline(name or path.stem, columns.finish(), node_set, channel_names, edge_set.file.weighted, source)
+        targets = columns.finish()
+        outline = _outline(name or path.stem, targets, node_set, channel_names, edge_set.file.weighted, source)
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = ImportSummary(path, written.header)
+    summary = ImportSummary(path, written.header, notes=targets.notes)
     summary.add(written)
     return summary
 
@@ -143,7 +147,7 @@ def _outline(
     name: str, targets: Targets, nodes: Nodes, channel_names: tuple[str, ...], weighted: bool, source: dict[str, str]
 ) -> GraphSet:
     """Return all graphs without edges and without rows of features."""
-    by_node, features = nodes.targets is not None, nodes.features
+    by_node, features, bounds = nodes.targets is not None, nodes.features, targets.censored
     feature_names = DEGREE_NAMES if features is None else features.names
     header = Header(
         name=name,
@@ -151,6 +155,7 @@ def _outline(
         target=targets.kind,
         task_names=targets.task_names,
         class_names=targets.class_names,
+        units=targets.units,
         n_features=len(feature_names),
         feature_names=feature_names,
         channel_names=channel_names,
@@ -167,6 +172,7 @@ def _outline(
         x=np.zeros((0, header.n_features), np.uint8 if features is None else features.dtype),
         y=targets.y[nodes.order] if by_node else targets.y,
         ids=nodes.ids() if by_node else np.array(list(nodes.graphs), dtype=np.str_),
+        censored=bounds[nodes.order] if by_node and bounds is not None else bounds,
     )
 
 

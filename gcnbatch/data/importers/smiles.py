@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,17 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
-from gcnbatch.data.importers.csv_tables import numbers
 from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.labels import class_codes
+from gcnbatch.data.importers.labels import class_codes, quantities
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.split_columns import read_splits, split_name
-from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
 from gcnbatch.data.outputs import keep_inputs, output_path
 from gcnbatch.data.scaffold_groups import MURCKO
-from gcnbatch.data.schema import UNLABELLED, Header, Target
+from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
@@ -98,6 +98,8 @@ def import_smiles(
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]
                 part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
+                if targets.censored is not None:
+                    part = replace(part, censored=targets.censored[arrays.rows])
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays)
@@ -110,7 +112,7 @@ def import_smiles(
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
             if skip_bad_rows:  # while no other process may write the set
                 _write_report(report, table, bad)
-        lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
+        lines = [*table.notes, *targets.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
     if skip_bad_rows:
         summary.skipped = len(bad)
     if bad:
@@ -122,18 +124,16 @@ def import_smiles(
 def _targets(table: MoleculeTable, roles: list[ColumnRole]) -> Targets:
     """Return the targets of all rows; without a target column, one task without any label."""
     if not roles:
-        return Targets(np.full((len(table.smiles), 1), np.nan, dtype=np.float32), "binary", (UNLABELLED,))
+        return Targets(np.full((len(table.smiles), 1), np.nan, TARGET_TYPES["binary"][0]), "binary", (UNLABELLED,))
     readings = {role.name: role.reading for role in roles if role.reading is not None}
     first = next(iter(readings.values()))
     if first.kind == "multiclass":
         codes = class_codes(first, table.others[roles[0].name])
-        return Targets(codes, "multiclass", tuple(readings), first.classes)
-    columns = [reading.values(table.others[name]) for name, reading in readings.items()]
-    pairs = zip(readings, columns, strict=True)
-    y = np.stack([numbers(table.path, name, column) for name, column in pairs], axis=1)
-    targets = number_targets(table.path, list(readings), y, first.kind)
+        notes = missing_notes([first.missing], first.named)
+        return Targets(codes, "multiclass", tuple(readings), first.classes, notes=notes)
+    columns = [quantities(table.path, name, reading, table.others[name]) for name, reading in readings.items()]
     labels = {name: (reading.classes[0], reading.classes[1]) for name, reading in readings.items() if reading.classes}
-    return Targets(targets.y, targets.kind, targets.task_names, label_names=labels)
+    return replace(joined_targets(table.path, list(readings), columns, first.kind), label_names=labels)
 
 
 def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
@@ -158,6 +158,7 @@ def _header(
         task_names=targets.task_names,
         class_names=targets.class_names,
         label_names=targets.label_names,
+        units=targets.units,
         n_features=len(options.feature_names),
         feature_names=options.feature_names,
         graph_feature_names=(*features, *computed),
