@@ -207,7 +207,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
     if out == STDOUT:
         if sys.stdout is None:
             raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
-        yield text_sink(".csv", sys.stdout, spreadsheet)
+        yield _Csv(tables.CsvRows(sys.stdout), spreadsheet, sys.stdout.isatty())
         return
     ending = Path(out).suffix.lower()
     with fileio.atomic_path(out, output=True) as temporary:
@@ -278,8 +278,8 @@ def _numbers(line: str, first: int, count: int) -> list[float]:
 
 
 class _Csv(Sink):
-    def __init__(self, rows: tables.CsvRows, spreadsheet: bool) -> None:
-        self.encode = partial(_csv_text, spreadsheet=spreadsheet)
+    def __init__(self, rows: tables.CsvRows, spreadsheet: bool, shown: bool = False) -> None:
+        self.encode = partial(_csv_text, spreadsheet=spreadsheet, shown=shown)
         self._rows = rows
 
     def write(self, made: Sequence[tables.CsvText]) -> None:
@@ -287,8 +287,8 @@ class _Csv(Sink):
             self._rows.write(text)
 
 
-def _csv_text(table: Predictions, spreadsheet: bool) -> tables.CsvText:
-    return tables.csv_text(table.columns(), spreadsheet)
+def _csv_text(table: Predictions, spreadsheet: bool, shown: bool) -> tables.CsvText:
+    return tables.csv_text(table.columns(), spreadsheet, shown)
 
 
 class _Parquet(Sink):
