@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.locks import in_use, is_at, try_lock
+from gcnbatch.text import quoted
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -254,6 +255,8 @@ def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -
         kind = os.fstat(stream.fileno()).st_mode
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", expected) from error
+    except ValueError as error:  # a NUL character, or a text that is no file's name
+        raise InputError(str(path), f"cannot be read ({error})", expected) from error
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise InputError(str(path), "a symbolic link", expected) from error
@@ -272,9 +275,19 @@ def sha256(path: StrPath) -> str:
 
 
 def write_text(path: StrPath, text: str) -> None:
-    """Write `text` to `path` atomically, as UTF-8."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Write `text` to `path` atomically, as UTF-8.
+
+    Raises
+    ------
+    InputError
+        When it holds bytes of a file's name that are not UTF-8.
+    """
+    try:
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except UnicodeEncodeError as error:
+        got = f"cannot hold {quoted(text[max(error.start - 40, 0) : error.end + 20])}"
+        raise InputError(str(path), got, "names in UTF-8", "Rename the file or folder.") from error
 
 
 def open_append(path: StrPath, buffering: int = -1) -> IO[bytes]:

@@ -316,7 +316,7 @@ def _smiles(X: Any) -> list[str]:
         raise InvalidMolecules("X", f"shape {shape}", "(n,) or (n, 1): a molecule per row")
     every = np.asarray(X).ravel().tolist() if len(shape) == 2 else list(X)
     if not every:
-        raise InvalidMolecules("X", "0 sample(s)", "a minimum of 1 is required")
+        raise InvalidMolecules("X", "0 samples", "a minimum of 1 is required")
     return [_text(one, row) for row, one in enumerate(every)]
 
 

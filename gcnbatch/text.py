@@ -39,6 +39,19 @@ def quoted(text: object) -> str:
     return f"'{printable(str(text), QUOTED)}'"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the plural unless the number is 1; empty `plural`: the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shown(value: object) -> str:
+    """Return a value of a configuration as Python writes it, as one line of at most QUOTED characters."""
+    try:
+        return printable(repr(value), QUOTED)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of too many digits"
+
+
 def listed(texts: Iterable[str], separator: str = ", ") -> str:
     """Return texts one after the other for a message; only the first LISTED of many."""
     shown = [printable(text, 2 * QUOTED) for text in islice(texts, LISTED + 1)]

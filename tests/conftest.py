@@ -33,6 +33,7 @@ from gcnbatch import confined
 from gcnbatch.backends import registry
 from gcnbatch.cli import app
 from gcnbatch.data import audit
+from gcnbatch.data.importers import inert_pickle
 from tests import numerical
 from tests.training.runs import lighten
 
@@ -146,7 +147,8 @@ def _open_data_sets_here(request: pytest.FixtureRequest) -> Iterator[None]:
     """Open data sets in this process, except in modules marked ``hostile``: the fork of a test process takes 20 ms."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.node.get_closest_marker("hostile"):
-            patch.setattr(audit, "confined", SimpleNamespace(call=_here, Failed=confined.Failed))
+            for reader in (audit, inert_pickle):
+                patch.setattr(reader, "confined", SimpleNamespace(call=_here, Failed=confined.Failed))
         yield
 
 

@@ -81,7 +81,7 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     Raises
     ------
     InputError
-        When an array breaks a rule of the format.
+        When an array breaks a rule of the format, or the arguments are in another order.
 
     Examples
     --------
@@ -90,6 +90,9 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     >>> gcnbatch.read("library.h5").smiles.tolist()
     ['CCO', 'c1ccccc1']
     """
+    if isinstance(path, GraphSet) or not isinstance(graphs, GraphSet):
+        got = f"called with {type(path).__name__}, {type(graphs).__name__}"
+        raise InputError("gcnbatch.write", got, "a path, then a GraphSet")
     given = graphs if smiles is None else replace(graphs, smiles=np.array(list(smiles), dtype=np.str_))
     check_graphset(str(path), given)
     write_graphset(path, given)

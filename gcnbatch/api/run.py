@@ -55,7 +55,7 @@ class Run:
         """
         from gcnbatch.training import run_files
         from gcnbatch.training.fit_report import METRICS
-        from gcnbatch.training.run import CONFIG
+        from gcnbatch.training.run_files import CONFIG
 
         place = Path(folder)
         if not (place / CONFIG).is_file() and not (place / METRICS).is_file():
@@ -105,7 +105,7 @@ class Run:
         """
         from gcnbatch.config import resolve
         from gcnbatch.training import run_files
-        from gcnbatch.training.run import CONFIG
+        from gcnbatch.training.run_files import CONFIG
 
         path = self.folder / CONFIG
         return resolve(run_files.read_toml(path), where=str(path))
@@ -132,8 +132,8 @@ class Run:
 
         Parameters
         ----------
-        data : iterable of str, path or GraphSet
-            SMILES; or a data set or file of molecules, as for the command ``infer``; or graphs in memory.
+        data : iterable of str, str, path or GraphSet
+            SMILES, or one of them; a data set or file of molecules, as for the command ``infer``; graphs in memory.
         backend, device
             Backend and GPU.
         batch_size : int

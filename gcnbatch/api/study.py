@@ -42,7 +42,7 @@ class Study:
         """
         from gcnbatch.config import resolve
         from gcnbatch.training import run_files
-        from gcnbatch.tuning.results import BEST
+        from gcnbatch.tuning.page import BEST
 
         path = self.folder / BEST
         return resolve(run_files.read_toml(path), where=str(path))
@@ -124,7 +124,7 @@ def tune(
     tree, graphs = gather(config, options, settings), graphs_of(data)
     if graphs is not None:
         name_after(tree, graphs)
-    checked = check(tree, config, options, settings)
+    checked = check(tree, config, options, settings, say)
     place = None if out is None else Path(out)
     keys = space if space is None or isinstance(space, Mapping) else Path(space)
     return Study(*session.start(checked, place, keys, limits, quiet, say, graphs))

@@ -44,6 +44,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.text import counted
 
 RULE = (
     "the error of an array (largest distance to the reference in float64) is at most twice that of the reference in "
@@ -242,7 +243,7 @@ def _chosen(batches: Sequence[Int64], count: int) -> list[tuple[str, Int64]]:
 
 
 def _name(number: int, graphs: Int64) -> str:
-    return f"batch {number + 1} ({len(graphs)} graph{'' if len(graphs) == 1 else 's'})"
+    return f"batch {number + 1} ({counted(len(graphs), 'graph')})"
 
 
 def longest_sum(model: Gcn) -> int:

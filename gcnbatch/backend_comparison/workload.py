@@ -114,7 +114,7 @@ def opened(config: Config) -> Iterator[Workload]:
         dataset = stack.enter_context(Dataset(path, config.data.memory_mb))
         experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
         about = (config.split, config.seed, experiment.split_rows)
-        split = splits.make_folds(*about)[0] if config.split.folds else splits.make_split(*about)
+        split = splits.make_splits(*about)[0]
         task, scaling = experiment.task(split)
         train, everything = config.train, experiment.source.n_graphs
         size = train.eval_batch_size or EVAL_BATCH_SIZE

@@ -18,12 +18,24 @@ Conventions of all operations:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol
 
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Array, Csr
 
-__all__ = ["Adjacency", "Array", "Csr", "DropoutKey", "GraphFeatures", "Ops", "PartialOps", "Reader", "Readout"]
+__all__ = [
+    "Adjacency",
+    "Array",
+    "Csr",
+    "DropoutKey",
+    "GraphFeatures",
+    "Ops",
+    "OpsOnPart",
+    "PartialOps",
+    "Reader",
+    "Readout",
+]
 
 Readout = Literal["sum", "mean", "max"]
 
@@ -288,3 +300,16 @@ class PartialOps(Ops, Protocol):
 
     def batch_norm_dx(self, dy: Array, saved: Any, gamma: Array, dgamma: Array, dbeta: Array, rows: int) -> Array:
         """Gradient of `batch_norm` by x, for the sums of all `rows` rows of the batch."""
+
+
+class OpsOnPart(Ops, Protocol):
+    """Operations on a rank's part of global batches."""
+
+    def in_chunks(self) -> AbstractContextManager[None]:
+        """While entered, operations may wait, to run beside exchanges; all of them have been launched at its end.
+
+        Nothing but these operations reads their results before.
+        """
+
+    def close(self) -> None:
+        """Free what the operations keep from one call to the next."""

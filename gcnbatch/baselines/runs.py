@@ -29,17 +29,18 @@ from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
-from gcnbatch.text import QUOTED, printable
-from gcnbatch.training import fit_report, run_files
-from gcnbatch.training.digest import DIGEST
+from gcnbatch.text import QUOTED, counted, printable
+from gcnbatch.training import digest, fit_report, run_files
 from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run_data import BASELINE
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import average, pooled
 
-SETTINGS, BESIDE = "baseline.json", "baseline"
+BESIDE = "baseline"
 Say = Callable[[str], object]
 
 
@@ -83,7 +84,10 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            named = _parts(config, splits.SplitRows.of(dataset, config.split.kind))
+            rows = splits.SplitRows.of(dataset, config.split.rule)
+            named = _parts(config, rows)
+            for line in splits.notes(config.split, rows):
+                say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 
@@ -93,8 +97,7 @@ def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
     for repeat in range(config.split.repeats):
         own = seeded(config, repeat, 0)
         about = (own.split, own.seed, rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        for fold, part in enumerate(parts):
+        for fold, part in enumerate(splits.make_splits(*about)):
             numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
             found[block_name(*numbers)] = part
     return found
@@ -174,9 +177,8 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
-    recorded = run_files.read_text(folder / DIGEST, "the data set's digest").split()[:1]
-    if recorded != [fingerprint(dataset.path)]:
-        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder / DIGEST}", "Restore it.")
+    if digest.read(folder) != fingerprint(dataset.path):
+        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder}", "Restore it.")
 
 
 def _fit(
@@ -190,7 +192,7 @@ def _fit(
 ) -> dict[str, Any]:
     """Fit every part into its folder below `target`, and summarise them."""
     smiles = check_molecules(dataset)
-    say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
+    say(f"baseline: fingerprints and descriptors of {counted(len(smiles), 'molecule')}")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
     if found.lost:
         say(_lost_rows(dataset, found))
@@ -198,12 +200,12 @@ def _fit(
     folders.make(target)
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
-    fileio.write_json(target / SETTINGS, settings)
+    fileio.write_json(target / BASELINE, settings)
     fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
-    fileio.write_text(target / DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
+    fileio.write_text(target / digest.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
-        say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")
+        say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
         began = time.monotonic()
         outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
@@ -215,23 +217,20 @@ def _fit(
 
 def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
     first = features.lost[0]
-    rows = "row has" if len(features.lost) == 1 else "rows have"
+    rows = counted(len(features.lost), "row has", "rows have")
     row_id = printable(str(dataset.ids[first.index]), QUOTED)
-    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
+    return f"{rows} zeros for all features; the first is {row_id}: {first.reason}"
 
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:
     """Return the entries of metrics.json beside the figures."""
-    kind, sizes = config.split.kind, [len(rows) for rows in split.parts().values()]
-    about: dict[str, Any] = {"kind": kind, "seed": splits.split_seed(config.split, config.seed), "sizes": sizes}
-    if kind == "predefined":
-        about["name"] = config.split.name or next(iter(dataset.splits))
+    rows = splits.SplitRows.of(dataset, "")  # their groups are not needed
     return {
         "model": MODEL,
         "backend": "scikit-learn",
         "trees": forest.trees,
         "seconds": round(seconds, 3),
-        "split": about,
+        "split": splits.describe(config.split, config.seed, rows, split),
     }
 
 

@@ -181,7 +181,7 @@ def _imported(suite: Suite, target: Path, name: str, table: Path, features: str,
 def _run(case: _Case, target: Path, say: Say, quiet: bool) -> None:
     folder = case.folder(target)
     config: Config = resolve(case.tree, where=f"{case.set}, {case.model}")
-    if (folder / run.CONFIG).is_file():
+    if (folder / run_files.CONFIG).is_file():
         run.resume(folder, config.backend, config.device, quiet=quiet, say=say, jobs=config.jobs)
         return
     if not load().models[case.model].config:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import errno
 import gc
 import os
 import signal
 import sys
 from collections import UserDict
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -18,7 +20,7 @@ import typer.core
 from gcnbatch import __version__, machine
 from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
 from gcnbatch.ranks.launch import launched
-from gcnbatch.text import printable
+from gcnbatch.text import printable, quoted
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
 _READER_GONE = 128 + signal.SIGPIPE  # what a shell reports for a program that SIGPIPE has ended
@@ -128,8 +130,38 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
     _fail(str(InputError(f"{reason}{end} See '{command} --help'.")), error.exit_code)
 
 
+def _use_utf8() -> None:
+    """Start again in Python's UTF-8 mode if the locale is ASCII: no other text of a file or an argument can be kept.
+
+    Python does so itself for ``LC_ALL=C``, unless PYTHONUTF8 is 0.
+    """
+    if codecs.lookup(sys.getfilesystemencoding()).name == "ascii" and os.environ.get("PYTHONUTF8") != "1":
+        with suppress(OSError):
+            command = [sys.executable, *sys.orig_argv[1:]]
+            os.execve(sys.executable, command, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606 -- this program
+
+
+def _refuse_other_bytes() -> None:
+    """Refuse arguments and a working folder that are not UTF-8: no file of ours could name them.
+
+    Raises
+    ------
+    InputError
+    """
+    folder = ""
+    with suppress(OSError):  # it is gone
+        folder = os.getcwd()
+    for what, text in (("working folder", folder), *(("argument", text) for text in sys.argv[1:])):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            hint = "Rename the file or folder, or set PYTHONUTF8=1 if its name is UTF-8."
+            raise InputError(f"{what} {quoted(text)}", "bytes that are not UTF-8", hint=hint) from error
+
+
 def main() -> None:
     """Run the command line, under a launcher such as mpirun with all its ranks."""
+    _use_utf8()
     if (several := launched()) is None:
         _run()
     else:
@@ -149,6 +181,7 @@ def _run() -> None:
     _open_standard_streams()
     atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
     try:
+        _refuse_other_bytes()
         sys.exit(app(standalone_mode=False))
     except typer.TyperException as error:
         _fail_usage(error)

@@ -23,12 +23,15 @@ from gcnbatch.cli.prediction_options import (
     SmilesColumnOption,
     SpreadsheetOption,
 )
+from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
   gcnbatch infer runs/tox21 new.h5 -o predictions.csv
   gcnbatch infer runs/tox21 new.csv -o new.jsonl    straight from SMILES
+  gcnbatch infer runs/tox21 'CC(=O)O'               one molecule
+  head new.smi | gcnbatch infer runs/tox21 -        a table or SMILES lines
   gcnbatch infer runs/a runs/b new.h5 -o mean.csv   mean and deviation
   gcnbatch infer runs/tox21 new.csv.gz | head       CSV on stdout
 
@@ -171,4 +174,5 @@ def infer(
         ]:
             say(line)
     where = "" if out == "-" else f" in {out}"
-    say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")
+    models = counted(summary.members, "model")
+    say(f"{counted(summary.rows, 'row')} predicted by {models} in {summary.seconds:.1f} s{where}")

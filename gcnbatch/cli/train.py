@@ -21,7 +21,7 @@ from gcnbatch.cli.configuration import (
     jobs_key,
     settings,
 )
-from gcnbatch.text import printable
+from gcnbatch.text import counted, printable
 
 if TYPE_CHECKING:
     from gcnbatch.api.run import Run
@@ -171,12 +171,12 @@ def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any],
 def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
+    from gcnbatch.data.splits import title
     from gcnbatch.training.metrics import label
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
-    named = f"{metrics['backend']}, {split['kind']} split{' ' + split['name'] if 'name' in split else ''}"
-    named = printable(f"{named}, seed {split['seed']}")
+    named = f"{printable(metrics['backend'])}, {title(split)}"
     if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
         fitted = [part for part in mean if part != "uncertainty"]
@@ -202,8 +202,6 @@ def show(metrics: dict[str, Any]) -> None:
 
 def _show_uncertainty(metrics: dict[str, Any]) -> None:
     """Print calibration error and coverage of the test rows, and whether something could not be computed."""
-    from gcnbatch.text import printable
-
     mean = metrics.get("mean")
     found = (mean if isinstance(mean, dict) else metrics).get("uncertainty") or {}
     before, after, level, coverage = (found.get(name) for name in ("ece", "ece_calibrated", "level", "coverage"))
@@ -215,7 +213,7 @@ def _show_uncertainty(metrics: dict[str, Any]) -> None:
     if shown:
         typer.echo(f"test, {'; '.join(shown)}")
     if notes := found.get("notes"):
-        more = f" (and {len(notes) - 1} more notes in metrics.json)" if len(notes) > 1 else ""
+        more = f" (and {counted(len(notes) - 1, 'more note')} in metrics.json)" if len(notes) > 1 else ""
         typer.echo(f"note: {printable(notes[0])}{more}")
 
 

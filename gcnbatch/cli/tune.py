@@ -18,6 +18,7 @@ from gcnbatch.cli.configuration import (
     jobs_key,
     settings,
 )
+from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -117,7 +118,7 @@ def _show(summary: dict[str, Any]) -> None:
     from gcnbatch.tuning.page import objective
 
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
-    typer.echo(f"{summary['trials']} trials: {counts}")
+    typer.echo(f"{counted(summary['trials'], 'trial')}: {counts}")
     if "best" not in summary:
         return
     best = summary["best"]

@@ -20,7 +20,7 @@ from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, quoted
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -176,7 +176,7 @@ def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
         at = int(large[0])
         raise InputError(
             f"{path}:/graphs/node_ptr[{at + 1}]",
-            f"{node_ptr[at + 1] - node_ptr[at]} nodes in graph {at}",
+            f"{counted(node_ptr[at + 1] - node_ptr[at], 'node')} in graph {at}",
             f"at most {schema.MAX_GRAPH_NODES}",
         )
 

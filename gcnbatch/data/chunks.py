@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from gcnbatch import locks
 from gcnbatch.data.unpacked import UnpackedFile
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.text import counted
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # HDF5's numbers of the filters
 CHECKSUM_BYTES = 4
@@ -261,7 +262,7 @@ def unpack(raw: bytes, filters: tuple[int, ...], itemsize: int, size: int) -> ND
         else:
             data = _unshuffled(data, itemsize)
     if len(data) != size:
-        raise ValueError(f"{len(data)} bytes unpacked instead of {size}")
+        raise ValueError(f"{counted(len(data), 'byte')} unpacked instead of {size}")
     return np.frombuffer(data, np.uint8)
 
 

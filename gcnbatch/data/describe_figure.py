@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.describe import Description, Distribution, TaskLabels
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +40,10 @@ def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
         _distribution(axes[0], description.nodes_per_graph, "nodes per graph", "graphs")
     _distribution(axes[-2], description.degree, "neighbours per node (without itself)", "nodes")
     _labels(axes[-1], description, y)
-    what = f"{description.graphs:,} graphs, " if many else ""
-    title = f"{description.header.name}: {what}{description.nodes:,} nodes, {description.edges:,} edges"
+    what = f"{counted(description.graphs, 'graph')}, " if many else ""
+    title = (
+        f"{description.header.name}: {what}{counted(description.nodes, 'node')}, {counted(description.edges, 'edge')}"
+    )
     figure.suptitle(plain(title, 100), x=0.01, ha="left", fontsize=11, fontweight="bold")
     save(figure, path)
 

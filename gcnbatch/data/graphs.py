@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import is_sparse
-from gcnbatch.text import printable
+from gcnbatch.text import counted, printable
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -102,10 +102,9 @@ class GraphSet:
     smiles: NDArray[np.str_] | None = None
 
     def __repr__(self) -> str:
-        about = f"{self.n_graphs:,} graphs, {self.n_nodes:,} nodes, {self.n_edges:,} edges"
-        return (
-            f"<GraphSet {printable(self.header.name)}: {about}, {self.header.target} targets of {self.n_rows:,} rows>"
-        )
+        about = f"{counted(self.n_graphs, 'graph')}, {counted(self.n_nodes, 'node')}, {counted(self.n_edges, 'edge')}"
+        targets = f"{self.header.target} targets of {counted(self.n_rows, 'row')}"
+        return f"<GraphSet {printable(self.header.name)}: {about}, {targets}>"
 
     @property
     def n_graphs(self) -> int:
@@ -201,8 +200,8 @@ def layout(graphs: GraphSet) -> dict[str, str]:
     x = graphs.x
     return {
         "rows per": graphs.header.level,
-        "target": f"{graphs.header.target} of {graphs.y.shape[1]} columns",
-        "features": f"{'sparse' if is_sparse(x) else 'dense'} {x.dtype} of {x.shape[1]} columns",
+        "target": f"{graphs.header.target} of {counted(graphs.y.shape[1], 'column')}",
+        "features": f"{'sparse' if is_sparse(x) else 'dense'} {x.dtype} of {counted(x.shape[1], 'column')}",
         "edge weights": "absent" if graphs.weight is None else "present",
         "groups": "absent" if graphs.groups is None else "present",
         "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),

@@ -18,6 +18,7 @@ from gcnbatch.data.writer import DatasetWriter, write_splits
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
+from gcnbatch.text import counted
 
 CHUNK_BYTES = 1 << 14  # before compression: a batch reads single graphs from everywhere
 
@@ -88,14 +89,14 @@ def replace_splits(folder: Path, splits: Mapping[str, Split], rows: int) -> None
 
 def _ranges(dataset: Dataset, max_bytes: int, max_graphs: int) -> list[tuple[int, int]]:
     if dataset.n_graphs < 2:
-        got = f"{dataset.n_graphs} graph{'s' if dataset.n_graphs != 1 else ''}"
+        got = counted(dataset.n_graphs, "graph")
         hint = "Use the file as it is: of a graph larger than memory, slices are read."
         raise InputError(str(dataset.path), got, "at least 2 graphs, as a shard holds whole graphs", hint)
     cost = np.arange(dataset.n_graphs + 1) if max_graphs else dataset.bytes_before()
     ranges = list(bounded_ranges(cost, max_graphs or max_bytes))
     if len(ranges) > MAX_SHARDS:
         option = "--graphs" if max_graphs else "--size"
-        raise InputError(option, f"{len(ranges):,} shards", f"at most {MAX_SHARDS}", f"Give a larger {option}.")
+        raise InputError(option, counted(len(ranges), "shard"), f"at most {MAX_SHARDS}", f"Give a larger {option}.")
     return ranges
 
 

@@ -9,6 +9,7 @@ Row numbers of a part are int64 and ascending.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.text import counted, listed, printable, quoted
 
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
 
@@ -52,10 +54,10 @@ class SplitRows:
     splits: dict[str, Split]
 
     @classmethod
-    def of(cls, data: Dataset, kind: str) -> SplitRows:
-        """Return the rows of an opened data set for splits of this kind: only those by scaffold need groups."""
+    def of(cls, data: Dataset, rule: str) -> SplitRows:
+        """Return the rows of an opened data set for splits by this rule: only those by scaffold need groups."""
         header, groups = data.header, data.groups
-        if kind == "scaffold":
+        if rule == "scaffold":
             from gcnbatch.data.scaffold_groups import groups_of  # the featuriser, which no other split needs
 
             groups = groups_of(data)
@@ -86,7 +88,8 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         Whole groups, the largest first, fill train, then valid, then test. Deterministic; the rule, the cutoffs and the
         order of ties (the group with the later first row first) are those of MoleculeNet and DeepChem.
     predefined
-        The split stored in the file; `config.name` may be empty if the file has one split.
+        The split stored in the file; `config.name` may be empty if the file has one split. Where it has no validation
+        rows, the share `config.valid` of its labelled training rows validates, chosen as `config.valid_kind` says.
 
     Parameters
     ----------
@@ -101,16 +104,73 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         When a part with a share above 0 would be empty, or the groups or the named split are missing.
     """
     if config.kind == "predefined":
-        split = _predefined(config.name, rows)
+        split = _predefined(config, seed, rows)
+        _refuse_empty(rows.subject, split, config.valid, 0.0)
     else:
         split = _deal(config, rows, _candidates(rows), config.test, _draws(config, seed))
-    _refuse_empty(rows.subject, split, config.valid, config.test)
+        _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
 
 
-def left_out(config: SplitConfig, rows: SplitRows) -> int:
-    """Return how many rows are in no part because they have no label."""
-    return 0 if config.kind == "predefined" else unlabelled(rows.y)
+def make_splits(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
+    """Return the splits of one repeat: those of all folds, or the only one.
+
+    Raises
+    ------
+    InputError
+        As `make_split` and `make_folds`; for folds and repeats of a predefined split, whose test rows are fixed.
+    """
+    for key in ("folds", "repeats"):
+        if config.kind == "predefined" and getattr(config, key) > 1:
+            got = f"{getattr(config, key)} with a predefined split, whose test rows are fixed"
+            raise InputError(f"split.{key}", got, hint="For several models on it, set train.ensemble (--ensemble).")
+    return make_folds(config, seed, rows) if config.folds else [make_split(config, seed, rows)]
+
+
+def describe(config: SplitConfig, seed: int, rows: SplitRows, split: Split) -> dict[str, Any]:
+    """Return kind, seed and sizes of a split, for metrics.json; of a predefined one also its name.
+
+    ``valid_kind`` says how validation rows were drawn from the training rows of a predefined split.
+    """
+    about: dict[str, Any] = {"kind": config.kind}
+    if config.kind == "predefined":
+        about["name"], stored = _stored(config.name, rows)
+        if _lacks_validation(config, stored):
+            about["valid_kind"] = config.valid_kind
+    return {**about, "seed": split_seed(config, seed), "sizes": [len(part) for part in split.parts().values()]}
+
+
+def title(about: Mapping[str, Any]) -> str:
+    """Return kind and seed of a split that `describe` has described, or a run's file, as text."""
+    named = f" {quoted(about['name'])}" if isinstance(about.get("name"), str) else ""
+    drawn = f", {about['valid_kind']} validation rows" if isinstance(about.get("valid_kind"), str) else ""
+    return printable(f"{about['kind']} split{named}{drawn}, seed {about['seed']}")
+
+
+def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
+    """Return lines for the user: rows in no part, what a predefined split lacks, stored splits that nobody chose."""
+    if config.kind != "predefined":
+        count, lines = unlabelled(rows.y), []
+        if count:
+            lines.append(f"{count:,} of {counted(len(rows.y), 'row')} have no label and are left out")
+        if rows.splits and "kind" not in config.model_fields_set:
+            names = listed(map(quoted, rows.splits))
+            lines.append(
+                f"{rows.subject} has a stored split ({names}), which this run does not use; it would with "
+                "--set split.kind=predefined"
+            )
+        return lines
+    name, stored = _stored(config.name, rows)
+    lines = []
+    if _lacks_validation(config, stored) and not config.folds and config.repeats == 1:
+        lines.append(
+            f"split {quoted(name)} has no validation rows: the share {config.valid:g} of its "
+            f"{counted(len(stored.train), 'training row')} validates ({config.valid_kind}; see split.valid, "
+            "split.valid_kind)"
+        )
+    if not len(stored.test):
+        lines.append(f"split {quoted(name)} has no test rows: nothing is tested")
+    return lines
 
 
 def unlabelled(y: NDArray[Any]) -> int:
@@ -258,7 +318,23 @@ def _balanced_folds(groups: NDArray[np.int32], folds: int) -> Int64:
     return fold_of[group]
 
 
-def _predefined(name: str, rows: SplitRows) -> Split:
+def _predefined(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
+    """Return the stored split, with validation rows drawn from its training rows where it has none."""
+    _, stored = _stored(config.name, rows)
+    if not _lacks_validation(config, stored):
+        return stored
+    own = config.model_copy(update={"kind": config.valid_kind, "name": ""})
+    candidates = np.intersect1d(stored.train, _candidates(rows))
+    valid = _deal(own, rows, candidates, 0.0, _draws(config, seed)).valid
+    return Split(train=np.setdiff1d(stored.train, valid), valid=valid, test=stored.test)
+
+
+def _lacks_validation(config: SplitConfig, stored: Split) -> bool:
+    return not len(stored.valid) and config.valid > 0.0
+
+
+def _stored(name: str, rows: SplitRows) -> tuple[str, Split]:
+    """Return name and split of the file that `name` chooses; empty: the only one."""
     known = rows.splits
     if not known:
         raise InputError(
@@ -274,7 +350,8 @@ def _predefined(name: str, rows: SplitRows) -> Split:
     chosen = name or next(iter(known))
     if chosen not in known:
         raise InputError(rows.subject, f"no split named '{chosen}'", "a split of the file", nearest(chosen, known))
-    return Split(**{part: np.sort(np.asarray(numbers, np.int64)) for part, numbers in known[chosen].parts().items()})
+    parts = {part: np.sort(np.asarray(numbers, np.int64)) for part, numbers in known[chosen].parts().items()}
+    return chosen, Split(**parts)
 
 
 # ------------------------------------------------------------------------------------------------ input

@@ -24,7 +24,7 @@ from gcnbatch.training import run_files
 from gcnbatch.training.fit_report import METRICS, PREDICTIONS
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import read_split
-from gcnbatch.training.run import CONFIG
+from gcnbatch.training.run_files import CONFIG
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"
 BINS = 5

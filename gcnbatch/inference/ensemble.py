@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -14,10 +15,13 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.importers.chemistry import about_elements
+from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference import shares
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
+from gcnbatch.inference.labels import UnknownLabels, labels_of
 from gcnbatch.inference.members import Member
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Input
@@ -28,6 +32,7 @@ from gcnbatch.inference.trust_files import Level
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import counted, listed, quoted
 from gcnbatch.training import metrics
 
 Say = Callable[[str], object]
@@ -41,7 +46,7 @@ class InferenceSummary:
     Parameters
     ----------
     rows, unreadable : int
-        Rows of the input, and those that could not be read.
+        Rows of the input, and those that could not be read or have no finite prediction.
     members : int
         Number of averaged models.
     backend : str
@@ -49,6 +54,8 @@ class InferenceSummary:
         From opening the data to the last row written.
     metrics : dict or None
         Metrics on the data's labels (see `gcnbatch.training.metrics.evaluate`), None without labels.
+    labelled : int
+        Rows that have a label and a prediction, on which the metrics are.
     """
 
     rows: int
@@ -57,6 +64,7 @@ class InferenceSummary:
     backend: str
     seconds: float
     metrics: dict[str, Any] | None
+    labelled: int = 0
 
 
 def infer(
@@ -137,15 +145,20 @@ def infer(
         for note in (*source.notes, *predictor.trust.notes):
             say(note)
         if begun := output.rows:
-            say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
+            say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
         maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
+        if note := done.about_labels(begun, members[0].header):
+            say(note)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
+    if note := about_elements(done.alike):
+        say(note)
     if done.unreadable:
-        say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
+        say(f"{done.unreadable} of {counted(done.rows, 'row')} have no prediction; see column error")
     seconds = round(time.monotonic() - started, 3)
-    return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
+    rows, labelled = begun + done.rows, done.labelled if done.figures is not None else 0
+    return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)
 
 
 def _check_resume(out: str, selection: Selection) -> None:
@@ -174,12 +187,34 @@ def _open_output(
 
 @dataclass(frozen=True)
 class _Done:
-    """What was predicted: numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
+    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, unknown labels, the metrics.
+
+    `alike` counts the molecules with each element that has no feature of its own.
+    """
 
     backend: str
     rows: int
     unreadable: int
+    labelled: int
+    unknown: UnknownLabels | None
     figures: dict[str, Any] | None
+    alike: Counter[str]
+
+    def about_labels(self, before: int, header: Header) -> str:
+        """Return a line on rows that the metrics leave out, "" if there are none; `before` rows were there before."""
+        if before and (self.labelled or self.unknown):
+            return "no metrics: they would leave out the rows that were there before"
+        if (self.labelled == self.rows and not self.unknown) or not (self.labelled or self.unknown):
+            return ""
+        line = f"metrics from {self.labelled:,} of {counted(self.rows, 'row')}" if self.labelled else "no metrics"
+        if self.unknown is None:
+            return line
+        number, row, task, text = self.unknown
+        what = f"is none of the model's labels {listed(labels_of(header, task))}"
+        what = "is no number" if header.target == "regression" else what
+        where = f" of {quoted(task)}" if len(header.task_names) > 1 else ""
+        more = f" ({number:,} such cells)" if number > 1 else ""
+        return f"{line}; row {row + 1:,}: {quoted(text)} {what}{where}{more}"
 
 
 def _predict(
@@ -189,14 +224,15 @@ def _predict(
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection)
     out = RowsOut(maker, source.workers, written.append)
-    backend, rows, readable = predictor.choice.fastest.name, before, 0
+    backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
         for found in shares.predict(source, predictor, request, before, bar.update):
             out.append(found, rows)
             backend = found.backend
             rows += found.rows
-            readable += found.readable
+            predicted += int(np.count_nonzero(found.finite))
+            alike.update(sum((block.alike for block in found.blocks), Counter()))
             bar.update((found.rows - found.readable) * count)
         out.finish()
     written.finish()
@@ -204,7 +240,8 @@ def _predict(
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
         figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
-    return _Done(backend, rows - before, rows - before - readable, figures)
+    labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
+    return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
 
 
 @dataclass
@@ -214,6 +251,7 @@ class _Written:
     output: Journal
     selection: Selection
     best: Predictions | None = None
+    unknown: UnknownLabels | None = None
     labels: list[NDArray[Any]] = field(default_factory=list)
     outputs: list[NDArray[np.float32]] = field(default_factory=list)
 
@@ -223,6 +261,8 @@ class _Written:
             if block.labelled is not None:
                 self.labels.append(block.labelled[0])
                 self.outputs.append(block.labelled[1])
+            if block.unknown is not None:
+                self.unknown = block.unknown.after(self.unknown, 0)
         if not self.selection.top:
             self.output.append([block.rows for block in made], part.rows)
             return

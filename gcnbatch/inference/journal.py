@@ -20,6 +20,7 @@ from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.inference.members import Member
 from gcnbatch.predictions import TEXT_ENDINGS, Sink, text_sink
+from gcnbatch.text import counted
 from gcnbatch.training.member_files import BEST
 
 _JOURNAL_BYTES = 1 << 20
@@ -107,7 +108,9 @@ def open_resumable(
         left = os.fstat(stream.fileno()).st_size
         rows, size = _done(record, task, out) if resume and left else (0, 0)
         if left < size:
-            raise InputError(str(partial), f"fewer than {size} bytes", "the file that was left", "Start again.")
+            raise InputError(
+                str(partial), f"fewer than {counted(size, 'byte')}", "the file that was left", "Start again."
+            )
         if not resume and left:
             say(f"{partial}, left by a prediction that was stopped, is overwritten; --resume would go on with it")
         if rows == 0:

@@ -32,13 +32,13 @@ ALL_COLUMNS = "all"
 
 @contextmanager
 def open_smiles(
-    smiles: list[str], header: Header, readings: tuple[Reading, ...], processes: int, part_rows: int
+    smiles: list[str], header: Header, readings: tuple[Reading, ...], options: CsvOptions, part_rows: int
 ) -> Iterator[Input]:
-    """Open SMILES in memory; rows are numbered."""
+    """Open SMILES in memory: a table of one column, whose rows are numbered."""
     features = FeatureColumns.of("data", (), header)
-    converter = Converter(header, Columns(0, -1, {}, None, features), readings)
+    converter = Converter(header, Columns(0, -1, _kept(("smiles",), "", options), None, features), readings)
     size = _size(part_rows)
-    with _workers(len(smiles), processes) as workers:
+    with _workers(len(smiles), options.processes) as workers:
         parts = _parts(_chunks(([text] for text in smiles), 0, Share(), size), converter, workers, size)
         several = len(smiles) > molecule_graphs.CHUNK
         yield Input(len(smiles), parts, False, features.notes, several, workers if len(smiles) > size else None)
@@ -87,6 +87,7 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         notes = source.notes
         if labels is not None:
             labels = labels.with_decimal(path, options.format.decimal, sample)
+            notes += labels.notes
             notes += (DECIMAL_COMMA,) if labels.decimal != (options.format.decimal or ".") else ()
         features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
         columns = Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)

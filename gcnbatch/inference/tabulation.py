@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.inference.domain import DISTANCE
+from gcnbatch.inference.labels import UnknownLabels
 from gcnbatch.inference.parts import Block
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.trust import Trust
@@ -19,6 +21,7 @@ from gcnbatch.predictions import Predictions
 from gcnbatch.worker import Shared, WorkerDied, Workers
 
 Columns = dict[str, NDArray[Any]]
+NOT_FINITE = "the model's output is not a finite number"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,12 @@ class Predicted:
         """M, the number of rows that could be read."""
         return len(self.single[0])
 
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Which of these rows have finite numbers alone, (M,)."""
+        distances = [values[:, None] for name, values in self.beside.items() if name == DISTANCE]
+        return np.asarray(np.isfinite(np.concatenate([*self.single, *distances], axis=1)).all(axis=1))
+
     def by_block(self) -> Iterator[Predicted]:
         """Yield what the models give for each block."""
         first = 0
@@ -59,6 +68,16 @@ class Predicted:
             own = slice(first, first := first + len(block.places))
             beside = {name: values[own] for name, values in self.beside.items()}
             yield Predicted((block,), [outputs[own] for outputs in self.single], beside, self.backend)
+
+    def without_lost(self) -> tuple[Predicted, dict[int, str]]:
+        """Return what the models give for the finite rows of the only block, and why the others have no numbers."""
+        if (finite := self.finite).all():
+            return self, {}
+        (block,) = self.blocks
+        lost = dict.fromkeys(block.places[~finite].tolist(), NOT_FINITE)
+        beside = {name: values[finite] for name, values in self.beside.items()}
+        single = [outputs[finite] for outputs in self.single]
+        return Predicted((replace(block, places=block.places[finite]),), single, beside, self.backend), lost
 
 
 @dataclass(frozen=True)
@@ -73,11 +92,14 @@ class Made:
         Those that may be among the best ones.
     labelled : tuple of (L, K) arrays
         Targets and outputs of the rows that have both.
+    unknown : UnknownLabels or None
+        Texts in place of targets, by row of the input.
     """
 
     rows: Any
     best: Predictions | None = None
     labelled: tuple[NDArray[Any], NDArray[np.float32]] | None = None
+    unknown: UnknownLabels | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +116,7 @@ class RowMaker:
     encode : callable
         Of the sink.
     fail : bool
-        Whether a row that could not be read is an error.
+        Whether a row without a prediction is an error.
     """
 
     header: Header
@@ -109,14 +131,16 @@ class RowMaker:
         Raises
         ------
         InputError
-            With `fail`, for a row that could not be read.
+            With `fail`, for a row without a prediction; else for one whose reason has no column.
         """
+        predicted, lost = predicted.without_lost()
         (block,) = predicted.blocks
-        texts = block.texts()
+        texts = block.texts().with_errors(lost, before)
         if self.fail:
             texts.refuse_bad_row(before)
-        outputs, std = _combined(block, predicted.single)
-        columns = self.trust.columns(predicted.single) | predicted.beside
+        with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
+            outputs, std = _combined(block, predicted.single)
+            columns = self.trust.columns(predicted.single) | predicted.beside
         more = {name: _spread(block, values) for name, values in columns.items()}
         kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
         ids = np.array(texts.ids, dtype=np.str_)
@@ -124,10 +148,11 @@ class RowMaker:
         labelled = None
         if texts.y is not None and (known := _known(texts.y, outputs)).any():
             labelled = texts.y[known], outputs[known]
+        unknown = texts.unknown and texts.unknown.after(None, before)
         chosen = self.selection.chosen(table)
         if self.selection.top:
-            return Made(None, self.selection.best(chosen), labelled)
-        return Made(self.encode(chosen), None, labelled)
+            return Made(None, self.selection.best(chosen), labelled, unknown)
+        return Made(self.encode(chosen), None, labelled, unknown)
 
 
 def _make(maker: Shared, predicted: Predicted, before: int) -> Made:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.inference.labels import labels_of
 from gcnbatch.uncertainty.model import Uncertainty
 
 Columns = dict[str, NDArray[np.float32] | NDArray[np.str_]]
@@ -68,7 +69,7 @@ class Trust:
         for task, name in enumerate(self.header.task_names):
             if name in lacking:
                 continue
-            labels = self.header.class_names or self.header.label_names.get(name, ("0", "1"))
+            labels = labels_of(self.header, name)
             pairs = zip(self.uncertainties, single, strict=True)
             found = [one.p_values(task, of if self.header.class_names else of[:, task]) for one, of in pairs]
             columns[f"{name}_set"] = _texts(np.stack(found).mean(axis=0), labels, 1 - self.level)

@@ -7,7 +7,7 @@ import re
 
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.trained import trained
-from gcnbatch.text import markdown
+from gcnbatch.text import counted, markdown
 from gcnbatch.training.metrics import label
 
 FILL = "*to fill*"
@@ -83,7 +83,8 @@ def _limits(figures: Figures) -> list[str]:
     if record.metrics["split"]["kind"] == "random":
         lines.append("- The split is random: test rows may be close to training rows, which flatters the figures.")
     if undefined := record.test.get("undefined"):
-        lines.append(f"- {len(undefined):,} tasks lack a figure: their test rows have labels of one class or none.")
+        tasks = counted(len(undefined), "task lacks", "tasks lack")
+        lines.append(f"- {tasks} a figure: the test rows have labels of one class or none.")
     baseline = record.metrics.get("baseline")
     if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
         lines.append(f"- {markdown(baseline['verdict'])}")

@@ -28,10 +28,10 @@ from gcnbatch.run_report.examples import Example
 from gcnbatch.run_report.figures import Figures, number
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.trained import environment, trained
-from gcnbatch.text import printable
+from gcnbatch.text import counted, printable
 from gcnbatch.training.fit_report import CURVES, RELIABILITY, TESTED
 from gcnbatch.training.metrics import label
-from gcnbatch.training.run import CONFIG
+from gcnbatch.training.run_files import CONFIG
 
 LISTED = 500  # tasks or classes in a table
 _CALIBRATIONS = {"identity": "none is better", "temperature": "temperature", "isotonic": "isotonic"}
@@ -195,7 +195,7 @@ def _courses(record: Record, pictures: Pictures) -> Html:
     note = ""
     if shown and len(shown) < len(record.fits):
         command = shlex.join(["gcnbatch", "report", str(record.folder.resolve()), "--figures"])
-        note = f"Plots of all {len(record.fits):,} models: {command}"
+        note = f"Plots of all {counted(len(record.fits), 'model')}: {command}"
     return section("Learning curves", together, *shown, paragraph(note, "note") if note else Html(""))
 
 

@@ -17,6 +17,7 @@ from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import ActivationConv, Dropout, GraphConv, Relu, Weights
 from gcnbatch.runners.fused_state import FusedState
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.text import counted
 
 
 def refuses(backend: FusedBackend, task: RunnerTask) -> str | None:
@@ -33,7 +34,7 @@ def describe(model: Gcn) -> TwoLayers | str:
         return "a ChemGCN on a node-level data set"
     products = [layer for layer in model.layers if isinstance(layer, ActivationConv | GraphConv | Weights)]
     if len(products) != 2:
-        return f"a Kipf GCN of {len(products)} layers"
+        return f"a Kipf GCN of {counted(len(products), 'layer')}"
     relu = next(i for i, layer in enumerate(model.layers) if isinstance(layer, Relu))
     keys: dict[bool, str] = {True: "", False: ""}
     rate = 0.0

@@ -21,7 +21,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.text import printable, quoted
+from gcnbatch.text import counted, printable, quoted
 from gcnbatch.training import metrics
 from gcnbatch.training.checkpoint import Arrays
 
@@ -108,10 +108,10 @@ class _Sources:
             self._made[options] = BatchSource(data, *options)
         return self._made[options]
 
-    def split_rows(self, kind: str) -> SplitRows:
-        if kind not in self._rows:
-            self._rows[kind] = SplitRows.of(self._dataset, kind)
-        return self._rows[kind]
+    def split_rows(self, rule: str) -> SplitRows:
+        if rule not in self._rows:
+            self._rows[rule] = SplitRows.of(self._dataset, rule)
+        return self._rows[rule]
 
     def cut(self, split: Split, standardize: bool) -> Cut:
         """Return the cut of a split. Models of an ensemble have the same split, and so do trials of a search."""
@@ -173,7 +173,7 @@ class Experiment:
     @property
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
-        return self._sources.split_rows(self.config.split.kind)
+        return self._sources.split_rows(self.config.split.rule)
 
     def one_class_tasks(self, split: Split) -> list[str]:
         """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.
@@ -278,7 +278,12 @@ def _fitting(model: Gcn, weights: Arrays, frozen: tuple[str, ...]) -> Arrays:
     }
     taken = {name: weights[name] for name in slots if name.rpartition(".")[0] not in other}
     if weights and not taken:
-        raise InputError("train.from_run", "no layer of that run has the shapes of this model", "a model like that one")
+        raise InputError(
+            "train.from_run",
+            "no layer of that run has the shapes of this model",
+            "a model like that one",
+            "Leave out keys of [model]: they come from the run.",
+        )
     if missing := [name for name in model.frozen_parameters() if name not in taken]:
         layer = missing[0].rpartition(".")[0]
         raise InputError(
@@ -303,7 +308,9 @@ def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np
             raise InputError("train.pos_weight", f"given for {header.target} targets", "binary targets")
         if len(train.pos_weight) not in (1, header.n_outputs):
             raise InputError(
-                "train.pos_weight", f"{len(train.pos_weight)} values", f"1, or {header.n_outputs}, one per task"
+                "train.pos_weight",
+                counted(len(train.pos_weight), "value"),
+                f"1, or {header.n_outputs}, one per task",
             )
         return weights * np.asarray(train.pos_weight, dtype=np.float32)
     if train.class_weights == "none":

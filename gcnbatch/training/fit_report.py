@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,8 +132,18 @@ def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> d
     return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
 
 
+OpenWriter = Callable[[int, int], AbstractContextManager[Callable[[Report], dict[str, Any]]]]
+
+
 class Writer(Protocol):
     """Writes reports and other files of a run, perhaps in other processes."""
+
+    @property
+    def elsewhere(self) -> OpenWriter | None:
+        """Opens, in another process, what writes the reports of members that it fits; None: that process itself does.
+
+        Called with the number of these members, and of processes that share the cores of a host.
+        """
 
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
@@ -154,6 +165,8 @@ class Writer(Protocol):
 
 class _WriterHere:
     """`Writer` in this process."""
+
+    elsewhere = None
 
     def __call__(self, report: Report) -> dict[str, Any]:
         return report.write()

@@ -82,8 +82,7 @@ def read_fits(run: Path, rows: int | None = None) -> list[Fit]:
         return [_read(run, (0, 0, 0), rows)]
     places = member_folders(run)
     if not places:
-        got = f"no {SPLITS} in it" if run.is_dir() else "not a folder" if run.exists() else "no such folder"
-        raise InputError(str(run), got, "the folder of a run", "Make one with 'gcnbatch train' or 'gcnbatch baseline'.")
+        raise run_files.lacking(run, SPLITS, "'gcnbatch train' or 'gcnbatch baseline'")
     return [_read(path, member_numbers(path.name) or (), rows) for path in places]
 
 

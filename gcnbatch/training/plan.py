@@ -101,7 +101,7 @@ def with_absolute_paths(config: Config) -> Config:
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     config = seeded(experiment.config, repeat, 0)
     about = (config.split, config.seed, experiment.split_rows)
-    return splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
+    return splits.make_splits(*about)
 
 
 def _numbers(config: Config, repeat: int, fold: int, model: int) -> Iterator[tuple[str, int, int]]:

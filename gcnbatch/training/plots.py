@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import counted
 from gcnbatch.training import metrics
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def confusion(
     ax.set(xlabel="predicted class", ylabel="true class")
     of_part = f"{part}: " if part else ""
     right = int((true == predicted).sum())
-    ax.set_title(f"{of_part}{right:,} of {len(true):,} rows right{which}", loc="left", fontsize=10)
+    ax.set_title(f"{of_part}{right:,} of {counted(len(true), 'row')} right{which}", loc="left", fontsize=10)
     save(figure, path)
 
 

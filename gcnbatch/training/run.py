@@ -20,6 +20,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
+from gcnbatch.data.copies import across_splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
@@ -42,11 +43,12 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
-CONFIG, ENVIRONMENT = "config.toml", "env.json"
+ENVIRONMENT = "env.json"
 CHANGED = "changed since the run began"
 
 
@@ -86,11 +88,19 @@ def start(
         except InputError:
             empty(target)
             raise
+        _tell_copies(planned[0], say)
         if planned[0].experiment.initial:
             warm_start.keep(config, target, planned[0].experiment.weights)
             say(warm_start.describe(planned[0].experiment))
         _create(target, config.model_copy(update={"backend": backend.name}))
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
+
+
+def _tell_copies(planned: Planned, say: Say) -> None:
+    """Tell of copies of molecules in several parts of a split; a set that is not in memory is not read for it."""
+    dataset = planned.experiment.dataset
+    for note in across_splits(dataset, {"": planned.split}) if dataset.fits_in_memory else ():
+        say(note)
 
 
 def resume(
@@ -251,12 +261,12 @@ def _fit(
     if not (folder / digest.DIGEST).exists():
         digest.record(folder, experiment)
     digest.check(folder, experiment, CHANGED)
-    if count := splits.left_out(experiment.config.split, experiment.split_rows):
-        say(f"{count:,} of {len(experiment.y):,} rows have no label and are left out")
+    for line in splits.notes(config.split, experiment.split_rows):
+        say(line)
     known = {name: Fitted.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
-        found = fit_in_processes(folder, config, missing, backend, count, say, lock)
+        found = fit_in_processes(folder, config, missing, backend, count, say, lock, write.elsewhere)
         known |= {name: Fitted.read(metrics) for name, metrics in found.items()}
     elif missing and (ranks := world.current()) and not has_members(config):
         say(f"{ranks.size} ranks train one model together")

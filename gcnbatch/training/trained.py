@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,20 @@ from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
 from gcnbatch.training.member_files import BEST
 from gcnbatch.training.plan import member_folders
+from gcnbatch.training.run_files import lacking
+
+_KIND = "featurizer, kind"
+_OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or import and train again."
+
+_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Scale(BaseModel):
-    """Mean and standard deviation of each output."""
+    """Mean and standard deviation of each output, numbers of 32 bits."""
 
-    model_config = ConfigDict(extra="forbid")
-    mean: list[float]
-    std: list[float]
+    model_config = ConfigDict(extra="forbid", strict=True)
+    mean: list[Annotated[float, Field(ge=-_FLOAT32, le=_FLOAT32)]]
+    std: list[Annotated[float, Field(gt=0, le=_FLOAT32)]]
 
 
 class About(BaseModel):
@@ -89,8 +95,7 @@ def model_folders(folder: Path) -> list[Path]:
         return [folder]
     ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
     if not ready:
-        got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
-        raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")
+        raise lacking(folder, BEST)
     return ready
 
 
@@ -100,7 +105,7 @@ def read_trained(folder: Path) -> Trained:
     Raises
     ------
     InputError
-        When they are damaged, or do not fit their own description.
+        When they are damaged, do not fit their own description, or have values that no training gives.
     """
     path = folder / BEST
     found = checkpoint.load(path)
@@ -118,6 +123,7 @@ def read_trained(folder: Path) -> Trained:
         if array is None or array.shape != slot.spec.shape or array.dtype != np.float32:
             got = "missing" if array is None else f"{array.dtype} {array.shape}"
             raise InputError(f"{path}: {name}", got, f"float32 {slot.spec.shape}, as its own description says")
+    checkpoint.check_weights(path, model.layout(), found.arrays)
     return Trained(folder, about, model, found.arrays)
 
 
@@ -140,13 +146,23 @@ def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: 
     aspects = [*_inputs(header, trained), *(_outputs(header, known) if outputs else ())]
     for what, got, expected in aspects:
         if got != expected:
-            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
+            hint = _OTHER_KIND if what == _KIND else hint
+            this, that = _both(got, expected)
             raise InputError(f"{place}: {what}", this, f"{that}, as in {trained.place}", hint)
 
 
 def same_outputs(header: Header, trained: Header) -> bool:
     """Whether data have the tasks and classes of a model, so that its metrics on them can be computed."""
-    return all(got == expected for _, got, expected in _outputs(header, trained))
+    return not other_outputs(header, trained)
+
+
+def other_outputs(header: Header, trained: Header) -> str:
+    """Return the first difference of target, tasks and classes of data from those of a model, "" if there is none."""
+    for what, got, expected in _outputs(header, trained):
+        if got != expected:
+            this, that = _both(got, expected)
+            return f"{what} {this} in place of {that}"
+    return ""
 
 
 def _outputs(header: Header, trained: Header) -> Iterator[tuple[str, Any, Any]]:
@@ -165,7 +181,8 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "features", header.feature_names, trained.feature_names
     yield "channels", header.channel_names, trained.channel_names
     if header.featurizer and trained.featurizer:
-        for key in ("kind", "atom_features", "self_loops"):
+        yield _KIND, header.featurizer.get("kind"), trained.featurizer.get("kind")
+        for key in ("atom_features", "self_loops"):
             yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
         for key in STANDARDIZERS:
             yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)
@@ -173,6 +190,10 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "normalized edge weights", header.normalized, trained.normalized
     if model.joins_graph_features:
         yield "graph features", header.graph_feature_names, trained.graph_feature_names
+
+
+def _both(got: Any, expected: Any) -> tuple[str, str]:
+    return _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
 
 
 def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:

@@ -10,13 +10,17 @@ from gcnbatch import fileio, tables
 from gcnbatch.pages.document import REPORT
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.tuning import library, page
+from gcnbatch.tuning.constant import constant_value
+from gcnbatch.tuning.page import BEST
+from gcnbatch.tuning.record import value_of
 from gcnbatch.tuning.space import Space, configured
+from gcnbatch.tuning.splits import search_splits
 from gcnbatch.tuning.study import Study
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-BEST, TABLE = "best.toml", "trials.csv"
+TABLE = "trials.csv"
 
 
 def write(
@@ -44,6 +48,11 @@ def write(
             "epochs": best.user_attrs["epochs"],
             "parameters": values,
         }
+        constant = constant_value(experiment, search_splits(experiment.config, experiment.split_rows))
+        summary["constant"] = constant
+        summary["learned"] = constant is None or study.is_better(value_of(best), constant)
+        if line := page.not_learned(summary):
+            say(line)
         fileio.write_text(folder / BEST, _alone(configured(experiment.config, values)).to_toml())
     fileio.write_text(folder / REPORT, page.render(folder, study, space, experiment, summary))
     return summary

@@ -27,6 +27,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.pages.document import REPORT
@@ -37,7 +38,8 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
 from gcnbatch.training.plan import data_file
 from gcnbatch.training.processes import pool
-from gcnbatch.training.run import CONFIG, ENVIRONMENT, check_data, empty, generate, with_data
+from gcnbatch.training.run import ENVIRONMENT, check_data, empty, generate, with_data
+from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import library, results
 from gcnbatch.tuning.page import SPACE
@@ -49,7 +51,6 @@ from gcnbatch.tuning.splits import search_splits
 from gcnbatch.tuning.study import Rounds, Run, Study
 from gcnbatch.tuning.trials import Trials, direction
 
-SETTINGS = "study.json"
 TRIALS = 50  # of a study without a number of trials or minutes
 _ALIKE = Rounds(8, alike=True)  # on a device that trains several models at once
 _MIXED = Rounds(4, alike=False)
@@ -130,7 +131,7 @@ def start(
         rounds = _rounds(backend, experiment)
         count = TRIALS if limits == Limits() else limits.trials
         fileio.write_text(target / SPACE, tomli_w.dumps(tree))
-        fileio.write_json(target / SETTINGS, asdict(_Settings(count, rounds.trials, rounds.alike)))
+        fileio.write_json(target / STUDY, asdict(_Settings(count, rounds.trials, rounds.alike)))
         fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
         warm_start.keep(config, target, experiment.weights)
         digest.record(target, experiment)
@@ -167,7 +168,7 @@ def resume(
         config = resolve(tree | (replaced or {}), where="--resume")
         if config.parquet:
             tables.check_parquet("parquet")
-        place = folder / SETTINGS
+        place = folder / STUDY
         known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
         given = limits or Limits()
         count = given.trials or (known.trials if given.minutes is None else None)
@@ -200,17 +201,17 @@ def report(folder: Path, say: Say = lambda line: None) -> Path:
 
 def _check_study(folder: Path) -> None:
     library.optuna()
-    if not (folder / CONFIG).is_file() or not (folder / SETTINGS).is_file():
-        expected = f"a folder with {CONFIG} and {SETTINGS}"
+    if not (folder / CONFIG).is_file() or not (folder / STUDY).is_file():
+        expected = f"a folder with {CONFIG} and {STUDY}"
         raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
 
 
 def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
     """Return the search of a folder that has all files of a study, and its space."""
     space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
-    place = folder / SETTINGS
+    place = folder / STUDY
     known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
-    record = Record(folder, direction(experiment), space.names)
+    record = Record(folder, direction(experiment), space)
     rounds = Rounds(known.at_once, known.alike)
     return Study(space, record, rounds, config, direction(experiment)), space
 
@@ -220,6 +221,8 @@ def _search(
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results."""
     folder, lock = held
+    for line in notes(config.split, experiment.split_rows):
+        say(line)
     study, space = _study(folder, config, experiment)
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize

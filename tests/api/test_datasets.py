@@ -180,7 +180,7 @@ def test_what_a_notebook_shows_of_tables_and_sets_is_a_line() -> None:
     for count, shown in ((1, "t0"), (3, "t0, t1, t2")):
         header = gcnbatch.Header(name="set", task_names=tuple(f"t{k}" for k in range(count)), **about)
         table = gcnbatch.Predictions(header, np.array(["a"]), np.zeros((1, count), np.float32))
-        assert repr(table) == f"<Predictions: 1 rows of {shown}>"
+        assert repr(table) == f"<Predictions: 1 row of {shown}>"
 
 
 def test_one_graph_needs_no_pointers_and_has_classes_of_nodes(tmp_path: Any) -> None:

@@ -66,6 +66,7 @@ def test_a_killed_prediction_goes_on_without_losing_or_repeating_a_row(tmp_path,
     notes: list[str] = []
     summary = infer([run], table, str(out), csv=ONE, quiet=True, resume=True, say=notes.append)
     assert "24 of 40 rows are there: going on after them" in notes
+    assert "no metrics: they would leave out the rows that were there before" in notes
     assert summary.rows == 40
     assert out.read_bytes() == whole.read_bytes()
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import scipy.sparse as sp
 from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.cuda.batches import one_graph as batches_of_one_graph
-from gcnbatch.backends.cuda.ranks import halo
+from gcnbatch.backends.cuda.ranks import halo, pipeline
+from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
@@ -77,22 +79,39 @@ def test_ranks_train_what_one_process_trains(
         ("A X once", "few nodes", 0.1, 2),
     ],
 )
+@pytest.mark.usefixtures("short_chunks")
 def test_steps_and_predictions_on_one_graph_are_those_of_one_process(
     model: str, split: str, scale: float, ranks: int, tmp_path: Path
 ) -> None:
     path, backend = write_reddit(tmp_path / "set.h5", scale), open_backend("batched")
     with one_graph(resolve({"data": {"path": str(path)}, "model": MODELS[model], "split": SPLITS[split]})) as graph:
         graph.assert_agrees(graph.parity.observe(OpsRunner(backend, graph.task)))
-        assert_ranks_agree(graph, backend, ranks)
+        for pushes in (False, True):
+            assert_ranks_agree(graph, backend, ranks, pushes)
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let ranks push rows of small graphs, in chunks."""
+    monkeypatch.setattr(halo, "PUSHED_NODES", 1)
+    monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
+    for bounds in (pipeline.row_bounds, pipeline.product_bounds):
+        bounds.cache_clear()
+    yield
+    for bounds in (pipeline.row_bounds, pipeline.product_bounds):
+        bounds.cache_clear()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (200, 0.75)])
+@pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (130, 0.0), (200, 0.75)])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])  # of elements that are not zero
+@pytest.mark.parametrize("form", ["exchanged", "pushed", "pushed, few entries"])
+@pytest.mark.usefixtures("short_chunks")
 def test_products_of_whole_numbers_over_ranks_are_exact(
-    ranks: int, width: int, zeros: float, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: int, width: int, zeros: float, share: float, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
+    monkeypatch.setattr(halo, "is_large", lambda entries, lengths: form == "pushed")
     monkeypatch.setattr(halo, "MEAN_ROW", 1)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
@@ -110,12 +129,13 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
             assert found.scales is not None
             ones = tuple(np.ones_like(scale) for scale in found.scales)
             part.adjacency.of_forward = part.adjacency.of_transpose = found._replace(scales=ones)
-            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door.rank).batch(0)
+            part.adjacency.forward.data[:] = 1
+            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door).batch(0)
             ops, h = own.distributed_ops(own.communicator(door), True), own.device.upload(x[first:stop])
             calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
             return [own.device.download(call(batch.adjacency, h, zeros)) for call in calls]
 
-        found = on_device_ranks(open_backend("batched"), ranks, products)
+        found = on_device_ranks(open_backend("batched"), ranks, products, pushes=form != "exchanged")
     for parts in zip(*found, strict=True):
         np.testing.assert_array_equal(np.concatenate(parts), pattern @ x)
 
@@ -147,10 +167,13 @@ def test_the_rows_with_labels_alone_train_like_all_rows(
         graph.assert_agrees(graph.parity.observe(OpsRunner(open_backend("batched"), graph.task)))
 
 
-def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int) -> None:
-    """Compare what each of so many ranks computes with the reference."""
+def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int, pushes: bool = True) -> None:
+    """Compare what each of so many ranks computes with the reference; `pushes`: rows are pushed, not exchanged."""
     for found in on_device_ranks(
-        backend, ranks, lambda own, door: graph.parity.observe(DistributedRunner(own, graph.on_ranks, door))
+        backend,
+        ranks,
+        lambda own, door: graph.parity.observe(DistributedRunner(own, graph.on_ranks, door)),
+        pushes=pushes,
     ):
         graph.assert_agrees(found)
 
@@ -160,7 +183,7 @@ def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int) -> None:
 
 @cache
 def needs_two_gpus() -> None:
-    from gcnbatch.backends.cuda.runtime import loader, nccl
+    from gcnbatch.backends.cuda.runtime import nccl
     from gcnbatch.errors import BackendUnavailable
 
     if (count := len(loader.devices())) < 2:
@@ -169,6 +192,14 @@ def needs_two_gpus() -> None:
         nccl.load_nccl()
     except BackendUnavailable as error:
         pytest.skip(str(error))
+
+
+def test_rows_that_gpus_push_are_those_that_products_read(tmp_path: Path) -> None:
+    needs_two_gpus()
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
+    ranks = min(len(loader.devices()), 4)
+    said, _ = mpirun(ranks, tmp_path / "set.h5", code="from tests.ranks.pushed_products import main; main()")
+    assert said.split() == ["exact"]
 
 
 TO_RUN = options("model.widths=[64,64]", "model.dropout=0.2", "train.epochs=4", "train.weight_decay=0.01")

@@ -180,7 +180,7 @@ def test_processes_of_joblib_give_the_scores_of_this_one() -> None:
     ("X", "y", "message"),
     [
         ("CCO", [0, 1], "X: a single text; expected a list of SMILES"),
-        ([], [0, 1], r"X: 0 sample\(s\); expected a minimum of 1 is required"),
+        ([], [0, 1], r"X: 0 samples; expected a minimum of 1 is required"),
         (["CCO", 3], [0, 1], "X, row 2: int; expected a SMILES or an RDKit molecule"),
         (np.ones((2, 2)), [0, 1], r"X: shape \(2, 2\); expected \(n,\) or \(n, 1\)"),
         (["CCO", "C("], [0, 1], r"smiles, row 2, 'C\('"),

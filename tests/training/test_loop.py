@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -317,7 +316,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path: Path) -> 
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
-def test_weights_that_are_not_finite_give_no_metrics(
+def test_weights_that_are_not_finite_end_the_training(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = loop.predict_members
@@ -328,7 +327,10 @@ def test_weights_that_are_not_finite_give_no_metrics(
         return original(cohort, *about)
 
     monkeypatch.setattr(loop, "predict_members", break_weights)
-    found = fit(data, tmp_path / "run", "train.epochs=1")
-    assert found["test"]["roc_auc"] is None
-    assert found["test"]["non_finite"] > 0
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["valid"]["accuracy"] is None
+    message = (
+        r"weights after epoch 1: numbers that are not finite in output\.bias; expected finite numbers\. Lower train"
+    )
+    with pytest.raises(InputError, match=message):
+        fit(data, tmp_path / "run", "train.epochs=1")
+    assert not (tmp_path / "run" / "best.safetensors").exists()
+    assert not (tmp_path / "run" / "metrics.json").exists()

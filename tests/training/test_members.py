@@ -153,11 +153,11 @@ def test_infer_takes_a_run_with_members_as_an_ensemble(tmp_path: Path, data: Pat
     assert table(tmp_path / "out.csv")[0] == ["id", "task0", "task0_std", "task1", "task1_std"]
 
 
-@pytest.mark.parametrize("kind", ["scaffold", "predefined"])
+@pytest.mark.parametrize("kind", ["split.kind=scaffold", "split.kind=predefined split.valid_kind=scaffold"])
 def test_repeats_of_a_split_without_a_seed_are_refused(kind: str) -> None:
-    message = f"split: repeats of a {kind} split would be equal; it does not depend on the seed"
+    message = "split: repeats of a scaffold split would be equal; it does not depend on the seed"
     with pytest.raises(InputError) as error:
-        configure(f"split.kind={kind}", "split.repeats=2")
+        configure(*kind.split(), "split.repeats=2")
     assert str(error.value) == f"configuration: {message}"
 
 

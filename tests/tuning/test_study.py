@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import re
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,7 @@ from gcnbatch.errors import DeviceLost, InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
 from gcnbatch.tuning import page, session
+from gcnbatch.tuning.constant import constant_value
 from gcnbatch.tuning.session import Limits
 from gcnbatch.tuning.splits import search_splits
 from tests.builders import build_graphset
@@ -44,7 +49,11 @@ dropout = { low = 0.0, high = 0.3 }
 learning_rate = { low = 1e-3, high = 1e-1, log = true }
 """
 TIMES = ("seconds",)
-DRAWN = ("test_a_study_leaves_these_files_and_a_summary_of_its_best_trial", "test_hostile_names_reach_no_page")
+DRAWN = (
+    "test_a_study_leaves_these_files_and_a_summary_of_its_best_trial",
+    "test_a_study_in_which_no_trial_learned_says_so",
+    "test_hostile_names_reach_no_page",
+)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,38 @@ def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path,
     assert (tmp_path / "study" / "best.toml").is_file()
 
 
+def test_a_study_in_which_no_trial_learned_says_so(tmp_path: Path) -> None:
+    write_set(tmp_path / "set.h5", target="regression", missing=0.0)
+    (tmp_path / "space.toml").write_text("[train]\nlearning_rate = { choices = [100.0] }\n", encoding="utf-8")
+    said: list[str] = []
+    about = base(tmp_path), tmp_path / "study", tmp_path / "space.toml", Limits(1)
+    summary = session.start(*about, quiet=True, say=said.append)[1]
+    with Dataset(tmp_path / "set.h5") as dataset:
+        y, rows = dataset.y, SplitRows.of(dataset, "random")
+    split = splits.make_split(base(tmp_path).split, 0, rows)
+    valid, mean = y[split.valid].astype(np.float64), y[split.train].mean(axis=0, dtype=np.float64)
+    shares = [1 - ((v - m) ** 2).sum() / ((v - v.mean()) ** 2).sum() for v, m in zip(valid.T, mean, strict=True)]
+    assert summary["constant"] == pytest.approx(np.mean(shares), abs=1e-6)
+    assert summary["best"]["value"] < summary["constant"]
+    assert not summary["learned"]
+    (line,) = said
+    assert line.startswith(f"No trial learned: the best valid R², {summary['best']['value']:.4g}, is not better than ")
+    assert "best.toml has the keys of the best trial all the same" in line
+    page_of = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "No trial learned" in page_of
+
+
+@pytest.mark.parametrize(
+    ("target", "monitor", "value"), [("binary", "roc_auc", 0.5), ("binary", "loss", None), ("multiclass", "mcc", 0.0)]
+)
+def test_the_value_of_constant_outputs_is_that_of_chance(target: str, monitor: str, value: float | None) -> None:
+    graphs = build_graphset(60, target=target, missing=0.2)  # type: ignore[arg-type]
+    config = configure(f"train.monitor={monitor}")
+    rows = SplitRows("set", "graph", graphs.header.target, graphs.y, None, {})
+    experiment = SimpleNamespace(monitor=monitor, header=graphs.header, y=graphs.y)
+    assert constant_value(experiment, search_splits(config, rows)) == value  # type: ignore[arg-type]
+
+
 def test_the_table_of_trials_is_written_as_parquet_too(place: Path, tmp_path: Path) -> None:
     search(place, tmp_path / "study", "parquet=true", "train.epochs=1", trials=2)
     assert_same_table(tmp_path / "study" / "trials.csv")
@@ -184,9 +225,8 @@ def test_folds_and_repeats_divide_the_rows_that_do_not_test(kind: str) -> None:
     given = f"split.kind={kind}", "split.test=0.2"
     test = splits.make_split(configure(*given).split, 0, rows).test
     left = np.setdiff1d(np.arange(60), test)
-    whole = configure(*given)
-    folded = [whole.model_copy(update={"split": whole.split.model_copy(update={"folds": 4})})]
-    if kind in ("random", "stratified"):
+    folded = [configure(*given, "split.folds=4")]
+    if kind != "scaffold":
         folded += [configure(*given, "split.folds=4", "split.repeats=2"), configure(*given, "split.repeats=3")]
     for config in folded:
         found = search_splits(config, rows)
@@ -281,6 +321,44 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
         session.resume(folder, quiet=True)
 
 
+OF_ANOTHER = "trial 0: not a finished trial of this space; expected the journal of a study"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": "x"}, "trial 0: 'values.0': Input should be a valid number"),
+        ({"value": "9"}, "trial 0: 'values.0': Input should be a valid number"),
+        ({"value": math.nan}, "trial 0: 'values.0': Input should be a finite number"),
+        ({"value": math.inf}, "trial 0: 'values.0': Input should be a finite number"),
+        ({"value": 10**400}, "trial 0: 'values.0': Input should be a"),
+        ({"value": None, "values": [0.5, 0.5]}, "trial 0: 'values': List should have at most 1 item"),
+        ({"value": None, "values": None}, OF_ANOTHER),
+        ({"state": 0}, "trial 0: 'state': Input should be 'COMPLETE', 'PRUNED' or 'FAIL'"),
+        ({"intermediate_values": {"1": "x"}}, "trial 0: 'intermediate_values.1': Input should be a valid number"),
+        ({"params": {"train.learning_rate": 5.0}}, OF_ANOTHER),
+        ({"params": {"train.learning_rate": "x"}}, OF_ANOTHER),
+        ({"params": {}}, OF_ANOTHER),
+        ({"distributions": {}}, "damaged ("),
+        ({"user_attrs": {"number": 2**70}}, "trial 0: 'number': Input should be less than or equal to"),
+        ({"user_attrs": {"epochs": ["1"]}}, "trial 0: 'epochs.0': Input should be a valid integer"),
+        ({"user_attrs": {"seconds": -1}}, "trial 0: 'seconds': Input should be greater than or equal to 0"),
+        ({"user_attrs": {"seconds": math.inf}}, "trial 0: 'seconds': Input should be less than or equal to"),
+        ({"user_attrs": {"reason": 5}}, "trial 0: 'reason': Input should be a valid string"),
+    ],
+)
+def test_a_trial_of_a_stranger_is_refused(study: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    first, line, *others = (folder / "study.journal").read_text(encoding="utf-8").splitlines(keepends=True)
+    trial = json.loads(line)
+    for key, value in changes.items():
+        trial[key] = {**trial[key], **value} if isinstance(value, dict) and value else value
+    (folder / "study.journal").write_text("".join([first, json.dumps(trial) + "\n", *others]), encoding="utf-8")
+    for read in (lambda: session.resume(folder, Limits(7), quiet=True), lambda: session.report(folder)):
+        with pytest.raises(InputError, match=rf"study\.journal(, |: ){re.escape(message)}"):
+            read()
+
+
 # ------------------------------------------------------------------------------------------------ failures and pruning
 
 
@@ -324,7 +402,7 @@ def test_a_loss_that_is_not_finite_fails_its_trial(place: Path, tmp_path: Path) 
     summary = search(tmp_path, tmp_path / "study", *about, trials=8)
     failed = [row for row in table(tmp_path / "study") if row["state"] == "failed"]
     assert 0 < len(failed) == summary["failed"] < 8
-    assert all(row["reason"].startswith("training loss in epoch ") for row in failed)
+    assert all(row["reason"].startswith(("training loss in epoch ", "weights after epoch ")) for row in failed)
     assert {row["train.learning_rate"] for row in failed} == {"100.0"}
     assert summary["direction"] == "minimize"
 

@@ -251,6 +251,12 @@ def test_json_is_plain_and_refuses_nan(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, None]}
 
 
+def test_text_with_bytes_that_are_not_utf8_is_refused_and_writes_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"c\.toml: cannot hold 'path = d\\udce4\.h5'; expected names in UTF-8"):
+        write_text(tmp_path / "c.toml", "path = d\udce4.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_write_with_passes_the_temporary_name(tmp_path):
     write_with(tmp_path / "a.bin", lambda path: path.write_bytes(b"x"))
     assert (tmp_path / "a.bin").read_bytes() == b"x"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gcnbatch
 from gcnbatch import figures, text
 from gcnbatch.cli import data_info, text_tables
 from gcnbatch.data.describe import describe
@@ -39,6 +42,8 @@ def test_what_is_shown_as_it_is():
     assert text.printable("Größe 分子量 молекула 🧪 5\u00a0% a\u3000b") == "Größe 分子量 молекула 🧪 5\u00a0% a\u3000b"
     assert text.printable("a\x1b[31m\u202e\nb\u2028") == r"a\x1b[31m\u202e\nb\u2028"
     assert text.printable("abcdef", 4) == "abc…"
+    assert text.shown({"a": "\x1b"}) == r"{'a': '\x1b'}"
+    assert text.shown([16**5000]) == "a number of too many digits"
 
 
 @exits
@@ -111,3 +116,13 @@ def test_a_figure_draws_any_name_without_a_warning(tmp_path, name):
         ax.set_title(figures.plain(name))
         figures.save(figure, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_noun_follows_its_number():
+    assert [text.counted(count, "row") for count in (0, 1, 2, 1234)] == ["0 rows", "1 row", "2 rows", "1,234 rows"]
+    assert [text.counted(count, "class has", "classes have") for count in (1, 2)] == ["1 class has", "2 classes have"]
+
+
+def test_no_message_leaves_the_plural_to_the_reader():
+    sources = Path(gcnbatch.__file__).parent.rglob("*.py")
+    assert not [str(path) for path in sources if re.search(r"\w\((?:s|es|ies)\)", path.read_text(encoding="utf-8"))]

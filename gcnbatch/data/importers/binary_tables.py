@@ -24,7 +24,7 @@ from gcnbatch.data.importers.csv_tables import checked_names
 from gcnbatch.data.importers.names import Column
 from gcnbatch.data.importers.text_files import FREE_BYTES, MAX_RATIO
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.text import QUOTED, printable, quoted
+from gcnbatch.text import QUOTED, counted, printable, quoted
 from gcnbatch.worker import WorkerDied, Workers
 
 _FREE_CELLS = 1 << 22
@@ -63,7 +63,7 @@ def check_cells(path: Path, rows: int, columns: int) -> None:
     """
     size = path.stat().st_size
     if rows * columns > max(_FREE_CELLS, MAX_RATIO * size):
-        got = f"{rows:,} rows of {columns:,} columns in {size:,} bytes"
+        got = f"{counted(rows, 'row')} of {counted(columns, 'column')} in {size:,} bytes"
         raise InputError(str(path), got, f"at most {MAX_RATIO} cells per byte", _AS_CSV)
 
 
@@ -95,7 +95,7 @@ def read_excel(path: Path) -> MoleculeRows:
     if refusal is not None:
         raise refusal
     if not records:
-        raise InputError(str(path), f"no row in any of {len(sheets)} sheet(s)", "a table with a header line")
+        raise InputError(str(path), f"no row in any of {counted(len(sheets), 'sheet')}", "a table with a header line")
     names = checked_names(path, records[0])
     which = "" if name == sheets[0] else " that has rows"
     notes = (f"read sheet {quoted(name)}, the first of {len(sheets)}{which}",) if len(sheets) > 1 else ()

@@ -12,13 +12,14 @@ from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, quoted
 
 _IDENTIFIER = re.compile(
     r"(?:.*(?:^|[ _.-]))?(?:id|ids|cid|sid|aid|cas|casrn|index|idx|number|no|num|row|rank)\.?", re.I
 )
 _ROW_WEIGHTS = re.compile(r"w|(?:(?:sample|row)?[ _.-]?weights?)", re.I)
 _NO_WEIGHTS = "sample weights are not supported"
+_SPLIT = "looks like a split; --split-column keeps it"
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
     rest = [name for name in table.others if name not in roles]
     if options.targets is not None:
         chosen = _named_targets(table, options)
-        roles |= _unused(rest, "not in --target-columns") | chosen
+        roles |= _unused(table, rest, "not in --target-columns") | chosen
     elif options.no_targets:
-        roles |= _unused(rest, "--no-targets")
+        roles |= _unused(table, rest, "--no-targets")
     else:
         roles |= _detected(table, rest, options.task)
     stored = [name for name, role in roles.items() if role.role in ("target", "feature")]
@@ -99,10 +100,13 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
     return [roles[name] for name in table.names]
 
 
-def _unused(names: Sequence[str], why: str) -> dict[str, ColumnRole]:
-    return {
-        name: ColumnRole(name, "ignored", why=_NO_WEIGHTS if _ROW_WEIGHTS.fullmatch(name) else why) for name in names
-    }
+def _unused(table: MoleculeTable, names: Sequence[str], why: str) -> dict[str, ColumnRole]:
+    def reason(name: str) -> str:
+        if looks_like_split(name, table.others[name]):
+            return _SPLIT
+        return _NO_WEIGHTS if _ROW_WEIGHTS.fullmatch(name) else why
+
+    return {name: ColumnRole(name, "ignored", why=reason(name)) for name in names}
 
 
 def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
@@ -178,7 +182,7 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
 
 
 def _refuse_many(table: MoleculeTable, name: str, reading: Reading) -> Reading:
-    got = f"{len(reading.classes)} different labels" if reading.classes else reading.reason
+    got = counted(len(reading.classes), "different label") if reading.classes else reading.reason
     raise InputError(
         f"{table.path}, column {quoted(name)}", got, "two labels of a known meaning", "Use --task multiclass."
     )
@@ -227,7 +231,7 @@ def _suspect(name: str, texts: Sequence[str], reading: Reading) -> Reading:
     if name == ROW_INDEX:
         return replace(reading, reason="no name: taken for row numbers", mixed=None)
     if looks_like_split(name, texts):
-        return replace(reading, reason="looks like a split; --split-column keeps it", mixed=None)
+        return replace(reading, reason=_SPLIT, mixed=None)
     if _ROW_WEIGHTS.fullmatch(name):
         return replace(reading, reason=_NO_WEIGHTS, mixed=None)
     if reading.kind and _IDENTIFIER.fullmatch(name) and _all_whole(texts):

@@ -15,6 +15,7 @@ from gcnbatch.data.importers.edges import Edges
 from gcnbatch.data.schema import UNLABELLED, Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
+from gcnbatch.text import counted
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
@@ -109,7 +110,11 @@ class ImportSummary:
         """Return the summary as lines of text; the last one is the path."""
         assert self.header is not None
         header = self.header
-        what = f"{len(header.class_names)} classes" if header.target == "multiclass" else f"{len(header.task_names)}"
+        what = (
+            counted(len(header.class_names), "class", "classes")
+            if header.target == "multiclass"
+            else f"{len(header.task_names)}"
+        )
         tasks = f"{what} ({header.target}, {header.level} level)"
         if header.task_names == (UNLABELLED,):
             tasks = "none"
@@ -125,5 +130,5 @@ class ImportSummary:
             ("skipped rows", f"{self.skipped:,}"),
         ]
         if header.graph_feature_names:
-            rows.insert(4, ("of graphs", f"{len(header.graph_feature_names):,} features"))
+            rows.insert(4, ("of graphs", counted(len(header.graph_feature_names), "feature")))
         return [f"{name:<13} {value}" for name, value in rows] + [str(self.path)]

@@ -19,7 +19,7 @@ from gcnbatch.data.importers import text_files
 from gcnbatch.data.importers.names import WHOLE
 from gcnbatch.data.importers.text_files import TextLines, open_text
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 ROW_INDEX = "(row index)"  # a first column without a name, as pandas writes it
 BLOCK_FIELDS = 1 << 17  # fields per block of a table
@@ -153,7 +153,7 @@ class CsvTable:
         if set(map(len, records)) - {width}:
             at = next(at for at, record in enumerate(records) if len(record) != width)
             place = f"{self.path}, row {self._rows + at + 1}"
-            raise InputError(place, f"{len(records[at])} fields", f"{width}, as in the header line")
+            raise InputError(place, counted(len(records[at]), "field"), f"{width}, as in the header line")
 
     def _report(self) -> None:
         """Call `advance` with the number of bytes read since the last call."""

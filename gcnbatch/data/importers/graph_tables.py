@@ -26,7 +26,7 @@ from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes per block of ids
@@ -207,7 +207,7 @@ def read_edges(table: PlainTable, scratch: Scratch, nodes: Nodes, undirected: bo
     names = sorted_labels(set(channels))
     if len(names) >= MAX_CHANNELS:
         place = f"{table.path}, column 'channel'"
-        raise InputError(place, f"{len(names)} different values", f"fewer than {MAX_CHANNELS}")
+        raise InputError(place, counted(len(names), "different value"), f"fewer than {MAX_CHANNELS}")
     place_of = {name: place for place, name in enumerate(names)}
     numbers = np.array([place_of[name] for name in channels] or [0], dtype=np.uint8)
     return ListedEdges(listed, tuple(names) or ("edge",), numbers)

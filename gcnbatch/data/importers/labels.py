@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.importers.csv_tables import MISSING, parse_number, sorted_labels
 from gcnbatch.data.schema import Target
+from gcnbatch.text import counted
 
 # Negative label, positive label; compared in lower case.
 PAIRS = (
@@ -119,7 +120,7 @@ def _read_words(values: Mapping[str, int], labelled: int) -> Reading:
         return Reading(None, labelled, reason="the same text in every row")
     reason = ""
     if len(values) > _MOST_CLASSES or labelled < 2 * len(values):
-        reason = f"text with {len(values):,} different values"
+        reason = f"text with {counted(len(values), 'different value')}"
     return read_classes(list(values), labelled, reason)
 
 

@@ -31,7 +31,7 @@ from gcnbatch.data.schema import UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import csv_cell, quoted
+from gcnbatch.text import counted, csv_cell, quoted
 
 _SHOWN_BAD_ROWS = 5
 
@@ -114,7 +114,7 @@ def import_smiles(
     if skip_bad_rows:
         summary.skipped = len(bad)
     if bad:
-        lines.append(f"{len(bad)} of {len(table.smiles)} rows left out; the reasons are in {report}")
+        lines.append(f"{len(bad)} of {counted(len(table.smiles), 'row')} left out; the reasons are in {report}")
     summary.notes = tuple(lines)
     return summary
 
@@ -190,14 +190,16 @@ def computed_names(options: FeaturizerOptions, own: Sequence[str]) -> tuple[str,
 
 def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOptions) -> InputError:
     """Return the error for all bad rows, with the first few of them."""
-    limit = f"at most {options.max_nodes} atoms (--max-nodes)" if any(row.too_large for row in bad) else ""
+    limit = f"at most {counted(options.max_nodes, 'atom')} (--max-nodes)" if any(row.too_large for row in bad) else ""
     shown = "; ".join(f"{table.describe(row.index)}: {row.reason}" for row in bad[:_SHOWN_BAD_ROWS])
     rest = len(bad) - _SHOWN_BAD_ROWS
     shown += f"; and {rest} more" if rest > 0 else ""
     hint = "Correct these rows, or leave them out with --on-bad-row skip."
     if len(bad) == len(table.smiles):
         limit, hint = limit or "at least one molecule that gives a graph", ""
-    return InputError(f"{table.path}: {len(bad)} of {len(table.smiles)} rows give no graph", shown, limit, hint)
+    return InputError(
+        f"{table.path}: {len(bad)} of {counted(len(table.smiles), 'row')} give no graph", shown, limit, hint
+    )
 
 
 def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> None:

@@ -28,6 +28,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import counted
 
 OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
 
@@ -121,7 +122,7 @@ def _node_pointer(path: Path) -> Int64:
 def _column(path: Path, rows: int | None = None) -> Int64:
     values = load_numbers(path, np.int64, rows=rows)
     if values.shape[1] != 1:
-        raise InputError(str(path), f"{values.shape[1]} numbers per row", "1")
+        raise InputError(str(path), f"{counted(values.shape[1], 'number')} per row", "1")
     return values[:, 0]
 
 
@@ -129,7 +130,7 @@ def _edges(path: Path, node_ptr: Int64) -> Int64:
     """Return the edges (E, 2) counted from 0 in the whole set."""
     pairs = load_numbers(path, np.int64) - 1
     if pairs.shape[1] != 2:
-        raise InputError(str(path), f"{pairs.shape[1]} numbers per row", "2: the ends of an edge")
+        raise InputError(str(path), f"{counted(pairs.shape[1], 'number')} per row", "2: the ends of an edge")
     outside = np.flatnonzero(((pairs < 0) | (pairs >= node_ptr[-1])).any(axis=1))
     if len(outside):
         ends = pairs[outside[0]] + 1

@@ -1,26 +1,37 @@
 """Operations of backend ``batched`` on a rank's part of a global batch (cuda_src/ranks).
 
 As on the host (`gcnbatch.backends.cpu.distributed`), operations within a row, a node or a graph stay local, and sums
-over all rows are global. Exchanges are queued behind the kernels, on the device's stream or beside it. The host waits
-for one alone: that of compressed rows, whose lengths it must know (`gcnbatch.backends.cuda.ranks.packed`).
+over all rows are global. Exchanges are queued behind the kernels, on the device's stream or beside it.
+
+Ranks of one host push rows into each other's memory (`gcnbatch.backends.cuda.ranks.landing`). Others exchange them with
+NCCL; of compressed rows, whose lengths it must know, the host then waits (`gcnbatch.backends.cuda.ranks.packed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from gcnbatch.backends.cuda.batches.batch import DeviceCsr
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
-from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, SplitRows
+from gcnbatch.backends.cuda.ops.relu_dropout import PHILOX_ELEMENTS, Kept
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, PushedRows, SplitRows
+from gcnbatch.backends.cuda.ranks.landing import widest
 from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
-from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
+from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, product_bounds, row_bounds, rows_of
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm import large as spmm_large
+from gcnbatch.backends.cuda.spmm.kernels import ROW_SPLIT, Product
 from gcnbatch.backends.cuda.spmm.large import (
     MOST_COLUMNS,
+    ROW_BYTES,
     CompressedRows,
     compress,
     compress_relu_dropout,
@@ -31,6 +42,7 @@ from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
+PUSHED_COLUMNS = 64  # of dense rows at a time: the first columns are multiplied while the next are on their way
 
 
 class DeviceCommunicator(Communicator, Door, Protocol):
@@ -53,15 +65,112 @@ class SyncedSaved(NamedTuple):
 class DeviceDistributedOps:
     """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
+    Within `in_chunks`, operations on rows are not launched before it is known what follows them, and weight gradients
+    not before rows are on their way that another operation waits for.
+
     Parameters as `gcnbatch.backends.cpu.distributed.DistributedOps`.
     """
 
     def __init__(self, local: BatchedOps, ranks: DeviceCommunicator, sync_batch_norm: bool) -> None:
         self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
         self._rooms = Rooms(local.device)
+        self._waits = False  # within `in_chunks`
+        self._pushes = False  # whether a product has pushed rows: only then do operations on rows wait
+        self._work = RowWork((0, 0))
+        self._later: list[Callable[[], object]] = []
+        self._last: list[Callable[[], object]] = []  # behind all others
+        self._weight: tuple[DeviceArray, DeviceArray, DeviceArray] | None = None  # `_weight_of_all`
 
     def __getattr__(self, name: str) -> Any:
+        self._launch()
         return getattr(self._local, name)
+
+    # -------------------------------------------------------------------------------------------- order of launches
+
+    @contextmanager
+    def in_chunks(self) -> Iterator[None]:
+        """While entered, operations may wait; all of them are launched at its end."""
+        self._waits = True
+        try:
+            yield
+            self._launch()
+            for call in [*self._later, *self._last]:
+                call()
+        finally:
+            self._waits, self._work = False, RowWork((0, 0))
+            self._later.clear()
+            self._last.clear()
+
+    def close(self) -> None:
+        """Free the memory of packed rows."""
+        self._rooms, self._weight = Rooms(self._device), None
+
+    def _launch(self) -> None:
+        """Launch the operations on rows that wait."""
+        work, self._work = self._work, RowWork((0, 0))
+        work.launch()
+
+    def _launch_later(self) -> None:
+        """Launch an operation that may run at any time, while rows are on their way."""
+        if self._later:
+            self._later.pop(0)()
+
+    def _continues(self, x: Any) -> bool:
+        """Return whether X is the result of operations on rows that wait."""
+        return x is not None and x is self._work.out
+
+    def _add(self, call: Call, bounds: Sequence[int], out: Any, *reads: Any) -> None:
+        """Launch an operation on rows, or let it wait, behind those whose result it reads.
+
+        `bounds` are those of its chunks, unless it reads such a result.
+        """
+        if not any(map(self._continues, reads)):
+            self._launch()
+            self._work = RowWork(bounds)
+        self._work.add(call, out)
+        if not (self._waits and self._pushes):
+            self._launch()
+
+    def matmul(self, x: DeviceArray, w: DeviceArray, graphs: Any = None) -> DeviceArray:
+        """As of `local`."""
+        (N, F), P = x.shape, w.shape[1]
+        y = self._device.empty((N, P))
+
+        def call(first: int, stop: int) -> None:
+            sizes = stop - first, F, P
+            self._local.multiply(rows_of(y, first, stop), rows_of(x, first, stop), w, sizes, (P, F, P))
+
+        self._add(call, row_bounds(N), y, x)
+        return y
+
+    def matmul_dx(self, dy: DeviceArray, w: DeviceArray, graphs: Any = None, kept: Kept | None = None) -> DeviceArray:
+        """As of `local`."""
+        (F, P), N = w.shape, dy.shape[0]
+        dx = self._device.empty((N, F))
+
+        def call(first: int, stop: int) -> None:
+            sizes, into = (stop - first, F, P), rows_of(dx, first, stop)
+            self._local.multiply_dgrad(into, rows_of(dy, first, stop), w, sizes, (F, P, P), kept, first * F)
+
+        self._add(call, row_bounds(N), dx, dy)
+        return dx
+
+    def matmul_backward(
+        self,
+        dy: DeviceArray,
+        x: DeviceArray,
+        w: DeviceArray,
+        need_dx: bool = True,
+        out: DeviceArray | None = None,
+        graphs: Any = None,
+    ) -> tuple[DeviceArray | None, DeviceArray]:
+        """As of `local`; the gradient by W may wait."""
+        if need_dx or not self._waits:
+            self._launch()
+            return self._local.matmul_backward(dy, x, w, need_dx, out, graphs)
+        dw = self._local.or_empty(out, w.shape)
+        self._later.append(lambda: self._local.matmul_backward(dy, x, w, False, dw, graphs))
+        return None, dw
 
     # -------------------------------------------------------------------------------------------- one large graph
 
@@ -93,13 +202,51 @@ class DeviceDistributedOps:
     ) -> tuple[Any, Kept]:
         """As of `local`; compressed where a product exchanges compressed rows."""
         rows = reader.adjacency.of_forward if reader and isinstance(reader.adjacency, DeviceHalo) else None
-        if reader is None or rows is None:
-            return self._local.relu_dropout(x, rate, key, out, reader)
-        split, (n, width) = rows.matrix, x.shape
-        if not (isinstance(split, SplitRows) and reads_activations(split.large, width, reader.zeros, key.first)):
+        matrix = None if rows is None else rows.matrix
+        large = matrix.large if isinstance(matrix, SplitRows | PushedRows) else None
+        if reader is None or large is None or not reads_activations(large, x.shape[1], reader.zeros, key.first):
+            return self._relu_dropout_of_rows(x, rate, key, out)
+        if isinstance(matrix, PushedRows):
+            return self._relu_dropout_to_room(x, rate, key, matrix)
+        assert rows is not None
+        assert isinstance(matrix, SplitRows)
+        self._launch()
+        kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(len(x), rows.exchanged)
+        return compress_relu_dropout(self._device, x, kept, matrix.column_scale, rate, key, room), kept
+
+    def _relu_dropout_to_room(
+        self, x: DeviceArray, rate: float, key: DropoutKey, matrix: PushedRows
+    ) -> tuple[CompressedRows, Kept]:
+        (n, width), kept = x.shape, self._local.kept_of(x, rate, key)
+        matrix.landing.begin()
+        found = CompressedRows(matrix.landing.rows(n, ROW_BYTES), self._device.zeros(1, np.int32), (n, width))
+
+        def call(first: int, stop: int) -> None:
+            of_rows = partial(rows_of, first=first, stop=stop)
+            scale = matrix.column_scale and of_rows(matrix.column_scale)
+            place = key._replace(first=key.first + first * width)
+            into = found._replace(rows=of_rows(found.rows), shape=(stop - first, width))
+            bits = kept._replace(bits=bits_of(kept, width, first, stop))
+            compress_relu_dropout(self._device, of_rows(x), bits, scale, rate, place, into=into)
+
+        self._add(call, row_bounds(n), found, x)
+        return found, kept
+
+    def _relu_dropout_of_rows(
+        self, x: DeviceArray, rate: float, key: DropoutKey, out: DeviceArray | None
+    ) -> tuple[DeviceArray, Kept]:
+        n, width = x.shape
+        if width % PHILOX_ELEMENTS or key.first % PHILOX_ELEMENTS:  # rows share random bits
+            self._launch()
             return self._local.relu_dropout(x, rate, key, out)
-        kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(n, rows.exchanged)
-        return compress_relu_dropout(self._device, x, kept, split.column_scale, rate, key, room), kept
+        y, kept = self._local.or_empty(out, x.shape), self._local.kept_of(x, rate, key)
+
+        def call(first: int, stop: int) -> None:
+            of_rows, place = partial(rows_of, first=first, stop=stop), key._replace(first=key.first + first * width)
+            self._local.relu_dropout_of(of_rows(y), bits_of(kept, width, first, stop), of_rows(x), rate, place)
+
+        self._add(call, row_bounds(n), y, x)
+        return y, kept
 
     def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
         """Launch the product of a rank's rows.
@@ -107,12 +254,17 @@ class DeviceDistributedOps:
         Columns of own nodes in long rows are multiplied while the halo is on its way, then all others.
         """
         split = rows.matrix
+        if isinstance(split, PushedRows):
+            self._multiply_pushed(out, h, split, zeros)
+            return
+        self._launch()
         if not isinstance(split, SplitRows):
             self._multiply_behind_exchange(out, h, rows, zeros)
             return
         start = self._start_packed if is_packed(h, split, zeros) else self._start
         own, arrive = start(h, rows, split)
         self._product(out, own, split.own, rows, zeros)
+        self._launch_later()
         halo, whole = arrive()
         if rows.exchanged.n_received:
             self._product(out, halo, split.halo, rows, zeros, accumulate=True)
@@ -167,6 +319,118 @@ class DeviceDistributedOps:
         device.copy(h, both.view(0, h.shape))
         self._local.sparse_product(out, both, rows.first, rows.blocks, zeros)
 
+    # -------------------------------------------------------------------------------------------- pushed rows
+
+    def _multiply_pushed(self, out: DeviceArray, h: Any, matrix: PushedRows, zeros: float) -> None:
+        """Push rows of the dense operand, and launch the product of those that all ranks have pushed.
+
+        The last operation waits if it may, so that its rows can leave in chunks.
+        """
+        self._pushes = True
+        if is_packed(h, matrix, zeros):
+            self._multiply_compressed(out, h, matrix)
+            return
+        work = self._work_before(h)
+        for group in widest(h.shape[1]):
+            self._launch()  # the group before: a push of this one says that its room has been read
+            matrix.landing.begin()
+            self._multiply_dense(out, h, matrix, group, work)
+            work = RowWork((0, len(h)))
+
+    def _work_before(self, h: Any) -> RowWork:
+        """Return the operations that wait and compute H, or none of its rows."""
+        if self._continues(h):
+            work, self._work = self._work, RowWork((0, 0))
+            return work
+        self._launch()
+        return RowWork((0, h.shape[0]))
+
+    def _multiply_compressed(self, out: DeviceArray, h: Any, matrix: PushedRows) -> None:
+        landing, route, device = matrix.landing, matrix.route, self._device
+        work, (n, width) = self._work_before(h), h.shape
+        own = h if isinstance(h, CompressedRows) else self._compress_to_room(h, matrix, work)
+        numbers: list[int] = []
+        beside = bool(self._later)
+
+        def push(first: int, stop: int, is_last: bool) -> None:
+            numbers.append(landing.push(route, (first, stop), is_last, beside or not is_last))
+
+        work.launch(push)
+        whole = own._replace(rows=landing.rows(n + route.n_halo, ROW_BYTES))
+        self._launch_later()
+        landing.wait(numbers[-1])
+        landing.end()
+
+        def product(chunk: int) -> None:
+            about, large = _product_of(out, whole.rows, matrix, chunk, (0, width), width, 0), matrix.chunks[chunk].large
+            assert large is not None, "rows are compressed for its product"
+            spmm_large.multiply_compressed(device, about, whole, large)
+
+        self._add_product(product, out, matrix)
+
+    def _compress_to_room(self, h: DeviceArray, matrix: PushedRows, work: RowWork) -> CompressedRows:
+        """Add to `work` that the rows of H are compressed; return them."""
+        (n, width), device = h.shape, self._device
+        matrix.landing.begin()
+        found = CompressedRows(matrix.landing.rows(n, ROW_BYTES), device.zeros(1, np.int32), (n, width))
+
+        def call(first: int, stop: int) -> None:
+            scale = matrix.column_scale and rows_of(matrix.column_scale, first, stop)
+            into = found._replace(rows=rows_of(found.rows, first, stop), shape=(stop - first, width))
+            compress(device, rows_of(h, first, stop), scale, (stop - first, width), into=into)
+
+        work.add(call, found)
+        return found
+
+    def _multiply_dense(
+        self, out: DeviceArray, h: DeviceArray, matrix: PushedRows, group: tuple[int, int], work: RowWork
+    ) -> None:
+        """Multiply with columns `group` = (first, stop) of H, at most `MOST_COLUMNS`."""
+        landing, route, device, (begin, behind) = matrix.landing, matrix.route, self._device, group
+        stride = 8 * ceil_div(behind - begin, 8)
+        parts = [(at, min(at + PUSHED_COLUMNS, behind)) for at in range(begin, behind, PUSHED_COLUMNS)]
+        numbers: list[int] = []
+
+        beside = bool(self._later)
+
+        def push(columns: tuple[int, int], first: int, stop: int, is_last: bool, beside: bool = beside) -> None:
+            about = h, matrix.column_scale, columns, stride, columns[0] - begin
+            numbers.append(landing.push_dense(route, (first, stop), is_last, beside or not is_last, *about))
+
+        work.launch(partial(push, parts[0]))
+        before = len(numbers)
+        for columns in parts[1:]:
+            push(columns, 0, len(h), True, beside=True)
+        numbers = numbers[before - 1 :]
+        dense = landing.rows(route.n_own + route.n_halo, 4 * stride).astype_view(np.float32)
+        self._launch_later()
+        for columns, number in zip(parts, numbers, strict=True):
+            self._launch()  # the product of the columns before
+            landing.wait(number)
+            if columns == parts[-1]:
+                landing.end()
+
+            def product(chunk: int, columns: tuple[int, int] = columns) -> None:
+                about = _product_of(out, dense, matrix, chunk, columns, stride, columns[0] - begin)
+                large = matrix.chunks[chunk].large
+                if large is None:
+                    ROW_SPLIT.graph(device, about)
+                else:
+                    spmm_large.multiply(device, about, large)
+
+            self._add_product(product, out, matrix)
+
+    def _add_product(self, product: Callable[[int], None], out: DeviceArray, matrix: PushedRows) -> None:
+        """Launch the product of each chunk of a matrix, or let it wait."""
+        launched = iter(range(len(matrix.chunks)))
+
+        def call(first: int, stop: int) -> None:
+            chunk = next(launched, None)  # one chunk may have all rows
+            if chunk is not None:
+                product(chunk)
+
+        self._add(call, product_bounds(len(out)), out)
+
     # -------------------------------------------------------------------------------------------- batch norm
 
     def batch_norm(
@@ -182,6 +446,7 @@ class DeviceDistributedOps:
         relu: bool = False,
     ) -> tuple[DeviceArray, Any]:
         """Normalise by the statistics of the global batch."""
+        self._launch()
         about = (gamma, beta, running_mean, running_var, epsilon, momentum, training, relu)
         if not (training and self._sync):
             return self._local.batch_norm(x, *about)
@@ -215,6 +480,7 @@ class DeviceDistributedOps:
         out: tuple[DeviceArray, DeviceArray] | None = None,
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Gradients of `batch_norm`; of dgamma and dbeta, an equal share for each rank."""
+        self._launch()
         if not isinstance(saved, SyncedSaved):
             return self._local.batch_norm_backward(dy, saved, gamma, out)
         (N, P), device, local = dy.shape, self._device, self._local
@@ -238,13 +504,46 @@ class DeviceDistributedOps:
         self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> Loss:
         """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+        if not self._continues(logits):
+            return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+        bounds, weight = self._work.bounds, self._weight_of_all(y, class_weight)
+        dlogits, total = self._device.empty(logits.shape), self._device.empty((1,))
+        losses = self._device.empty((len(bounds) - 1,))
+
+        def call(first: int, stop: int) -> None:
+            of_rows = partial(rows_of, first=first, stop=stop)
+            chunk = losses.view(list(bounds).index(first), 1)
+            self._local.softmax_of_rows(of_rows(dlogits), chunk, of_rows(logits), of_rows(y), class_weight, weight)
+
+        def add() -> None:
+            one_thread = Launch((1, 1, 1), (1, 1, 1))
+            self._device.launch("ranks_loss_of_chunks", one_thread, total=total, losses=losses, chunks=losses.size)
+            self._ranks.all_reduce(total)
+            if totals is not None:
+                self._device.launch("ranks_add_loss", one_thread, totals=totals, total=total, weight=weight)
+
+        self._add(call, bounds, dlogits, logits)
+        self._last.append(add)
+        return total, weight, dlogits
+
+    def _weight_of_all(self, y: DeviceArray, class_weight: DeviceArray) -> DeviceArray:
+        """Return the weight of all ranks' labels, (1,), without which the gradient of no row is known.
+
+        It is kept: the labels of one large graph are the same in every step.
+        """
+        before = self._weight
+        if before is None or before[0] is not y or before[1] is not class_weight:
+            weight = self._local.softmax_weight(y, class_weight)
+            self._ranks.all_reduce(weight)
+            self._weight = before = y, class_weight, weight
+        return before[2]
 
     def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
         """As `sigmoid_cross_entropy`."""
         return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
 
     def _of_all(self, loss: Callable[..., Loss], *about: DeviceArray, totals: DeviceArray | None) -> Loss:
+        self._launch()
         total, _, dlogits = loss(*about)
         own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
         both = self._device.empty((2,))
@@ -255,8 +554,32 @@ class DeviceDistributedOps:
         return both.view(0, 1), both.view(1, 1), dlogits
 
 
-def is_packed(h: Any, split: SplitRows, zeros: float) -> bool:
+def is_packed(h: Any, split: SplitRows | PushedRows, zeros: float) -> bool:
     """Return whether ranks exchange rows of a dense operand without their zeros: where the product reads them so."""
     if isinstance(h, CompressedRows):
         return True
-    return h.shape[1] <= MOST_COLUMNS and is_compressed(h.shape[1], zeros, split.large.scales)
+    return (
+        split.large is not None and h.shape[1] <= MOST_COLUMNS and is_compressed(h.shape[1], zeros, split.large.scales)
+    )
+
+
+def bits_of(kept: Kept, width: int, first: int, stop: int) -> DeviceArray:
+    """Return the bits of rows first … stop - 1, whose `width` is a multiple of 8."""
+    of_row = width // PHILOX_ELEMENTS
+    return kept.bits.view(first * of_row, (stop - first) * of_row)
+
+
+def _product_of(
+    out: DeviceArray,
+    dense: DeviceArray,
+    matrix: PushedRows,
+    chunk: int,
+    columns: tuple[int, int],
+    stride: int,
+    place: int,
+) -> Product:
+    """Return the product of a chunk of rows; columns `columns` of the operand lie at `place` of rows of `stride`."""
+    (first, stop), held = columns, matrix.chunks[chunk]
+    about = {"out_first": first, "dense_first": place, "out_stride": out.shape[1], "dense_stride": stride}
+    counts = {"n_entries": matrix.entries[chunk], "n_rows": held.indptr.shape[0] - 1, "width": stop - first}
+    return Product(out, dense, held, **about, first_row=0, first_entry=0, **counts, accumulate=0)
