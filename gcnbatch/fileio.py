@@ -272,9 +272,9 @@ def sha256(path: StrPath) -> str:
 
 
 def write_text(path: StrPath, text: str) -> None:
-    """Write `text` to `path` atomically, as UTF-8."""
+    """Write `text` to `path` atomically, as UTF-8; bytes of a path that are not UTF-8 become escape sequences."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def open_append(path: StrPath, buffering: int = -1) -> IO[bytes]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from gcnbatch import fileio, locks
 from gcnbatch.errors import InputError
+from gcnbatch.machine import blame
 
 _OTHER = "Choose another -o."
+UNFINISHED = ".unfinished"
 ORPHANS_SECONDS = 10.0  # time for the processes of a killed command to end
 
 
@@ -31,7 +34,12 @@ class _Taken(InputError):
 
 @contextmanager
 def results(
-    folder: Path | None, stem: str, hint: str = _OTHER, abandoned: re.Pattern[str] | None = None
+    folder: Path | None,
+    stem: str,
+    hint: str = _OTHER,
+    *,
+    whole: re.Pattern[str] | None = None,
+    replaced: Sequence[str] = (),
 ) -> Iterator[Held]:
     """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
 
@@ -41,8 +49,11 @@ def results(
         None: ``runs/<stem>-<time>``, with a number behind it if that exists.
     stem, hint : str
         `hint` says what to do about a folder that holds something.
-    abandoned : pattern, optional
-        Names of files that a killed call leaves. They are removed if the folder holds nothing else.
+    whole : pattern, optional
+        Names of the files of a result that is of use as a whole only. After an error they are removed, and so are
+        those that a killed call has left: a file UNFINISHED lies beside them until the block has ended.
+    replaced : sequence of str
+        Names of an earlier result of the command, which the folder may hold.
 
     Raises
     ------
@@ -52,14 +63,32 @@ def results(
     with ExitStack() as stack:
         held = _take(folder, stem, stack)
         fileio.remove_abandoned(held.folder)  # a start that was killed at once
-        left = list(held.folder.iterdir())
-        if abandoned and all(abandoned.fullmatch(place.name) for place in left):
-            for place in left:
-                with suppress(OSError):  # a folder of that name
-                    place.unlink()
-        if any(held.folder.iterdir()):
+        if whole and (held.folder / UNFINISHED).exists():
+            _remove_parts(held.folder, whole)
+        if any(place.name not in replaced for place in held.folder.iterdir()):
             raise InputError(str(held.folder), "already exists", "a new or empty folder", hint)
+        if whole:
+            stack.enter_context(_whole(held.folder, whole))
         yield held
+
+
+@contextmanager
+def _whole(folder: Path, parts: re.Pattern[str]) -> Iterator[None]:
+    (folder / UNFINISHED).touch()
+    try:
+        yield
+    except BaseException:
+        _remove_parts(folder, parts)
+        raise
+    (folder / UNFINISHED).unlink()
+
+
+def _remove_parts(folder: Path, parts: re.Pattern[str]) -> None:
+    for place in folder.iterdir():
+        if parts.fullmatch(place.name):
+            with suppress(OSError):  # a folder of that name
+                place.unlink()
+    (folder / UNFINISHED).unlink(missing_ok=True)
 
 
 def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
@@ -123,16 +152,26 @@ def make(folder: Path) -> None:
 
 def _make(folder: Path, may_exist: bool = True) -> list[Path]:
     """Make a folder and its parents; return those that were not there, the deepest first."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = list(takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
+    made: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=may_exist)
+        for place in reversed(missing[1:]):  # one by one: `Path.mkdir` makes parents by recursion, which has a limit
+            place.mkdir(exist_ok=True)
+            made.insert(0, place)
+        try:
+            folder.mkdir(exist_ok=may_exist)
+        except FileNotFoundError:  # another process has removed a parent, because it was empty
+            folder.mkdir(parents=True, exist_ok=may_exist)
     except FileExistsError as error:
         raise _Taken(str(folder), "already exists", "a new or empty folder", _OTHER) from error
     except OSError as error:
+        _remove_empty(made)
+        if error.errno != errno.EROFS:  # another folder may be on another disk
+            blame(error)
         raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", _OTHER) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(str(folder), "cannot be written", "a writable place", _OTHER)
-    return made
+    return missing
 
 
 def _make_default(stem: str) -> list[Path]:

@@ -57,6 +57,15 @@ def explain(error: BaseException) -> MachineError | None:
     return None
 
 
+def blame(error: BaseException) -> None:
+    """Raise the user's error for an exception that the machine has caused; return for any other.
+
+    Whoever takes an exception for a fault of a file asks this first: a full or failing disk does not damage the file.
+    """
+    if (explained := explain(error)) is not None:
+        raise explained from error
+
+
 def _refused(what: str, limit: str) -> MachineError:
     return MachineError(what, hint=f"Raise {limit}, or end other programs.")
 

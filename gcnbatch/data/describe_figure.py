@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.describe import Description, Distribution, TaskLabels
-from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save, ticker
 from gcnbatch.fileio import StrPath
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
 
 
 def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     summary = distribution.summary()
     ax.set(xlabel=label, ylabel=unit)
     if summary is None:
@@ -60,7 +58,7 @@ def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -
         edges = np.arange(summary.min, summary.max + step + 1, step)
         counts, _ = np.histogram(distribution.values, bins=edges, weights=distribution.counts)
         ax.bar(edges[:-1] + (step - 1) / 2, counts, width=0.9 * step, color=BLUE)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True))
         ax.yaxis.set_major_formatter("{x:,.0f}")
     for value, style, name in ((summary.median, "-", "median"), (summary.mean, "--", "mean")):
         ax.axvline(value, color=ORANGE, linestyle=style, linewidth=1.4, label=f"{name} {value:,.4g}")
