@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.errors import InputError
+from gcnbatch.machine import blame
 from gcnbatch.text import QUOTED, printable
 
 _DEEPEST = 20
@@ -31,6 +32,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(str(path), "not text", "a TOML configuration", "Pass a data set with --data.") from error
     except OSError as error:
+        blame(error)
         raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
     return parse_toml(text, str(path))
 

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.locks import in_use, is_at, try_lock
+from gcnbatch.machine import blame
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -257,6 +258,7 @@ def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise InputError(str(path), "a symbolic link", expected) from error
+        blame(error)
         got = "is a folder" if error.errno == errno.EISDIR else f"cannot be read ({error.strerror})"
         raise InputError(str(path), got, expected) from error
     if not stat.S_ISREG(kind):

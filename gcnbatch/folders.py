@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,7 +39,8 @@ def results(
     stem: str,
     hint: str = _OTHER,
     *,
-    whole: re.Pattern[str] | None = None,
+    whole: bool = False,
+    parts: re.Pattern[str] | None = None,
     replaced: Sequence[str] = (),
 ) -> Iterator[Held]:
     """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
@@ -49,9 +51,10 @@ def results(
         None: ``runs/<stem>-<time>``, with a number behind it if that exists.
     stem, hint : str
         `hint` says what to do about a folder that holds something.
-    whole : pattern, optional
-        Names of the files of a result that is of use as a whole only. After an error they are removed, and so are
-        those that a killed call has left: a file UNFINISHED lies beside them until the block has ended.
+    whole : bool
+        The result is of use as a whole only: after an error in the block, all that is in the folder is removed.
+    parts : pattern, optional
+        Names of such a result's files. Those that a killed call has left are removed: a file UNFINISHED is among them.
     replaced : sequence of str
         Names of an earlier result of the command, which the folder may hold.
 
@@ -63,32 +66,38 @@ def results(
     with ExitStack() as stack:
         held = _take(folder, stem, stack)
         fileio.remove_abandoned(held.folder)  # a start that was killed at once
-        if whole and (held.folder / UNFINISHED).exists():
-            _remove_parts(held.folder, whole)
+        if parts and (held.folder / UNFINISHED).exists():
+            for place in held.folder.iterdir():
+                if parts.fullmatch(place.name) and place.is_file():
+                    place.unlink()
+            (held.folder / UNFINISHED).unlink()
         if any(place.name not in replaced for place in held.folder.iterdir()):
             raise InputError(str(held.folder), "already exists", "a new or empty folder", hint)
         if whole:
-            stack.enter_context(_whole(held.folder, whole))
+            stack.enter_context(_empty_after_error(held.folder))
+        if parts:
+            (held.folder / UNFINISHED).touch()
         yield held
+        if parts:
+            (held.folder / UNFINISHED).unlink()
 
 
 @contextmanager
-def _whole(folder: Path, parts: re.Pattern[str]) -> Iterator[None]:
-    (folder / UNFINISHED).touch()
+def _empty_after_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _remove_parts(folder, parts)
+        empty(folder)
         raise
-    (folder / UNFINISHED).unlink()
 
 
-def _remove_parts(folder: Path, parts: re.Pattern[str]) -> None:
+def empty(folder: Path) -> None:
+    """Remove all that a command has written into a folder, which was empty before."""
     for place in folder.iterdir():
-        if parts.fullmatch(place.name):
-            with suppress(OSError):  # a folder of that name
-                place.unlink()
-    (folder / UNFINISHED).unlink(missing_ok=True)
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
 
 
 def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:

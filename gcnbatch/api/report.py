@@ -43,9 +43,10 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     from gcnbatch.tuning.session import SETTINGS
 
     place = Path(folder)
-    refuse_links(place)
-    if figures and any((place / name).is_file() for name in (SETTINGS, CONTENT, JSON)):
-        raise InputError("--figures", f"given with {place}", "the folder of a run")
+    if any((place / name).is_file() for name in (SETTINGS, CONTENT, JSON)):
+        refuse_links(place)
+        if figures:
+            raise InputError("--figures", f"given with {place}", "the folder of a run")
     if (place / SETTINGS).is_file():
         from gcnbatch.tuning import session
 

@@ -17,6 +17,7 @@ from gcnbatch.bench.clock import rates
 from gcnbatch.bench.methods import SCIPY
 from gcnbatch.bench.spmm_runs import Record, point_of
 from gcnbatch.errors import InputError
+from gcnbatch.machine import blame
 
 SLOWER = 1.1  # slower: a median above this multiple of the old one, with spreads that do not overlap
 SLOWER_HOST = 1.5  # if the time includes the host, whose speed varies from run to run
@@ -63,6 +64,7 @@ def read(path: Path) -> list[Record]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
+        blame(error)
         raise InputError(str(path), f"cannot be read ({error})", "rows.jsonl of an earlier 'bench spmm'") from error
     found: list[Record] = []
     shared: Record = {}

@@ -14,6 +14,7 @@ from gcnbatch import philox
 from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
+from gcnbatch.machine import blame
 
 
 class SpgemmProblem(NamedTuple):
@@ -131,6 +132,7 @@ def of_file(path: StrPath) -> SpgemmProblem:
             raise InputError(str(path), f"{rows:,} x {columns:,} with {entries:,} entries", f"at most {MAX_ENTRIES:,}")
         matrix = canonical(mmread(path))
     except (OSError, ValueError, OverflowError) as error:
+        blame(error)
         raise InputError(str(path), str(error), "a Matrix Market file") from error
     return problem(Path(path).name, matrix)
 

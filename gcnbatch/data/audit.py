@@ -30,6 +30,7 @@ from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.chunks import ChunkCache, ChunkFile, StoredArray, reading
 from gcnbatch.errors import InputError, MachineError, misfit
+from gcnbatch.machine import blame
 from gcnbatch.resources import format_specification
 from gcnbatch.text import QUOTED, printable
 
@@ -97,6 +98,7 @@ def _check_start(path: Path, follow: bool) -> None:
         with path.open("rb") as stream:
             start = stream.read(len(_SIGNATURE) + 1)
     except OSError as error:
+        blame(error)
         raise InputError(str(path), f"cannot be read ({error.strerror})", hint="Check its permissions.") from error
     if not start.startswith(_SIGNATURE):
         raise InputError(str(path), "not an HDF5 file", "an HDF5 data set", _CONVERT_HINT)

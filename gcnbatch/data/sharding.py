@@ -51,7 +51,7 @@ def shard(dataset: Dataset, out: StrPath, *, max_bytes: int = 0, max_graphs: int
     if dataset.path.resolve().parent == folder.resolve() or dataset.path.resolve() == folder.resolve():
         raise InputError(f"output {folder}", f"the folder of the input {dataset.path}", "another folder")
     with (
-        folders.results(folder, "shards", whole=WRITTEN),
+        folders.results(folder, "shards", whole=True, parts=WRITTEN),
         counter(dataset.n_graphs, " graphs", quiet=not progress) as bar,
     ):
         shards = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch import fileio
-from gcnbatch.config import Config, resolve
+from gcnbatch.config import Config
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError
 from gcnbatch.run_report.examined import Examined, examine
@@ -19,7 +19,7 @@ from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.plan import GENERATED
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import CONFIG, ENVIRONMENT, read_config
 from gcnbatch.training.summary import pooled
 
 
@@ -105,7 +105,7 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     metrics = run_files.read_figures(folder / METRICS)
     config = None
     if (folder / CONFIG).is_file():
-        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        config = read_config(folder)
     environment = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
     digest, _, path = run_files.read_text(folder / DIGEST, "the data set's digest").strip().partition("  ")
     data = folder / GENERATED if (folder / GENERATED).is_file() else Path(path)

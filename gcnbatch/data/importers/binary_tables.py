@@ -24,6 +24,7 @@ from gcnbatch.data.importers.csv_tables import checked_names
 from gcnbatch.data.importers.names import Column
 from gcnbatch.data.importers.text_files import FREE_BYTES, MAX_RATIO
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.machine import blame
 from gcnbatch.text import QUOTED, printable, quoted
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -160,6 +161,8 @@ def _answer(path: Path, under_way: Future[Any]) -> Any:
         got = "crashes pyarrow, or takes too much time or memory"
         raise InputError(str(path), got, "a Parquet file", _AS_CSV) from error
     except (ValueError, OSError, ArithmeticError, LookupError, NotImplementedError, MemoryError, TypeError) as error:
+        if not isinstance(error, MemoryError):  # the worker's limit, which the file exceeds
+            blame(error)
         reason = printable(str(error) or "too large", QUOTED)
         raise InputError(str(path), f"not readable ({reason})", "a Parquet file") from error
 
