@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.errors import InputError
-from gcnbatch.machine import blame
+from gcnbatch.fileio import open_regular
 from gcnbatch.text import QUOTED, printable
 
 _DEEPEST = 20
+_MOST_BYTES = 1 << 20
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -23,18 +24,21 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When the file is missing, not UTF-8 or not TOML.
+        When the file is missing, not a regular file, too large, not UTF-8 or not TOML.
     """
+    expected = "a TOML configuration"
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
+        with open_regular(path, expected) as stream:
+            raw = stream.read(_MOST_BYTES + 1)
+    except InputError as error:
+        error.advise("See configs/ for examples.")
+        raise
+    if len(raw) > _MOST_BYTES:
+        raise InputError(str(path), f"more than {_MOST_BYTES >> 20} MiB", expected, "Pass a data set with --data.")
+    try:
+        return parse_toml(raw.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise InputError(str(path), "not text", "a TOML configuration", "Pass a data set with --data.") from error
-    except OSError as error:
-        blame(error)
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
-    return parse_toml(text, str(path))
+        raise InputError(str(path), "not text", expected, "Pass a data set with --data.") from error
 
 
 def parse_toml(text: str, place: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
+from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.text import printable
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+FIGURE = Kind("a figure", begins_with(rb"\x89PNG\r\n\x1a\n"), (".png",))
 DRAWN_MEMBERS = 5  # members of a run whose figures training draws; `gcnbatch report --figures` draws those of all
 
 

@@ -13,6 +13,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The path of a file that the user has named for writing, as `gcnbatch.outputs.check` has found it usable."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
@@ -41,7 +57,7 @@ def _write_error(target: StrPath, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
+def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; on success sync it and rename it to `path`, else remove it.
 
     Errors in the block pass through, except those of the disk. What a killed process has left for `path` is removed.
@@ -49,10 +65,9 @@ def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
     Parameters
     ----------
     path : path
-    output : bool
-        The user has named the file. A symbolic link is followed, and only one process may write the file at a time.
-        Otherwise a link is replaced, so that a folder from a stranger cannot lead outside, and of several writers the
-        last one wins.
+        For an `Output`, a symbolic link is followed, and only one process may write the file at a time. For any other
+        path, a link is replaced, so that a folder from a stranger cannot lead outside, and of several writers the last
+        one wins.
 
     Raises
     ------
@@ -61,6 +76,7 @@ def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
     MachineError
         When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
+    output = isinstance(path, Output)
     target = Path(os.path.realpath(path) if output else path)
     try:
         kind = target.stat(follow_symlinks=output).st_mode

@@ -18,6 +18,7 @@ from gcnbatch.data.importers.common import compact
 from gcnbatch.data.importers.smiles import computed_names
 from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.scaffold_groups import MURCKO, groups_of
 from gcnbatch.data.schema import Header, Level, Target
@@ -81,7 +82,7 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     Raises
     ------
     InputError
-        When an array breaks a rule of the format.
+        When an array breaks a rule of the format, and for a file that is there and is no data set.
 
     Examples
     --------
@@ -90,9 +91,10 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     >>> gcnbatch.read("library.h5").smiles.tolist()
     ['CCO', 'c1ccccc1']
     """
+    target = output_path(path, any_name=True)
     given = graphs if smiles is None else replace(graphs, smiles=np.array(list(smiles), dtype=np.str_))
     check_graphset(str(path), given)
-    write_graphset(path, given)
+    write_graphset(target, given)
 
 
 def from_smiles(

@@ -236,6 +236,10 @@ def _call() -> int:
 
 def _about_path(error: Exception) -> InputError | None:
     """Return the user's error for a path that the system refuses, or None for any other exception."""
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_working_folder():
+        return InputError("the working folder", "it was removed", hint="Change to another folder.")
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of pathlib before Python 3.13
+        return InputError(str(error), expected=_OF_PATHS[errno.ELOOP])
     if not isinstance(error, OSError) or error.filename is None or error.errno not in _OF_PATHS:
         return None
     path = os.fsdecode(error.filename)
@@ -245,3 +249,11 @@ def _about_path(error: Exception) -> InputError | None:
             return InputError(f"the name '{printable(longest, 40)}'", "too long for a file", "at most 255 bytes")
         return InputError(f"the path '{printable(path, 40)}'", "too long", "at most 4095 bytes")
     return InputError(printable(path, 2 * QUOTED), str(error.strerror), _OF_PATHS[error.errno])
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

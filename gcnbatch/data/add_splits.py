@@ -85,8 +85,9 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
         When RDKit, which scaffolds need, is missing.
     """
     own = Path(out).resolve() == dataset.path.resolve()
-    sharded = own and is_sharded(dataset.path)
-    path = dataset.path if sharded else output_path(out, source.files if own else [*source.files, dataset.path])
+    target = None
+    if not (own and is_sharded(dataset.path)):
+        target = output_path(out, source.files if own else [*source.files, dataset.path])
     splits, notes = source.splits(dataset)
     for title in splits:
         if title in dataset.splits:
@@ -98,12 +99,12 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
     if left:
         notes.append(f"{left:,} of {rows:,} rows of {dataset.path} are in no part")
     copies = Copies()
-    if sharded:
+    if target is None:
         deque(_counted(dataset, copies), maxlen=0)
         _check_not_replaced(dataset)
-        replace_splits(path, dataset.splits | splits, rows)
+        replace_splits(dataset.path, dataset.splits | splits, rows)
         return splits, [*notes, *copies.lines(dataset.y, splits)]
-    with DatasetWriter(path) as writer:
+    with DatasetWriter(target) as writer:
         if own:
             _check_not_replaced(dataset)
         for part in _counted(dataset, copies):

@@ -17,8 +17,9 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import h5py
 import numpy as np
@@ -84,6 +85,30 @@ def open_file(path: Path, cache: ChunkCache, follow: bool = True) -> tuple[Chunk
             if not file.is_replaced():  # else these may be the places of chunks in another file
                 return file, arrays
             file.close(with_cache=False)
+
+
+class Root(NamedTuple):
+    """The attribute ``format`` and the names in the root group of any HDF5 file."""
+
+    format: str
+    names: tuple[str, ...]
+
+
+def root_of(path: Path) -> Root:
+    """Return what the root of a file is; nothing for a file that is not HDF5, damaged or hostile."""
+
+    def answer() -> bytes:
+        with reading(path), h5py.File(path, "r", locking=False) as file:
+            plain = _plain_attribute(file, "format", h5py.h5t.STRING, len(schema.FORMAT_NAME))
+            text = bytes(file.attrs["format"]).decode("ascii", "replace") if plain else ""
+            return json.dumps([text, list(islice(file, _MAX_NAMES))]).encode()
+
+    try:
+        found = confined.call(answer, _LIBRARY, _AUDIT_SECONDS, _AUDIT_MEMORY, _ANSWER_BYTES)
+    except (confined.Failed, InputError):
+        return Root("", ())
+    text, names = json.loads(found)
+    return Root(text, tuple(names))
 
 
 def _check_start(path: Path, follow: bool) -> None:

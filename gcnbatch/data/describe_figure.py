@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.describe import Description, Distribution, TaskLabels
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save, ticker
-from gcnbatch.fileio import StrPath
+from gcnbatch.fileio import Output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ _NAMED = 30  # more tasks or classes than this are drawn without names
 _DRAWN = 500  # more tasks or classes than this are not drawn
 
 
-def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
+def draw(description: Description, y: NDArray[Any], path: Output) -> None:
     """Write a PNG with node counts (unless there is one graph), degrees, and labels per task.
 
     Parameters
@@ -28,7 +28,7 @@ def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
     description : Description
     y : (R, K)
         The targets, for the histograms of a regression set.
-    path : path
+    path : Output
         PNG file, written atomically.
     """
     many = description.graphs > 1

@@ -113,7 +113,7 @@ def test_weights_that_contradict_their_description_are_refused(tmp_path, trained
 def test_unknown_endings_of_outputs_and_inputs_are_refused(tmp_path, trained) -> None:
     run, data = trained
     assert "output x.txt: unknown ending; expected .csv, .jsonl, .h5" in refused([run], data, out="x.txt")
-    assert "the data file itself" in refused([run], data, out=str(data))
+    assert "the same file as the input" in refused([run], data, out=str(data))
     assert "unknown ending; expected .h5, .hdf5, .csv, .csv.gz" in refused([run], tmp_path / "data.doc")
 
 

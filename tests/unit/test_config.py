@@ -254,7 +254,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         InputError, match=r"set\.h5: not text; expected a TOML configuration\. Pass a data set with --data"
     ):
         read_toml(tmp_path / "set.h5")
-    with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
+    with pytest.raises(InputError, match=": is a folder; expected a TOML configuration"):
         read_toml(tmp_path)
 
 

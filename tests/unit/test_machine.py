@@ -41,12 +41,12 @@ def parquet(path: Path) -> None:
 # What reads a file, and the call of the system or of a library that fails.
 READERS: dict[str, tuple[Callable[[Path], object], Any, str]] = {
     "a file of a run": (opened, os, "open"),
-    "a configuration": (read_toml, Path, "read_text"),
+    "a configuration": (read_toml, os, "open"),
     "a data set": (lambda path: audit._check_start(path, follow=True), Path, "open"),
     "a chunk": (chunk, Path, "read_bytes"),
     "a checkpoint": (checkpoint.load, safetensors, "safe_open"),
     "a Parquet file": (parquet, Path, "read_bytes"),
-    "old records": (records.read, Path, "read_text"),
+    "old records": (records.read, os, "open"),
     "a matrix": (spgemm_matrices.of_file, scipy.io, "mminfo"),
 }
 

@@ -72,7 +72,7 @@ def test_data_info_is_safe(tmp_path_factory, source, featurizer):
 def predicted(tmp_path, hostile, ending, **options):
     ids = np.array([*hostile, "end"])
     table = Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((len(ids), 1), np.float32), errors=ids)
-    with open_sink(str(tmp_path / f"p{ending}"), **options) as sink:
+    with open_sink(tmp_path / f"p{ending}", **options) as sink:
         sink.append(table)
     return (tmp_path / f"p{ending}").read_bytes().decode()
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import pickle
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ class ParquetColumns:
     batches: Iterator[list[Column]]
 
 
-def open_parquet(path: Path) -> Iterator[ParquetColumns]:
+def open_parquet(path: Path) -> Generator[ParquetColumns]:
     """Yield a Parquet file, which a worker process reads batch by batch.
 
     A column of a batch is integers where all are plain whole numbers (`names.whole_numbers`), else texts.
@@ -147,6 +147,19 @@ def open_parquet(path: Path) -> Iterator[ParquetColumns]:
                 yield batch
 
         yield ParquetColumns(checked_names(path, names), rows, batches())
+
+
+def parquet_names(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file.
+
+    Raises
+    ------
+    InputError
+    MachineError
+        As `open_parquet`.
+    """
+    with closing(open_parquet(path)) as opened:
+        return [name for table in opened for name in table.names]
 
 
 def _texts(column: Column) -> list[str]:

@@ -32,6 +32,7 @@ from gcnbatch.data.store import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 from gcnbatch.progress import counter
+from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -106,13 +107,13 @@ def import_csv(
     [[1.0], [nan]]
     """
     files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
-    path = output_path(out, files)
+    target = output_path(out, files)
     if (graphs is None) == (node_targets is None):
         got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
         check_plain(file)  # report a wrong path before reading the other tables
-    with DatasetWriter(path) as writer, Scratch(path) as scratch:
+    with DatasetWriter(target) as writer, Scratch(target) as scratch:
         known = columns = None
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
             if graphs is not None:
@@ -125,12 +126,19 @@ def import_csv(
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets
         channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
-        source = {file.name: f"sha256 {sha256(file)}" for file in files}
-        outline = _outline(name or path.stem, columns.finish(), node_set, channel_names, edge_set.file.weighted, source)
+        source = {printable(file.name): f"sha256 {sha256(file)}" for file in files}
+        outline = _outline(
+            name or printable(target.path.stem),
+            columns.finish(),
+            node_set,
+            channel_names,
+            edge_set.file.weighted,
+            source,
+        )
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = ImportSummary(path, written.header)
+    summary = ImportSummary(target.path, written.header)
     summary.add(written)
     return summary
 
