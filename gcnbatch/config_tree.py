@@ -6,7 +6,7 @@ This module imports nothing large: a command reads its backend here before it bu
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,15 @@ def deeper(value: Any, levels: int) -> bool:
     if inside is None:
         return False
     return levels == 0 or any(deeper(one, levels - 1) for one in inside if isinstance(one, (dict, list)))
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of a value with Python's numbers and lists in place of NumPy's scalars and arrays."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):  # without importing NumPy
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:

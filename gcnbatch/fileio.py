@@ -387,8 +387,17 @@ class AppendedFile:
 
 
 def write_json(path: StrPath, value: Any) -> None:
-    """Write `value` as indented JSON; NaN and infinities are refused, so that every JSON reader can parse it."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    """Write `value` as indented JSON; NaN and infinities are refused, so that every JSON reader can parse it.
+
+    NumPy's scalars, which a caller from Python may give, are numbers.
+    """
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, default=_number) + "\n")
+
+
+def _number(value: Any) -> Any:
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def write_with(path: StrPath, save: Callable[[Path], object]) -> None:

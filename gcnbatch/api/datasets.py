@@ -312,7 +312,10 @@ def _own_features(values: Any, names: Sequence[str] | None, rows: int) -> tuple[
     """Return the user's features of molecules (R, D), and their names."""
     if values is None:
         return np.zeros((rows, 0), np.float32), ()
-    array = np.asarray(values, dtype=np.float64)
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError("features", str(error), f"({rows}, D) numbers") from error
     if array.ndim != 2 or len(array) != rows or np.isinf(array.astype(np.float32)).any():
         raise InputError("features", f"{array.shape}", f"({rows}, D) finite 32-bit numbers, or NaN where missing")
     given = [f"feature{at}" for at in range(array.shape[1])] if names is None else [str(name) for name in names]

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gcnbatch.config_tree import put, read_toml
+from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
     """
     from gcnbatch.resources import shipped_config
 
-    given = {path: value for path, value in options.items() if value is not None}
+    given = {path: plain(value) for path, value in options.items() if value is not None}
     named = {*given, *(tuple(key.split(".")) for key in settings)}
     if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic")}):
         config = shipped_config("quickstart")
@@ -67,10 +66,10 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
             path = shipped_config(str(path))
         tree, name = read_toml(path), path.stem
     else:
-        tree = deepcopy(dict(config)) if isinstance(config, Mapping) else config.model_dump(mode="json")
+        tree = plain(config) if isinstance(config, Mapping) else config.model_dump(mode="json")
     if name and "name" not in tree:
         tree["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80]
-    for key_path, value in [*given.items(), *((tuple(key.split(".")), value) for key, value in settings.items())]:
+    for key_path, value in [*given.items(), *((tuple(key.split(".")), plain(one)) for key, one in settings.items())]:
         put(tree, key_path, value)
     if ("data", "path") in given:
         put(tree, ("data", "synthetic"), "")
@@ -93,10 +92,10 @@ def section(name: str, settings: Settings, options: Options) -> Config:
         if path[0] != name:
             known = [key for key in keys() if key.startswith(f"{name}.")]
             raise InputError(f"--set {key}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
-        put(tree, path, value)
+        put(tree, path, plain(value))
     for path, value in options.items():
         if value is not None:
-            put(tree, path, value)
+            put(tree, path, plain(value))
     return resolve(tree, where="--set")
 
 
