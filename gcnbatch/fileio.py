@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.locks import in_use, is_at, try_lock
-from gcnbatch.machine import blame
+from gcnbatch.machine import blame, disk_hint
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -41,15 +41,7 @@ class Output:
         return str(self.path)
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
-
-
-def disk_hint(error: OSError) -> str:
-    """Return what to do about an error of the disk, or an empty text for any other error."""
-    if error.errno in _FULL:
-        return "Free some disk space and run again."
-    return "Check the folder and its disk." if error.errno in (errno.EIO, errno.EROFS) else ""
 
 
 def _write_error(target: StrPath, error: OSError) -> MachineError:

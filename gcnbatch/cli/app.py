@@ -183,9 +183,8 @@ def _settle(code: int) -> int:
 
 
 def _unwritten(error: OSError) -> MachineError:
-    from gcnbatch.fileio import disk_hint
-
-    return MachineError("standard output", f"could not be written ({error.strerror})", hint=disk_hint(error))
+    got = f"could not be written ({error.strerror})"
+    return MachineError("standard output", got, hint=machine.disk_hint(error))
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from gcnbatch.errors import MachineError
 
 VERSIONS = "compilers.json"
 LOG, DIGEST = ".log", ".sha256"
+_LOCK = ".lock"
 _NAME = re.compile(r"([^.]+)\.(\w+)\.([0-9a-f]+)\.([0-9a-f]+)\.\w+\Z")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 Progress = Callable[[str], object]
@@ -174,7 +175,7 @@ class KernelCache:
         try:
             for path in [*(cubin.path for cubin in cubins), *self._beside()]:
                 path.unlink(missing_ok=True)
-            if self._known_compilers():
+            if cubins or (self.folder / _LOCK).exists():  # else it is no cache
                 (self.folder / VERSIONS).unlink(missing_ok=True)
         except OSError as error:
             raise MachineError(
@@ -275,7 +276,7 @@ class KernelCache:
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                lock = stack.enter_context(((self._spare or self.folder) / ".lock").open("a"))
+                lock = stack.enter_context(((self._spare or self.folder) / _LOCK).open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

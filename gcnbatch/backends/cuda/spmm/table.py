@@ -131,11 +131,12 @@ def output(path: Path | None, gpu: str = "") -> Output:
     MachineError
         When it cannot be written.
     """
-    if path is None:
-        path = user_table(gpu)
-        with suppress(OSError):  # `check` reports the error
-            path.parent.mkdir(parents=True, exist_ok=True)
-    return outputs.check(path, TABLE)
+    if path is not None:
+        return outputs.check(path, TABLE)
+    own = user_table(gpu)
+    with suppress(OSError):  # `save` reports the error
+        own.parent.mkdir(parents=True, exist_ok=True)
+    return Output(own)
 
 
 def save(table: SpmmTable, path: Output) -> None:
