@@ -102,7 +102,8 @@ def is_read(call: Call, path: Path) -> bool:
 def outputs(draw: st.DrawFn, files: list[Path], option: str) -> tuple[Path, str, str, str]:
     """Draw a file that must stay, its second name's kind and ending, and which file of the option that name is."""
     name, _, place = PLACES[option]
-    path = draw(st.sampled_from(files))
+    alike = [path for path in files if kind_of(path) == place.role]  # of these, few must stay
+    path = draw(st.one_of(st.sampled_from(alike or files), st.sampled_from(files)))
     beside = draw(st.sampled_from(("", *place.beside)))
     how = draw(st.sampled_from(["copy", "hard link"] if beside else ["itself", "symbolic link", "hard link", "copy"]))
     endings = (".csv", ".jsonl") if beside.startswith("+") else place.endings
