@@ -22,28 +22,35 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio, hdf5, tables
+from gcnbatch import fileio, hdf5, outputs, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
-from gcnbatch.text import counted, json_line, listed, printable
+from gcnbatch.fileio import Output, StrPath
+from gcnbatch.outputs import Kind
+from gcnbatch.text import counted, csv_cell, json_line, listed, printable
 
 ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
 STDOUT = "-"
 _LINE_BYTES = 1 << 22  # of a table of ours: names of 1 MiB, or an id and 4,096 numbers
+OF_MODEL = "predictions of these outputs"
+_HEADER_BYTES = 4 << 20  # of a first line: 4,096 names and more
+_BEGINNINGS = {".csv": "id", ".jsonl": '{"id"'}
+_OF_DOMAIN = ("nearest_similarity", "embedding_distance")
 
 
 @dataclass(frozen=True)
@@ -175,13 +182,12 @@ def as_it_is(table: Predictions) -> Predictions:
     return table
 
 
-def check_target(out: str) -> None:
+def check_ending(out: str) -> None:
     """Refuse a name whose ending is not that of a known format.
 
     Raises
     ------
     InputError
-        For an unknown ending.
     """
     if out != STDOUT and Path(out).suffix.lower() not in ENDINGS:
         raise InputError(
@@ -189,9 +195,88 @@ def check_target(out: str) -> None:
         )
 
 
+def check_target(out: str, header: Header, reads: Iterable[StrPath]) -> Output | None:
+    """Return the file for predictions of models of this header, None for standard output; see `outputs.check`.
+
+    Raises
+    ------
+    InputError
+        For an unknown ending, and a file that must not be overwritten: one of `reads`, or one that is there and holds
+        something else than predictions of these outputs.
+    """
+    check_ending(out)
+    return None if out == STDOUT else outputs.check(out, Kind(OF_MODEL, partial(_is_of, header)), reads)
+
+
+def check_rows(path: Path, header: Header) -> None:
+    """Refuse a file in the place of rows that a killed process may have left, ``OUT.partial``.
+
+    Their first line may be cut.
+
+    Raises
+    ------
+    InputError
+        When it holds something else than predictions of these outputs.
+    """
+    ending = path.with_suffix("").suffix.lower()
+
+    def is_one(path: Path) -> bool:
+        line, whole = _first_line(path)
+        return _holds(_names(line, ending), header) if whole else line.startswith(_BEGINNINGS[ending])
+
+    outputs.check_beside(path, Kind(OF_MODEL, is_one))
+
+
+def _is_of(header: Header, path: Path) -> bool:
+    """Whether a file holds predictions of models of this header."""
+    ending = path.suffix.lower()
+    if ending == ".h5":
+        from gcnbatch.data import audit  # late: it imports h5py, which reports do not need
+
+        root = audit.root_of(path)
+        return not root.format and {"id", "names", "outputs"} <= set(root.names)
+    if ending == tables.PARQUET:
+        from gcnbatch.data.tables.binary import parquet_names
+
+        return _holds(list(parquet_names(path)), header)
+    line, _ = _first_line(path)
+    return _holds(_names(line, ending), header)
+
+
+def _first_line(path: Path) -> tuple[str, bool]:
+    """Return the first line of a text, and whether it has an end."""
+    with fileio.open_regular(path) as stream:
+        raw = stream.read(_HEADER_BYTES)
+    line, end, _ = raw.decode("utf-8", "replace").partition("\n")
+    return line, bool(end)
+
+
+def _names(line: str, ending: str) -> list[str]:
+    """Return the names of the columns from the first line of a text."""
+    try:
+        if ending == ".csv":
+            return next(csv.reader([line]), [])
+        found = json.loads(line)
+    except (ValueError, csv.Error, RecursionError):
+        return []
+    return list(found) if isinstance(found, dict) else []
+
+
+def _holds(columns: list[str], header: Header) -> bool:
+    """Whether these are columns of predictions: ids, all outputs, and columns of molecules only with their errors."""
+    names = (*output_names(header), *header.task_names)
+    spelled = {name: (name, csv_cell(name), csv_cell(name, spreadsheet=True)) for name in names}
+    if columns[:1] != ["id"] or any(not set(spelled[name]) & set(columns) for name in output_names(header)):
+        return False
+    ours = (*chain.from_iterable(spelled.values()), *_OF_DOMAIN)
+    return columns[-1].rstrip("_") == "error" or all(name.startswith(ours) for name in columns[1:])
+
+
 @contextmanager
-def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
-    """Open `out` for writing; the file appears under its name when the block ends without an error.
+def open_sink(out: Output | Path | None, spreadsheet: bool = False) -> Iterator[Sink]:
+    """Open a file, or standard output, for writing; the file appears when the block ends without an error.
+
+    A path is one in a folder of ours; `check_target` makes a user's path an `Output`.
 
     With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe. A symbolic
     link stays, and its target is written.
@@ -199,23 +284,22 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
     Raises
     ------
     InputError
-        For an unknown ending.
+        When standard output is closed.
     MachineError
         When the folder cannot be written or the disk is full.
     """
-    check_target(out)
-    if out == STDOUT:
+    if out is None:
         if sys.stdout is None:
             raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
         yield _Csv(tables.CsvRows(sys.stdout), spreadsheet, sys.stdout.isatty())
         return
     ending = Path(out).suffix.lower()
-    with fileio.atomic_path(out, output=True) as temporary:
+    with fileio.atomic_path(out) as temporary:
         if ending == ".h5":
             with hdf5.open_output(temporary, out) as (file, _):
                 yield _Hdf5(file)
         elif ending == tables.PARQUET:
-            with tables.open_parquet(temporary, out) as rows:
+            with tables.open_parquet(temporary, Path(out)) as rows:
                 yield _Parquet(rows)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as text:

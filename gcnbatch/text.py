@@ -38,6 +38,14 @@ def printable(text: str, most: int | None = None) -> str:
     return "".join(one if is_safe(one) else repr(one)[1:-1] for one in text)
 
 
+def is_storable(text: str) -> bool:
+    """Whether a file in UTF-8 can hold `text` and a path can be named so: a path that is not UTF-8 has surrogates."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def quoted(text: object) -> str:
     """Return `text` in single quotes for a message, as one line of at most QUOTED characters."""
     return f"'{printable(str(text), QUOTED)}'"

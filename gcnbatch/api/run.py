@@ -55,9 +55,11 @@ class Run:
         """
         from gcnbatch.training import run_files
         from gcnbatch.training.fit_report import METRICS
+        from gcnbatch.training.run import refuse_study
         from gcnbatch.training.run_files import CONFIG
 
         place = Path(folder)
+        refuse_study(place)
         if not (place / CONFIG).is_file() and not (place / METRICS).is_file():
             expected = f"a folder with {CONFIG} or {METRICS}"
             raise InputError(str(place), "not a run folder", expected, "Start with gcnbatch.train.")

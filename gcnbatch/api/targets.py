@@ -68,7 +68,7 @@ def _numbers(y: Any) -> NDArray[np.float64]:
         raise InputError("y", "complex numbers", "numbers")
     try:
         return np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError("y", str(error), "numbers; NaN or None where missing") from error
 
 

@@ -20,7 +20,7 @@ from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.baselines.forest import MODEL, Forest
 from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baselines.verdict import verdict
-from gcnbatch.config import Config, resolve
+from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split
@@ -35,9 +35,8 @@ from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.run_data import BASELINE
-from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import average, pooled
 
 BESIDE = "baseline"
@@ -75,7 +74,7 @@ def start(
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
-    with folders.results(folder, f"{config.name}-baseline") as (target, _):
+    with folders.results(folder, f"{config.name}-baseline", whole=True) as (target, _):
         imported = path.name.lower().endswith(MOLECULE_ENDINGS)
         if imported:
             _import(path, target / GENERATED, columns or TableColumns(), say)
@@ -145,7 +144,7 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
     InputError
         When the run is not finished, or its data changed or have no SMILES.
     """
-    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = read_config(folder)
     check_data(config)
     with Dataset(Path(config.data.path), config.data.memory_mb) as dataset:
         _check_digest(folder, dataset)

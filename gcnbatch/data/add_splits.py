@@ -83,8 +83,9 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
         When RDKit, which scaffolds need, is missing.
     """
     own = Path(out).resolve() == dataset.path.resolve()
-    sharded = own and is_sharded(dataset.path)
-    path = dataset.path if sharded else output_path(out, source.files if own else [*source.files, dataset.path])
+    target = None
+    if not (own and is_sharded(dataset.path)):
+        target = output_path(out, source.files if own else [*source.files, dataset.path])
     splits, notes = source.splits(dataset)
     for title in splits:
         if title in dataset.splits:
@@ -97,11 +98,11 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
         notes.append(f"{left:,} of {counted(rows, 'row')} of {dataset.path} are in no part")
     if copies := stored_copies(dataset):
         notes += copies.lines(dataset.y, splits)
-    if sharded:
+    if target is None:
         _check_not_replaced(dataset)
-        replace_splits(path, dataset.splits | splits, rows)
+        replace_splits(dataset.path, dataset.splits | splits, rows)
         return splits, notes
-    with DatasetWriter(path) as writer:
+    with DatasetWriter(target) as writer:
         if own:
             _check_not_replaced(dataset)
         for _, part in dataset.blocks():

@@ -37,6 +37,7 @@ class DatasetWriter:
     Parameters
     ----------
     path : path
+        An `Output` of `gcnbatch.data.outputs`, or a file in a folder of ours.
     chunk_bytes : int
         Size of a chunk before compression. Small ones make single graphs cheap to read.
 
@@ -59,7 +60,7 @@ class DatasetWriter:
     """
 
     def __init__(self, path: StrPath, chunk_bytes: int = _CHUNK_BYTES) -> None:
-        self.path = Path(path)
+        self.path, self._target = Path(path), path
         self._chunk_bytes = chunk_bytes
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
@@ -71,7 +72,7 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         with ExitStack() as stack:
-            self._stream, self._file = _open(self.path, stack)
+            self._stream, self._file = _open(self._target, stack)
             self._stack = stack.pop_all()
         return self
 
@@ -216,7 +217,7 @@ class DatasetWriter:
 def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
     """Write a file that holds splits alone, for a folder of shards."""
     with ExitStack() as stack:
-        stream, file = _open(Path(path), stack)
+        stream, file = _open(path, stack)
         for name, split in splits.items():
             for place, rows in _split_arrays(name, split).items():
                 with hdf5.late_signals():
@@ -227,9 +228,9 @@ def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
         _mark(file)
 
 
-def _open(path: Path, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
+def _open(path: StrPath, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
     """Open a new file in the block of `stack`, at whose end it appears at `path`."""
-    temporary = stack.enter_context(fileio.atomic_path(path, output=True))
+    temporary = stack.enter_context(fileio.atomic_path(path))
     file, stream = stack.enter_context(hdf5.open_output(temporary, path, libver=("v110", "v110")))
     return stream, file
 

@@ -177,7 +177,7 @@ def open_tables(
     """Open the tables in a folder; they appear under their names when the block ends without an error."""
     every = (*NAMES, FEATURES) if with_features else NAMES
     with ExitStack() as stack:
-        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in every}
+        sinks = {name: stack.enter_context(open_sink(folder / f"{name}{ending}", spreadsheet)) for name in every}
         yield Tables(header, names, sinks, with_errors)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -134,7 +133,7 @@ def explain(
     members = load_members(runs, say)
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
-        folders.results(out, "explain") as (folder, _),
+        folders.results(out, "explain", whole=True) as (folder, _),
         open_input(data, members, csv or CsvOptions(), 0) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
@@ -186,8 +185,6 @@ class _Writer:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            shutil.rmtree(self._folder / DRAWINGS, ignore_errors=True)
         self._opened.__exit__(kind, error, trace)
 
     def note_unreadable(self, texts: Texts, before: int) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, tables
-from gcnbatch.config import resolve
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
@@ -25,7 +24,7 @@ from gcnbatch.training import run_files
 from gcnbatch.training.fit_report import METRICS, PREDICTIONS
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import read_split
-from gcnbatch.training.run_files import CONFIG
+from gcnbatch.training.run import read_config
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"
 BINS = 5
@@ -63,7 +62,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
             measured.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
             ids += dataset.ids[rows].tolist()
     columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
-    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = read_config(folder)
     tables.write(folder / TABLE, {"id": ids, **columns}, config.parquet)
     _draw(columns, folder / PICTURE)
     metrics = run_files.read_figures(folder / METRICS)

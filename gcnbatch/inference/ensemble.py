@@ -17,7 +17,9 @@ from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.importers.chemistry import about_elements
 from gcnbatch.data.schema import Header
+from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
 from gcnbatch.inference import shares
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
@@ -29,7 +31,7 @@ from gcnbatch.inference.predictor import Predictor, Request
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
 from gcnbatch.inference.trust_files import Level
-from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
+from gcnbatch.predictions import STDOUT, Predictions, Sink, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
@@ -126,9 +128,7 @@ def infer(
         When runs, data or output cannot be used or do not match; then nothing is written.
     """
     if isinstance(out, str):
-        check_target(out)
-        if out != STDOUT and isinstance(data, Path) and Path(out).resolve() == data.resolve():
-            raise InputError(f"output {out}", "the data file itself", "another file")
+        check_ending(out)
     chosen, options = selection or Selection(), csv or CsvOptions()
     if resume:
         _check_resume(str(out), chosen)
@@ -136,9 +136,12 @@ def infer(
     predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
     members = predictor.members
     chosen.column(members[0].header)
+    target = check_target(out, members[0].header, _reads(runs, data)) if isinstance(out, str) else out
     started = time.monotonic()
     with (
-        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
+        _open_output(
+            target, data, members, (options, chosen, spreadsheet, level, applicability), resume, say
+        ) as output,
         open_input(data, members, options, batch_size or 0, output.rows, shares.own(), predictor.readings) as source,
         shared_processors() if source.featurised or source.workers else nullcontext(),
     ):
@@ -178,6 +181,11 @@ def _without_model(header: Header, left_out: NDArray[np.bool_]) -> str:
     return "; ".join(parts)
 
 
+def _reads(runs: Sequence[Path], data: Data) -> list[Path]:
+    """Return the files and folders that are read; of a folder of shards, no output can be one."""
+    return [*runs, *([data] if isinstance(data, Path) and not is_sharded(data) else [])]
+
+
 def _check_resume(out: str, selection: Selection) -> None:
     if not can_resume(out):
         raise InputError("--resume", f"output {out}", "a .csv or .jsonl file: these can be continued")
@@ -187,15 +195,15 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
+    out: Output | Sink | None, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
-    if not isinstance(out, str):
+    if isinstance(out, Sink):
         yield Journal(out)
-    elif isinstance(data, Path) and can_resume(out):
+    elif out is not None and isinstance(data, Path) and can_resume(out.path.name):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
         task = task_of(data, members, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, task, resume, spreadsheet, say) as journal:
+        with open_resumable(out, members[0].header, task, resume, spreadsheet, say) as journal:
             yield journal
     else:
         with open_sink(out, spreadsheet) as sink:

@@ -168,7 +168,7 @@ def compare(
     if parquet:
         tables.check_parquet("--parquet")
     runs = read_runs(folders_of_runs)
-    with folders.results(out, "compare-runs") as (target, _):
+    with folders.results(out, "compare-runs", whole=True) as (target, _):
         chosen = _metric(runs, metric)
         blocks = sorted({fit.block for fit in runs[0].fits})
         scores = np.array([_column(run, blocks, chosen) for run in runs]).T

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save, ticker
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted
 from gcnbatch.training import metrics
@@ -41,8 +41,6 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
     path : path
         PNG file, written atomically.
     """
-    from matplotlib.ticker import MaxNLocator
-
     epochs = np.array([row["epoch"] for row in history])
     curves = {key: _values(history, key) for row in history for key in row}
     figures = [key for key in curves if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
@@ -63,7 +61,7 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
         axes[-1].set(ylabel="learning rate", yscale="log" if rates.min() > 0 else "linear")
     for ax in axes:
         ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
     save(figure, path)
 
 
@@ -77,8 +75,6 @@ def members_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath)
     path : path
         PNG file.
     """
-    from matplotlib.ticker import MaxNLocator
-
     epochs = np.arange(1, max(map(len, histories)) + 1)
     keys = dict.fromkeys(key for history in histories for row in history for key in row)
     curves = {key: np.stack([_padded(_values(history, key), len(epochs)) for history in histories]) for key in keys}
@@ -96,7 +92,7 @@ def members_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath)
         if ax.lines:
             legend_above(ax)
         ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
     _name_part(figure, f"{len(histories)} models; thick: mean")
     save(figure, path)
 

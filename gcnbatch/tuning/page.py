@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import read_toml
 from gcnbatch.figures import png
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
@@ -17,7 +15,7 @@ from gcnbatch.text import counted, figure
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
-from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.run_files import CONFIG
 from gcnbatch.tuning import charts, library
 from gcnbatch.tuning.record import value_of
@@ -90,7 +88,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
 
 def _origin(folder: Path, space: Space, experiment: Experiment) -> list[Html]:
     """Return what was searched on what, the environment and the command."""
-    dataset, config = experiment.dataset, resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    dataset, config = experiment.dataset, read_config(folder)
     path = folder / ENVIRONMENT
     found = run_files.read_json(path, "a JSON object") if path.exists() else {}
     about = found if isinstance(found, dict) else {}

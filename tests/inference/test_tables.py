@@ -36,7 +36,7 @@ def header(*tasks: str, classes: tuple[str, ...] = ()) -> Header:
 
 
 def written(path: Path, *parts: Predictions) -> Path:
-    with open_sink(str(path)) as sink:
+    with open_sink(path) as sink:
         for part in parts:
             sink.append(part)
     return path
@@ -163,7 +163,7 @@ def test_a_table_that_fails_half_way_leaves_no_file(tmp_path) -> None:
     part = Predictions(header("x"), np.array(["a"]), np.zeros((1, 1), np.float32))
 
     def fail(path: Path) -> None:
-        with open_sink(str(path)) as sink:
+        with open_sink(path) as sink:
             sink.append(part)
             raise InputError("half way")
 
@@ -174,7 +174,8 @@ def test_a_table_that_fails_half_way_leaves_no_file(tmp_path) -> None:
 
 
 def test_standard_output_is_csv(capsys) -> None:
-    written(Path("-"), Predictions(header("x"), np.array(["a"]), np.full((1, 1), 0.1, np.float32)))
+    with open_sink(None) as sink:
+        sink.append(Predictions(header("x"), np.array(["a"]), np.full((1, 1), 0.1, np.float32)))
     assert capsys.readouterr().out == "id,x\na,0.1\n"
 
 

@@ -88,7 +88,7 @@ def test_data_info_is_safe(tmp_path_factory, source, featurizer):
 def predicted(tmp_path, hostile, ending, **options):
     ids = np.array([*hostile, "end"])
     table = Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((len(ids), 1), np.float32), errors=ids)
-    with open_sink(str(tmp_path / f"p{ending}"), **options) as sink:
+    with open_sink(tmp_path / f"p{ending}", **options) as sink:
         sink.append(table)
     return (tmp_path / f"p{ending}").read_bytes().decode()
 
@@ -118,7 +118,7 @@ def test_on_a_terminal_a_row_of_predictions_is_a_line_of_safe_characters(monkeyp
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     ids = np.array(["a\nb", "c\u200bd", "e\x1b[31m"])
     table = Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((3, 1), np.float32))
-    with open_sink("-") as sink:
+    with open_sink(None) as sink:
         sink.append(table)
     shown = [line.split(",")[0] for line in screen.getvalue().split("\n")]
     assert shown == ["id", r"a\nb", r"c\u200bd", r"e\x1b[31m", ""]

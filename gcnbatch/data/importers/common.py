@@ -16,7 +16,7 @@ from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import UNLABELLED, Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import counted, listed
+from gcnbatch.text import counted, listed, printable
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
@@ -33,8 +33,8 @@ def source_folder(path: StrPath) -> Path:
 
 def folder_source(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """Return the header's `source` for several files: the folder's name and each file's SHA-256."""
-    digests = {path.relative_to(folder).as_posix(): f"sha256 {sha256(path)}" for path in files}
-    return {"folder": folder.resolve().name, **digests}
+    digests = {printable(path.relative_to(folder).as_posix()): f"sha256 {sha256(path)}" for path in files}
+    return {"folder": printable(folder.resolve().name), **digests}
 
 
 def with_self_channel(channels: tuple[str, ...], self_loops: bool) -> tuple[tuple[str, ...], int | None]:

@@ -36,7 +36,7 @@ from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.numbers import open_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import counted
+from gcnbatch.text import counted, printable
 
 BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
 MAX_ONE_HOT = 2048
@@ -96,13 +96,13 @@ def import_ogb(
     >>> gcnbatch.import_ogb("ogbg_mini", "mini.h5").graphs
     3
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     raw = folder / "raw"
     if (raw / LABELS).exists():
         if edge_channels:
             raise InputError("--edge-channels", f"given for {folder}, a node set", hint="Leave it out.")
-        return import_nodes(folder, path, task, undirected, self_loops, progress)
+        return import_nodes(folder, target, task, undirected, self_loops, progress)
     sizes = [counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
     if len(sizes[0]) != len(sizes[1]):
         raise InputError(str(raw / "num-edge-list.csv.gz"), counted(len(sizes[1]), "row"), f"{len(sizes[0])}")
@@ -111,7 +111,7 @@ def import_ogb(
     reader = _Raw(raw, sizes[0], sizes[1], edge_channels)
     channel_names, loop_channel = with_self_channel(reader.channel_names, self_loops)
     header = Header(
-        name=folder.resolve().name,
+        name=printable(folder.resolve().name),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
@@ -122,8 +122,8 @@ def import_ogb(
         source=folder_source(folder, [*sorted(raw.glob("*.csv.gz")), *split_files]),
     )
     ids = _ids(folder / "mapping" / "mol.csv.gz", len(sizes[0]))
-    summary = ImportSummary(path, header)
-    with DatasetWriter(path) as writer:
+    summary = ImportSummary(target.path, header)
+    with DatasetWriter(target) as writer:
         for block in reader.blocks():
             edges = build_edges(
                 block.node_ptr,

@@ -34,6 +34,7 @@ from gcnbatch.data.tables.table import Table
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 from gcnbatch.progress import counter
+from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -115,14 +116,14 @@ def import_csv(
     [[1.0], [nan]]
     """
     files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
-    path, wished = output_path(out, files), TableFormat(delimiter, encoding=encoding)
+    target, wished = output_path(out, files), TableFormat(delimiter, encoding=encoding)
     if (graphs is None) == (node_targets is None):
         got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
         with open_table(file, wished):  # report a wrong path before reading the other tables
             pass
-    with DatasetWriter(path) as writer, Scratch(path) as scratch:
+    with DatasetWriter(target) as writer, Scratch(target) as scratch:
         known = columns = None
         notes: list[str] = []
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
@@ -139,13 +140,14 @@ def import_csv(
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets
         channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
-        source = {file.name: f"sha256 {sha256(file)}" for file in files}
+        source = {printable(file.name): f"sha256 {sha256(file)}" for file in files}
         targets = columns.finish()
-        outline = _outline(name or path.stem, targets, node_set, channel_names, edge_set.file.weighted, source)
+        title = name or printable(target.path.stem)
+        outline = _outline(title, targets, node_set, channel_names, edge_set.file.weighted, source)
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = ImportSummary(path, written.header, notes=(*notes, *targets.notes))
+    summary = ImportSummary(target.path, written.header, notes=(*notes, *targets.notes))
     summary.add(written)
     return summary
 

@@ -67,7 +67,7 @@ def import_planetoid(
     >>> gcnbatch.read("mini.h5").splits["planetoid"].test.tolist()
     [2]
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     files = {part: folder / f"ind.{name}.{part}" for part in (*PARTS, "test.index")}
     _check_present(folder, name, files.values())
@@ -104,8 +104,8 @@ def import_planetoid(
         ids=np.arange(nodes).astype(np.str_),
         splits={"planetoid": split},
     )
-    write_graphset(path, graphs)
-    summary = ImportSummary(path, header)
+    write_graphset(target, graphs)
+    summary = ImportSummary(target.path, header)
     summary.add(graphs)
     return summary
 

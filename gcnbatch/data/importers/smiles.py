@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import tables
+from gcnbatch import outputs, tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
@@ -23,16 +22,19 @@ from gcnbatch.data.importers.split_columns import read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
-from gcnbatch.data.outputs import keep_inputs, output_path
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.scaffold_groups import MURCKO
 from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import counted, quoted
+from gcnbatch.fileio import Output, StrPath, sha256
+from gcnbatch.outputs import Kind, begins_with
+from gcnbatch.text import counted, printable, quoted
 
 _SHOWN_BAD_ROWS = 5
+_SKIPPED_COLUMNS = ("row", "id", "smiles", "reason")
+SKIPPED = Kind("a list of skipped rows", begins_with(",".join(_SKIPPED_COLUMNS).encode() + b"\n"))
 
 
 def import_smiles(
@@ -75,10 +77,9 @@ def import_smiles(
     InputError
         For an invalid table and, without `skip_bad_rows`, for molecules that give no graph.
     """
-    path = output_path(out, [source])
-    report = path.with_suffix(".skipped.csv")
-    if skip_bad_rows:
-        keep_inputs(report, [source])
+    target = output_path(out, [source])
+    report = target.path.with_suffix(".skipped.csv")
+    skipped = outputs.check(report, SKIPPED, [source]) if skip_bad_rows else None
     with early_workers(source, processes) as workers:
         table = read_molecules(source, smiles_column, id_column, table_format)
         roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns))
@@ -87,11 +88,11 @@ def import_smiles(
             _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
         header = _header(table, options, targets, feature_columns, name)
         columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
-        summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
+        summary = ImportSummary(target.path, header, columns=tuple(role.cells() for role in roles))
         notes, missing = MoleculeNotes(table.smiles, options, workers), MissingFeatures(header.graph_feature_names)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
-        with DatasetWriter(path) as writer:
+        with DatasetWriter(target) as writer:
             for arrays in featurize(table.smiles, options, processes=processes, progress=progress, workers=workers):
                 bad.extend(arrays.bad)
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
@@ -109,11 +110,11 @@ def import_smiles(
             rows = np.concatenate(kept)
             splits = _splits(table, split_column, rows)
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
-            if skip_bad_rows:  # while no other process may write the set
-                _write_report(report, table, bad)
+            if skipped:  # while no other process may write the set
+                _write_report(skipped, table, bad)
         said = [*table.notes, *_about_roles(roles, no_targets), *targets.notes]
         lines = [*said, *notes.lines(targets.y[rows], splits), *missing.lines()]
-    if skip_bad_rows:
+    if skipped:
         summary.skipped = len(bad)
     if bad:
         lines.append(f"{len(bad)} of {counted(len(table.smiles), 'row')} left out; the reasons are in {report}")
@@ -164,7 +165,7 @@ def _header(
     if computed:
         recorded["rdkit"] = rdkit_version()
     return Header(
-        name=name or table.path.name.split(".")[0],
+        name=name or printable(table.path.name.split(".")[0]),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
@@ -179,7 +180,7 @@ def _header(
         normalized=options.normalize,
         group_kind=MURCKO,
         featurizer=options.to_header() | recorded,
-        source={"file": table.path.name, "sha256": sha256(table.path)},
+        source={"file": printable(table.path.name), "sha256": sha256(table.path)},
     )
 
 
@@ -215,11 +216,11 @@ def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOp
     )
 
 
-def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> None:
-    columns: tables.Columns = {
-        "row": [row.index + 1 for row in bad],
-        "id": [table.ids[row.index] for row in bad],
-        "smiles": [table.smiles[row.index] for row in bad],
-        "reason": [row.reason for row in bad],
-    }
-    tables.write(path, columns)
+def _write_report(path: Output, table: MoleculeTable, bad: list[BadMolecule]) -> None:
+    found = (
+        [row.index + 1 for row in bad],
+        [table.ids[row.index] for row in bad],
+        [table.smiles[row.index] for row in bad],
+        [row.reason for row in bad],
+    )
+    tables.write(path, dict(zip(_SKIPPED_COLUMNS, found, strict=True)))

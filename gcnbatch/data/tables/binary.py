@@ -22,6 +22,7 @@ from gcnbatch.data import guard
 from gcnbatch.data.tables.files import FREE_BYTES, MAX_RATIO
 from gcnbatch.data.tables.table import Block, Column, Fields, Table, checked_names
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.machine import blame
 from gcnbatch.text import QUOTED, counted, printable, quoted
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -117,6 +118,19 @@ def open_parquet(path: Path, advance: Callable[[int], object]) -> Iterator[Table
         yield Table(path, names, blocks())
 
 
+def parquet_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a Parquet file.
+
+    Raises
+    ------
+    InputError
+    MachineError
+        As `open_parquet`.
+    """
+    with open_parquet(path, lambda _: None) as table:
+        return table.names
+
+
 def _answer(path: Path, under_way: Future[Any]) -> Any:
     """Return what the worker process answers."""
     try:
@@ -125,6 +139,8 @@ def _answer(path: Path, under_way: Future[Any]) -> Any:
         got = "crashes pyarrow, or takes too much time or memory"
         raise InputError(str(path), got, "a Parquet file", _AS_CSV) from error
     except (ValueError, OSError, ArithmeticError, LookupError, NotImplementedError, MemoryError, TypeError) as error:
+        if not isinstance(error, MemoryError):  # the worker's limit, which the file exceeds
+            blame(error)
         reason = printable(str(error) or "too large", QUOTED)
         raise InputError(str(path), f"not readable ({reason})", "a Parquet file") from error
 
