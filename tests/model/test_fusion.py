@@ -103,6 +103,8 @@ def test_frozen_layers_stay_those_of_the_plain_list(case: Case) -> None:
     frozen = ParameterLayout(spec for layer in model.fused.layers[: model.fused.frozen] for spec in layer.specs())
     everything = ParameterLayout(spec for layer in model.fused.layers for spec in layer.specs())
     assert list(frozen.slots) == model.frozen_parameters()
+    last = [part[-1:] for part in (model.fused.layers[: model.fused.frozen], model.layers[: model.frozen])]
+    assert last[0] == last[1]
     assert everything.slots == model.layout().slots
 
 
