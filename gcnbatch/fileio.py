@@ -281,12 +281,11 @@ def write_text(path: StrPath, text: str) -> None:
         When it holds bytes of a file's name that are not UTF-8.
     """
     try:
-        raw = text.encode("utf-8")
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except UnicodeEncodeError as error:
         got = f"cannot hold {quoted(text[max(error.start - 40, 0) : error.end + 20])}"
         raise InputError(str(path), got, "names in UTF-8", "Rename the file or folder.") from error
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(raw)
 
 
 def open_append(path: StrPath, buffering: int = -1) -> IO[bytes]:

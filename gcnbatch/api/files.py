@@ -58,13 +58,15 @@ def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 409
     return found
 
 
-def check(path: StrPath, *, memory_mb: int = 4096) -> dict[str, int]:
+def check(path: StrPath, *, memory_mb: int = 4096, say: Say = lambda line: None) -> dict[str, int]:
     """Check a data set against all rules of the format; return what was counted.
 
     Parameters
     ----------
     path, memory_mb
         As for `describe`.
+    say : callable
+        Called with a note for each split with copies of a molecule in several parts.
 
     Raises
     ------
@@ -78,8 +80,12 @@ def check(path: StrPath, *, memory_mb: int = 4096) -> dict[str, int]:
     >>> gcnbatch.check("two.h5")
     {'graphs': 1, 'nodes': 2, 'edges': 2, 'features': 1, 'targets': 1, 'splits': 0}
     """
+    from gcnbatch.data.copies import across_splits
+
     with Dataset(path, memory_mb) as dataset:
         dataset.smiles()
+        for note in across_splits(dataset, dataset.splits):
+            say(note)
         return {
             "graphs": dataset.n_graphs,
             "nodes": int(dataset.node_ptr[-1]),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gcnbatch.config_sections import SplitConfig
-from gcnbatch.data.graphs import GraphSet, Split
-from gcnbatch.data.importers.chemistry import Copies
+from gcnbatch.data.copies import stored_copies
+from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_files import open_molecules
 from gcnbatch.data.importers.molecule_tables import find_id_column
@@ -97,34 +96,26 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
     left = rows - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
         notes.append(f"{left:,} of {counted(rows, 'row')} of {dataset.path} are in no part")
-    copies = Copies()
+    if copies := stored_copies(dataset):
+        notes += copies.lines(dataset.y, splits)
     if sharded:
-        deque(_counted(dataset, copies), maxlen=0)
         _check_not_replaced(dataset)
         replace_splits(path, dataset.splits | splits, rows)
-        return splits, [*notes, *copies.lines(dataset.y, splits)]
+        return splits, notes
     with DatasetWriter(path) as writer:
         if own:
             _check_not_replaced(dataset)
-        for part in _counted(dataset, copies):
+        for _, part in dataset.blocks():
             writer.append(part)
         if not dataset.n_graphs:
             writer.append(dataset.read([]))
         writer.finish(dataset.header, dataset.splits | splits, dataset.smiles())
-    return splits, [*notes, *copies.lines(dataset.y, splits)]
+    return splits, notes
 
 
 def _check_not_replaced(dataset: Dataset) -> None:
     if dataset.replaced:
         raise InputError(str(dataset.path), "another process has written it meanwhile", hint="Run again.")
-
-
-def _counted(dataset: Dataset, copies: Copies) -> Iterator[GraphSet]:
-    """Yield the set in parts; count its copies of molecules."""
-    for _, part in dataset.blocks():
-        if copies.can_read(part):
-            copies.add(part)
-        yield part
 
 
 @dataclass(frozen=True)

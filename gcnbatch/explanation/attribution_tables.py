@@ -5,9 +5,10 @@
 - ``bonds``: id, begin and end (atoms), channel, and an attribution per output.
 - ``features``, if the model joins features of whole molecules: id, feature, value, and an attribution per output. A
   feature without a row adds nothing.
-- ``molecules``: id, task, steps, prediction as `infer` gives it, output and baseline (f(molecule) and f(baseline)),
-  sum of all attributions, of which ``features`` is that of the features, completeness_error, and error: why a row could
-  not be read. Rows are in the order of the input, or of ``--top``.
+- ``molecules``: id, for molecules ``smiles`` (its atoms are numbered as in ``atoms``), task, steps, prediction as
+  `infer` gives it, output and baseline (f(molecule) and f(baseline)), sum of all attributions, of which ``features`` is
+  that of the features, completeness_error, and error: why a row could not be read. Rows are in the order of the input,
+  or of ``--top``.
 
 Atoms (or atoms alone and bonds) and features of a molecule add up to its sum.
 
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.explanation.attributions import Attributions
@@ -59,6 +61,7 @@ class Tables:
 
     def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
         self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
+        self._with_smiles = is_molecular(header.featurizer)
         alone = tuple(f"{name}_alone" for name in self._names)
         self._figures = (*_FIGURES, FEATURES) if FEATURES in sinks else _FIGURES
         self._headers = {
@@ -73,6 +76,7 @@ class Tables:
         found: Attributions,
         predictions: NDArray[np.float32],
         symbols: Sequence[Sequence[str]],
+        smiles: Sequence[str],
         numbers: Int64,
         unreadable: Sequence[Unreadable] = (),
     ) -> None:
@@ -84,6 +88,8 @@ class Tables:
             Probabilities, or values in the target's unit.
         symbols : sequence of G sequences
             Elements of each graph's nodes; empty where they are not known.
+        smiles : sequence of G str
+            A SMILES of each graph with its atoms in the order of the nodes; "" where it is not known.
         numbers : (G,) int64
             Numbers of the explained rows in the input.
         unreadable : sequence of Unreadable
@@ -109,6 +115,7 @@ class Tables:
             values.append(found.joined_sums)
         explained = self._molecules(
             np.repeat(graphs.ids, len(self._names)),
+            np.repeat(np.array(smiles, dtype=np.str_), len(self._names)),
             np.tile(self._names, graphs.n_graphs),
             np.repeat(found.steps, len(self._names)).astype(np.str_),
             np.stack([one.ravel() for one in values], axis=1),
@@ -133,18 +140,20 @@ class Tables:
     def _unreadable(self, rows: Sequence[Unreadable]) -> Predictions:
         none = np.full(len(rows), "")
         ids, reasons = (np.array([getattr(row, name) for row in rows], np.str_) for name in ("id", "reason"))
-        return self._molecules(ids, none, none, np.full((len(rows), len(self._figures)), np.nan), reasons)
+        return self._molecules(ids, none, none, none, np.full((len(rows), len(self._figures)), np.nan), reasons)
 
     def _molecules(
         self,
         ids: NDArray[np.str_],
+        smiles: NDArray[np.str_],
         tasks: NDArray[np.str_],
         steps: NDArray[np.str_],
         values: NDArray[np.float64],
         reasons: NDArray[np.str_] | None = None,
     ) -> Predictions:
         errors = (np.full(len(ids), "") if reasons is None else reasons) if self._with_errors else None
-        kept = {"task": tasks, "steps": steps}
+        kept = {"smiles": smiles} if self._with_smiles else {}
+        kept |= {"task": tasks, "steps": steps}
         return Predictions(self._headers["molecules"], ids, values.astype(np.float32), errors=errors, kept=kept)
 
     def _write(

@@ -19,6 +19,7 @@ from gcnbatch import fileio, folders
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts, too_large
 from gcnbatch.explanation import drawing
 from gcnbatch.explanation.attribution_tables import Unreadable, open_tables
@@ -200,10 +201,11 @@ class _Writer:
         found = self._explainer.explain(rows.graphs, progress)
         shown = self._layouts(rows)
         symbols = [() if layout is None else layout.symbols for layout in shown]
+        smiles = ["" if layout is None else layout.smiles for layout in shown]
         last = rows.numbers[-1] if in_order and len(rows.numbers) else 0
         between = [row for row in self._waiting if row.number < last]
         self._waiting = self._waiting[len(between) :]
-        self._tables.append(found, rows.predictions, symbols, rows.numbers, between)
+        self._tables.append(found, rows.predictions, symbols, smiles, rows.numbers, between)
         self._draw(rows, found, shown)
         self._rows += rows.graphs.n_graphs
         self._steps.update(found.steps.tolist())
@@ -246,7 +248,7 @@ class _Writer:
     def _drawing_options(self) -> FeaturizerOptions | None:
         """Return how molecules were standardised, or None if they cannot be drawn."""
         featurizer = self._explainer.header.featurizer or {}
-        if featurizer.get("kind") != "smiles":
+        if not is_molecular(featurizer):
             return None
         if not has_rdkit():
             self._say(f"no drawings and no symbols: {NO_RDKIT}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,8 @@ class Converter:
             unknown,
         )
         sources = {reading: BatchSource(data, *reading) for reading in self.readings}
-        return Part((Block.of(texts, rows),), None if sources else data, sources)
+        alike = sum((chunk.alike for chunk in chunks), Counter[str]())
+        return Part((Block.of(texts, rows, alike),), None if sources else data, sources)
 
 
 def prepare() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.importers.chemistry import about_elements
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference import shares
@@ -150,6 +152,8 @@ def infer(
             say(note)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
+    if note := about_elements(done.alike):
+        say(note)
     if done.unreadable:
         say(f"{done.unreadable} of {counted(done.rows, 'row')} could not be read; see column error")
     seconds = round(time.monotonic() - started, 3)
@@ -183,7 +187,10 @@ def _open_output(
 
 @dataclass(frozen=True)
 class _Done:
-    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, unknown labels, the metrics."""
+    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, unknown labels, the metrics.
+
+    `alike` counts the molecules with each element that has no feature of its own.
+    """
 
     backend: str
     rows: int
@@ -191,6 +198,7 @@ class _Done:
     labelled: int
     unknown: UnknownLabels | None
     figures: dict[str, Any] | None
+    alike: Counter[str]
 
     def about_labels(self, before: int, header: Header) -> str:
         """Return a line on rows that the metrics leave out, "" if there are none; `before` rows were there before."""
@@ -216,7 +224,7 @@ def _predict(
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection)
     out = RowsOut(maker, source.workers, written.append)
-    backend, rows, readable = predictor.choice.fastest.name, before, 0
+    backend, rows, readable, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
         for found in shares.predict(source, predictor, request, before, bar.update):
@@ -224,6 +232,7 @@ def _predict(
             backend = found.backend
             rows += found.rows
             readable += found.readable
+            alike.update(sum((block.alike for block in found.blocks), Counter()))
             bar.update((found.rows - found.readable) * count)
         out.finish()
     written.finish()
@@ -231,8 +240,8 @@ def _predict(
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
         figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
-    labelled = sum(map(len, written.labels))
-    return _Done(backend, rows - before, rows - before - readable, labelled, written.unknown, figures)
+    labelled, unreadable = sum(map(len, written.labels)), rows - before - readable
+    return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
 
 
 @dataclass

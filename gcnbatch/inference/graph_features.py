@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.featurizer_options import AS_WRITTEN
 from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, parse_number
 from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
@@ -18,14 +19,23 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, quoted
 
+NOTATION = (
+    "the predictions of this model depend on how a SMILES is written (brackets, explicit hydrogens), as those of older "
+    "versions do; to end that, import its table again with 'gcnbatch data import smiles' and train on the new file"
+)
 
-def version_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:
-    """Return a note if graph features come from another version of RDKit than those of the training set."""
+
+def featurizer_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return notes on a model whose graphs depend on notations, and on graph features of another version of RDKit."""
+    notes = (NOTATION,) if (trained.featurizer or {}).get("kind") == AS_WRITTEN else ()
     made, now = ((one or {}).get("rdkit") for one in (trained.featurizer, featurizer))
     if not trained.graph_feature_names or made is None or now is None or made == now:
-        return ()
+        return notes
     shown = (printable(str(version), QUOTED) for version in (made, now))
-    return ("descriptors may differ: those of the training set are of RDKit {}, these of RDKit {}".format(*shown),)
+    return (
+        *notes,
+        "descriptors may differ: those of the training set are of RDKit {}, these of RDKit {}".format(*shown),
+    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class FeatureColumns:
         """
         options = FeaturizerOptions.from_header(header.featurizer)
         if not header.graph_feature_names:
-            return cls(replace(options, descriptors="", fingerprint=""), {})
+            return cls(replace(options, descriptors="", fingerprint=""), {}, notes=featurizer_notes(header, None))
         computed: tuple[str, ...] = ()
         if options.of_molecules:
             load_rdkit()
@@ -78,7 +88,7 @@ class FeatureColumns:
                 raise InputError(str(path), f"no feature column {quoted(name)}", hint=hint)
             places[name] = names.index(name)
         now = {"rdkit": rdkit_version()} if computed else None
-        return cls(options, places, notes=version_notes(header, now))
+        return cls(options, places, notes=featurizer_notes(header, now))
 
     def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> FeatureColumns:
         """Return the columns with this decimal sign; empty: detected in a sample of the records."""

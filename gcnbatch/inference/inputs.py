@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import DataConfig
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
@@ -24,7 +25,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules
-from gcnbatch.inference.graph_features import version_notes
+from gcnbatch.inference.graph_features import featurizer_notes
 from gcnbatch.inference.members import Member, input_header
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
@@ -96,7 +97,7 @@ def _check_members(members: Sequence[Member], place: str, header: Header) -> Non
 def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str) -> Header:
     """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
     header = input_header(members)
-    if (header.featurizer or {}).get("kind") != "smiles":
+    if not is_molecular(header.featurizer):
         raise InputError(place, got, f"{expected}, as {members[0].place} was not trained on a set made from SMILES")
     _check_members(members, place, header)
     return header
@@ -168,7 +169,7 @@ def _stored(
         elif skip < dataset.n_graphs:
             yield part(skip, dataset.read(np.arange(skip, dataset.n_graphs)))
 
-    source, notes = dataset.header.source, version_notes(trained, dataset.header.featurizer)
+    source, notes = dataset.header.source, featurizer_notes(trained, dataset.header.featurizer)
     notes += _other_labels(str(dataset.path), dataset.header, trained, dataset.y)
     trained_on = bool(source) and source == trained.source
     return Input(dataset.n_graphs, parts(), trained_on, notes, workers=workers)

@@ -7,6 +7,7 @@ them on.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -112,16 +113,19 @@ class Block:
         R, their number.
     places : (M,) int64
         Position among them of each row that could be read.
+    alike : Counter of str
+        Number of molecules with each element that has no feature of its own.
     """
 
     packed: tuple[bytes, ...]
     rows: int
     places: Int64
+    alike: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, texts: Texts, places: Int64) -> Block:
+    def of(cls, texts: Texts, places: Int64, alike: Counter[str] | None = None) -> Block:
         """Pack texts; `places` are the rows that could be read."""
-        return cls((pickle.dumps(texts, pickle.HIGHEST_PROTOCOL),), len(texts.ids), places)
+        return cls((pickle.dumps(texts, pickle.HIGHEST_PROTOCOL),), len(texts.ids), places, alike or Counter())
 
     @classmethod
     def joined(cls, blocks: Sequence[Block]) -> Block:
@@ -129,7 +133,8 @@ class Block:
         rows = [block.rows for block in blocks]
         starts = np.cumsum([0, *rows[:-1]]).tolist()
         places = [block.places + start for block, start in zip(blocks, starts, strict=True)]
-        return cls(tuple(piece for block in blocks for piece in block.packed), sum(rows), np.concatenate(places))
+        pieces = tuple(piece for block in blocks for piece in block.packed)
+        return cls(pieces, sum(rows), np.concatenate(places), sum((block.alike for block in blocks), Counter()))
 
     def texts(self) -> Texts:
         """Return the texts of the rows."""

@@ -20,6 +20,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
+from gcnbatch.data.copies import across_splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
@@ -87,11 +88,19 @@ def start(
         except InputError:
             empty(target)
             raise
+        _tell_copies(planned[0], say)
         if planned[0].experiment.initial:
             warm_start.keep(config, target, planned[0].experiment.weights)
             say(warm_start.describe(planned[0].experiment))
         _create(target, config.model_copy(update={"backend": backend.name}))
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
+
+
+def _tell_copies(planned: Planned, say: Say) -> None:
+    """Tell of copies of molecules in several parts of a split; a set that is not in memory is not read for it."""
+    dataset = planned.experiment.dataset
+    for note in across_splits(dataset, {"": planned.split}) if dataset.fits_in_memory else ():
+        say(note)
 
 
 def resume(

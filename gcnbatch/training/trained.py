@@ -23,6 +23,9 @@ from gcnbatch.training.member_files import BEST
 from gcnbatch.training.plan import member_folders
 from gcnbatch.training.run_files import lacking
 
+_KIND = "featurizer, kind"
+_OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or import and train again."
+
 
 class Scale(BaseModel):
     """Mean and standard deviation of each output."""
@@ -140,6 +143,7 @@ def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: 
     aspects = [*_inputs(header, trained), *(_outputs(header, known) if outputs else ())]
     for what, got, expected in aspects:
         if got != expected:
+            hint = _OTHER_KIND if what == _KIND else hint
             this, that = _both(got, expected)
             raise InputError(f"{place}: {what}", this, f"{that}, as in {trained.place}", hint)
 
@@ -174,7 +178,8 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "features", header.feature_names, trained.feature_names
     yield "channels", header.channel_names, trained.channel_names
     if header.featurizer and trained.featurizer:
-        for key in ("kind", "atom_features", "self_loops"):
+        yield _KIND, header.featurizer.get("kind"), trained.featurizer.get("kind")
+        for key in ("atom_features", "self_loops"):
             yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
         for key in STANDARDIZERS:
             yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)

@@ -51,7 +51,7 @@ def test_smiles_end_with_a_summary_and_the_path(run, csv: Path, tmp_path: Path) 
     with Dataset(out) as dataset:
         assert dataset.ids.tolist() == ["T1", "T2"]
         assert dataset.header.featurizer == {
-            "kind": "smiles",
+            "kind": "molecule",
             "bond_channels": False,
             "self_loops": True,
             "normalize": False,

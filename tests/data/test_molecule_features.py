@@ -38,10 +38,10 @@ def one(smiles: str, options: FeaturizerOptions) -> dict[str, np.ndarray]:
 def test_extended_atoms_add_rings_chirality_and_mass_to_the_75() -> None:
     options = replace(WITHOUT, atom_features=EXTENDED)
     assert options.feature_names == (*FEATURE_NAMES, *EXTRA)
-    spiro = one("C1CC12CCCC2", options)
-    assert spiro["rings"].tolist() == [1, 1, 2, 1, 1, 1, 1]
-    assert spiro["ring_size=3"].tolist() == [1, 1, 1, 0, 0, 0, 0]
-    assert spiro["ring_size=5"].tolist() == [0, 0, 1, 1, 1, 1, 1]
+    spiro = one("C1CCC2(C1)CC2", options)
+    assert spiro["rings"].tolist() == [1, 1, 1, 2, 1, 1, 1]
+    assert spiro["ring_size=3"].tolist() == [0, 0, 0, 1, 0, 1, 1]
+    assert spiro["ring_size=5"].tolist() == [1, 1, 1, 1, 1, 0, 0]
     turned = [one(text, options) for text in ("C[C@H](O)F", "C[C@@H](O)F", "CC(O)F")]
     assert [(atoms["chirality=R"][1], atoms["chirality=S"][1]) for atoms in turned] == [(1, 0), (0, 1), (0, 0)]
     assert turned[0]["ring"].tolist() == [0, 0, 0, 0]
@@ -201,7 +201,7 @@ def test_feature_columns_that_cannot_be_used_are_refused(columns: list[str], mes
         ("fingerprint", "maccs", "expected morgan"),
         ("radius", 11, "expected 0 to 10"),
         ("size", True, "expected 16 to 65536"),
-        ("atom_features", "mine", "atom features 'mine'; expected kind smiles, atom features deepchem75 or extended86"),
+        ("atom_features", "mine", "atom features 'mine'; expected kind molecule or smiles, atom features deepchem75"),
     ],
 )
 def test_options_of_a_header_that_are_unknown_are_refused(key: str, value: object, message: str) -> None:

@@ -82,7 +82,7 @@ LINK = "a symbolic link; expected files in the run folder itself. Replace it by 
             "in_folds",
             "fold1/predictions.csv",
             lambda path: path.write_text("id\nx,1\n"),
-            "row 1: 1 numbers in place of 2",
+            "row 1: 1 number in place of 2",
         ),
         ("in_folds", "fold1/predictions.csv", lambda path: None, "no such file; expected predictions of 20 rows"),
     ],
