@@ -30,6 +30,7 @@ from gcnbatch.config_sections import (
     TrainConfig,
 )
 from gcnbatch.errors import InputError, closest, nearest
+from gcnbatch.text import QUOTED, printable, shown
 
 
 def _known_backend(name: str) -> str:
@@ -206,7 +207,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     if location[-1:] == ["0"] and not isinstance(_dig(tree, location[:-1]), list | tuple):
         location.pop()  # a single value in place of a list
     key = ".".join(location)
-    subject = f"{where}: {key}" if key else where
+    subject = f"{where}: {printable(key, QUOTED)}" if key else where
     if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:
         known = _ALIASES[location[-1].lower()]
         return InputError(subject, "unknown key", hint=f"Did you mean '{known}'?")
@@ -217,14 +218,14 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
             hint=nearest(key, _siblings(location, kind)),
         )
     if first["type"].startswith("union_tag"):
-        return InputError(f"{subject}.kind", repr(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
+        return InputError(f"{subject}.kind", shown(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return InputError(subject, message)
     expected = _range(location, kind) or _EXPECTED.get(first["type"]) or message.removeprefix("Input should be ")
     got = _dig(tree, location)
     choices = re.findall("'([^']+)'", expected) if first["type"] == "literal_error" else []
-    return InputError(subject, f"{got!r}", expected, closest(str(got), choices))
+    return InputError(subject, shown(got), expected, closest(got, choices) if isinstance(got, str) else "")
 
 
 def _range(location: list[str], kind: str) -> str:

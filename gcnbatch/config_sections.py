@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,6 +25,14 @@ def _as_names(value: Any) -> Any:
     return _as_tuple(value)
 
 
+def _without_nul(path: str) -> str:
+    """No file has a name with a NUL character, and Python's functions disagree on what to do with one."""
+    if "\0" in path:
+        raise PydanticCustomError("nul", "Input should be a path without NUL characters")
+    return path
+
+
+Place = Annotated[str, AfterValidator(_without_nul)]
 LayerNames = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], BeforeValidator(_as_names)]
 Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
@@ -39,7 +48,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Source of the graphs."""
 
-    path: str = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
+    path: Place = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
     synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit", "products"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )
@@ -170,7 +179,7 @@ class TrainConfig(Section):
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
     )
-    from_run: str = Field(
+    from_run: Place = Field(
         default="", description="start from the weights of this run, by name and shape; [model] defaults to its own"
     )
     freeze: LayerNames = Field(

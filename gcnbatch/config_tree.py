@@ -14,6 +14,8 @@ from gcnbatch.errors import InputError
 from gcnbatch.text import QUOTED, printable
 
 _DEEPEST = 20
+_LARGEST = 2**63  # whole numbers are below it, as TOML says
+_TOO_LARGE = "a whole number of more than 64 bits"
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -41,18 +43,37 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When it is not TOML, or nested too deep.
+        When it is not TOML, nested too deep, or has a whole number of more than 64 bits.
     """
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         got = f"cannot be read as TOML ({printable(str(error), 2 * QUOTED)})"
         raise InputError(place, got, hint="Fix that line.") from error
+    except ValueError as error:  # of more than 4,300 digits
+        raise InputError(place, _TOO_LARGE, "smaller ones") from error
     except RecursionError:
         tree = None
     if tree is None or deeper(tree, _DEEPEST):
         raise InputError(place, "tables or lists nested too deep", f"at most {_DEEPEST} levels")
+    _check_whole_numbers(tree, place)
     return tree
+
+
+def _check_whole_numbers(tree: dict[str, Any], place: str) -> None:
+    if (key := _too_large(tree)) is not None:
+        raise InputError(f"{place}: {printable(key, QUOTED)}", _TOO_LARGE, "a smaller one")
+
+
+def _too_large(value: Any, key: str = "") -> str | None:
+    """Return the key of the first whole number of more than 64 bits; None if there is none."""
+    if isinstance(value, dict):
+        inside = ((one, f"{key}.{name}" if key else name) for name, one in value.items())
+    elif isinstance(value, list):
+        inside = ((one, key) for one in value)
+    else:
+        return key if isinstance(value, int) and not -_LARGEST <= value < _LARGEST else None
+    return next((found for one, name in inside if (found := _too_large(one, name)) is not None), None)
 
 
 def deeper(value: Any, levels: int) -> bool:
@@ -70,8 +91,11 @@ def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:
         raise InputError(f"--set {text}", "no '='", "section.key=value, such as train.epochs=20")
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         value = raw.strip()
+    if deeper(value, _DEEPEST):
+        raise InputError(f"--set {key.strip()}", "lists nested too deep", f"at most {_DEEPEST} levels")
+    _check_whole_numbers({key.strip(): value}, "--set")
     return tuple(part.strip() for part in key.split(".")), value
 
 

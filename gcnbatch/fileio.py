@@ -255,6 +255,8 @@ def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -
         kind = os.fstat(stream.fileno()).st_mode
     except FileNotFoundError as error:
         raise InputError(str(path), "no such file", expected) from error
+    except ValueError as error:  # a NUL character, or a text that is no file's name
+        raise InputError(str(path), f"cannot be read ({error})", expected) from error
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise InputError(str(path), "a symbolic link", expected) from error

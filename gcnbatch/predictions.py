@@ -4,8 +4,9 @@ The first column is ``id``; columns that were kept from the input follow. Binary
 task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
 name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number.
 `gcnbatch.inference.trust` adds columns behind them. Predictions from a file of molecules end with ``error``: the reason
-why a row could not be read, else blank. Such a row keeps its place, with blank numbers. A name that is already taken
-gets ``_`` appended: that of a task called ``id``, or of a kept column that is called like a task.
+why a row could not be read or its outputs are not finite, else blank. Such a row keeps its place, with blank numbers. A
+name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that is called like a
+task.
 
 - ``.csv`` (and ``-``, standard output) and ``.parquet``: see `gcnbatch.tables`.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
@@ -20,13 +21,13 @@ the shortest form that reads back as the same number. A task that no model has l
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +43,7 @@ from gcnbatch.text import counted, json_line, listed, printable
 ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
 STDOUT = "-"
+_LINE_BYTES = 1 << 22  # of a table of ours: names of 1 MiB, or an id and 4,096 numbers
 
 
 @dataclass(frozen=True)
@@ -233,29 +235,46 @@ def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
 def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floating]:
     """Return the outputs (R, K) of a CSV that `write_table` wrote without standard deviations, bit for bit.
 
+    The file may be a stranger's: no more is read than so many rows, each a line of bounded length.
+
     Raises
     ------
     InputError
         When it is not a table of `rows` rows of such numbers.
     """
-    expected, first = f"predictions of {counted(rows, 'row')}", 2 if header.target == "multiclass" else 1
-    outputs = np.empty((rows, header.n_outputs), dtype=np.float64 if header.target == "regression" else np.float32)
-    found = 0
+    expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
+    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
+    found = -1
     try:
-        with fileio.open_regular(path, expected, follow=False) as raw, TextIOWrapper(raw, "utf-8", newline="") as text:
-            for found, cells in enumerate(csv.reader(text)):
-                if 1 <= found <= rows:
-                    numbers = [float(cell) if cell else np.nan for cell in cells[first : first + header.n_outputs]]
-                    if len(numbers) < header.n_outputs:
-                        raise ValueError(f"{counted(len(numbers), 'number')} in place of {header.n_outputs}")
-                    outputs[found - 1] = numbers
+        with (
+            io.BufferedReader(fileio.open_regular(path, expected, follow=False)) as stream,
+            np.errstate(over="ignore"),  # a diverged model has outputs that are not finite
+        ):
+            if rows * count > (size := stream.seek(0, io.SEEK_END)):  # each number has a comma before it
+                raise InputError(str(path), f"{size:,} bytes", f"{expected} with {count:,} numbers each", hint)
+            stream.seek(0)
+            outputs = np.empty((rows, count), dtype=kind)
+            for found, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES + 1), b"")):
+                if len(line) > _LINE_BYTES:
+                    raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
+                if found > rows:
+                    raise InputError(str(path), f"more than {rows:,} rows", expected, hint)
+                if found:
+                    outputs[found - 1] = _numbers(line.decode("utf-8"), first, count)
     except (ValueError, csv.Error) as error:
-        raise InputError(
-            f"{path}, row {found}", printable(str(error), 80), expected, "Train the fold again."
-        ) from error
+        raise InputError(f"{path}, row {found}", printable(str(error), 80), expected, hint) from error
     if found != rows:
-        raise InputError(str(path), counted(found, "row"), expected, "Train the fold again.")
+        raise InputError(str(path), counted(max(found, 0), "row"), expected, hint)
     return outputs
+
+
+def _numbers(line: str, first: int, count: int) -> list[float]:
+    """Return the numbers of a row from column `first` on; NaN where one is missing."""
+    cells = next(csv.reader([line]), [])[first : first + count]
+    numbers = [float(cell) if cell else np.nan for cell in cells]
+    if len(numbers) < count:
+        raise ValueError(f"{counted(len(numbers), 'number')} in place of {count}")
+    return numbers
 
 
 class _Csv(Sink):

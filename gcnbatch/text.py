@@ -44,6 +44,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def shown(value: object) -> str:
+    """Return a value of a configuration as Python writes it, as one line of at most QUOTED characters."""
+    try:
+        return printable(repr(value), QUOTED)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of too many digits"
+
+
 def listed(texts: Iterable[str], separator: str = ", ") -> str:
     """Return texts one after the other for a message; only the first LISTED of many."""
     shown = [printable(text, 2 * QUOTED) for text in islice(texts, LISTED + 1)]

@@ -34,7 +34,7 @@ class Effort:
     parity_batches : int
         Batches whose gradients are compared.
     parity_steps : int
-        Training steps after which parameters are compared.
+        Training steps that are compared, each from the state that the reference has before it.
     samples : int
         Float32 runs of the reference that measure the effect of rounding.
     warmup : int
@@ -48,8 +48,8 @@ class Effort:
     """
 
     parity_batches: int = 3
-    parity_steps: int = 10
-    samples: int = 8
+    parity_steps: int = 4
+    samples: int = 16
     warmup: int = 10
     steps: int = 50
     repeats: int = 5

@@ -30,17 +30,17 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
-from gcnbatch.training import fit_report, run_files, task_labels
-from gcnbatch.training.digest import DIGEST
+from gcnbatch.training import digest, fit_report, run_files, task_labels
 from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
 from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run_data import BASELINE
 from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import average, pooled
 
-SETTINGS, BESIDE = "baseline.json", "baseline"
+BESIDE = "baseline"
 Say = Callable[[str], object]
 
 
@@ -178,9 +178,8 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
-    recorded = run_files.read_text(folder / DIGEST, "the data set's digest").split()[:1]
-    if recorded != [fingerprint(dataset.path)]:
-        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder / DIGEST}", "Restore it.")
+    if digest.read(folder) != fingerprint(dataset.path):
+        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder}", "Restore it.")
 
 
 def _fit(
@@ -203,9 +202,9 @@ def _fit(
     folders.make(target)
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
-    fileio.write_json(target / SETTINGS, settings)
+    fileio.write_json(target / BASELINE, settings)
     fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
-    fileio.write_text(target / DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
+    fileio.write_text(target / digest.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
         say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")

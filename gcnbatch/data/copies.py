@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -16,6 +17,7 @@ from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
 from gcnbatch.worker import Workers
 
@@ -86,18 +88,31 @@ class Copies:
 def stored_copies(dataset: Dataset) -> Copies | None:
     """Return the copies in a stored set of molecules; None for other sets.
 
-    Without SMILES or RDKit, copies are molecules with equal graphs.
+    Without SMILES or RDKit, and in a file of another program, copies are molecules with equal graphs.
     """
-    if not is_molecular(dataset.header.featurizer):
+    if not _holds_molecules(dataset):
         return None
-    options = FeaturizerOptions.from_header(dataset.header.featurizer)
-    texts = dataset.smiles()
-    if texts is None or find_spec("rdkit") is None:
+    options, texts = _options(dataset), dataset.smiles()
+    if options is None or texts is None or find_spec("rdkit") is None:
         return Copies(groups_of(graph_keys(dataset)), [], 0)
     rows: Iterable[int] = range(len(texts))
     if not (options.as_written or options.sees_stereo):  # then copies and stereoisomers have equal graphs
         rows = sorted(row for group in groups_of(graph_keys(dataset)) for row in group)
-    return Copies.of(rows, texts, names_of(list(dict.fromkeys(texts[row] for row in rows)), options))
+    different = list(dict.fromkeys(texts[row] for row in rows))
+    count = min(len(os.sched_getaffinity(0)), len(different) // (4 * _CHUNK))
+    with Workers(count, featurizer_worker.prepare, quiet=True) if count > 1 else nullcontext() as workers:
+        return Copies.of(rows, texts, names_of(different, options, workers))
+
+
+def _holds_molecules(dataset: Dataset) -> bool:
+    return is_molecular(dataset.header.featurizer) and not dataset.sparse_features
+
+
+def _options(dataset: Dataset) -> FeaturizerOptions | None:
+    try:
+        return FeaturizerOptions.from_header(dataset.header.featurizer)
+    except InputError:
+        return None
 
 
 def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
@@ -105,7 +120,7 @@ def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
 
     Splits go by their names; "" is called "the split". It takes no RDKit, and 3 us a molecule.
     """
-    if not splits or not is_molecular(dataset.header.featurizer):
+    if not splits or not _holds_molecules(dataset):
         return []
     groups, notes = groups_of(graph_keys(dataset)), []
     for name, split in splits.items():
@@ -119,15 +134,11 @@ def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
     return notes
 
 
-def names_of(texts: list[str], options: FeaturizerOptions, workers: Workers | None = None) -> Names:
+def names_of(texts: list[str], options: FeaturizerOptions, workers: Workers | None) -> Names:
     """Return the names of SMILES, standardised as `options` say; one that crashes RDKit has none.
 
-    `workers` have called `featurizer_worker.prepare`; None: they are started here, if that pays.
+    `workers` have called `featurizer_worker.prepare`; None: a fork of this process makes the names.
     """
-    count = min(len(os.sched_getaffinity(0)), len(texts) // (4 * _CHUNK))
-    if workers is None and count > 1:
-        with Workers(count, featurizer_worker.prepare, quiet=True) as own:
-            return names_of(texts, options, own)
     names: Names = {}
     if workers is None:
         found = _in_forks(texts, options)

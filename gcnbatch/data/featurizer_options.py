@@ -99,7 +99,7 @@ class FeaturizerOptions:
     @cached_property
     def sees_stereo(self) -> bool:
         """Whether a feature depends on stereochemistry."""
-        return "stereo" in self.bond_properties or self.atom_features == EXTENDED or self.of_molecules
+        return "stereo" in self.bond_properties or self.atom_features == EXTENDED or bool(self.descriptors)
 
     @property
     def asks_rdkit(self) -> bool:

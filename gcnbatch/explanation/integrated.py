@@ -98,6 +98,11 @@ class Explainer:
             It fits the models; see `gcnbatch.training.trained.check_fit`.
         progress : callable
             Called with the number of graphs of each finished part, for every member.
+
+        Raises
+        ------
+        InputError
+            When a model's output or an attribution is not finite.
         """
         scaled = [_scaled(member, graphs) for member in self._members]
         own = _nonzero(scaled, graphs.n_graphs)
@@ -176,8 +181,15 @@ class _Sums:
         self._edges = np.zeros((graphs.n_edges, n_outputs))
         self._joined = np.zeros((len(self._graph), n_outputs))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def add(self, picked: Int64, alpha: Float64, copies: int) -> None:
-        """Add these graphs at these positions, at most so many at once; at first, also compute both ends."""
+        """Add these graphs at these positions, at most so many at once; at first, also compute both ends.
+
+        Raises
+        ------
+        InputError
+            When an output or an attribution is not finite.
+        """
         graphs = self._graphs
         scaled = None if self._scaled is None else self._scaled[picked]
         path = GraphPath.of(graphs.take(picked), self._adjacency, scaled)
@@ -186,6 +198,7 @@ class _Sums:
         rows, columns = np.repeat(np.arange(len(picked)), np.diff(own_ptr)), self._feature[own]
         if not self.steps[picked].any():
             ends = self._runner.outputs(path.at(np.array([0.0, 1.0]))).reshape(2, len(picked), -1)
+            self._check_finite(picked, ends.swapaxes(0, 1))
             self.baselines[picked], self.outputs[picked] = ends
         bonds, weight = edges[path.bonds], path.weight[path.bonds][:, None]
         for first in range(0, len(alpha), copies):
@@ -197,6 +210,17 @@ class _Sums:
             self._edges[bonds] += weight * of_edges.sum(axis=0, dtype=np.float64)
             if scaled is not None:
                 self._joined[own] += scaled[rows, columns, None] * of_own.sum(axis=0, dtype=np.float64)
+        self._check_finite(picked, self._nodes[nodes], self._edges[edges], self._joined[own])
+
+    def _check_finite(self, picked: Int64, *values: NDArray[np.floating]) -> None:
+        """Refuse values that are not finite; those of outputs have a row for each graph and name the first one."""
+        if all(np.isfinite(one).all() for one in values):
+            return
+        finite = np.isfinite(values[0]).reshape(len(values[0]), -1).all(axis=1)
+        at = int(np.argmin(finite)) if len(values) == 1 else 0
+        what = "the model's output" if len(values) == 1 else "an attribution of this row or one of the next"
+        row = f"row {quoted(self._graphs.ids[picked[at]])}"
+        raise InputError(row, f"{what} is not a finite number", hint="Leave the row out.")
 
     def inexact(self, picked: Int64) -> NDArray[np.bool_]:
         """Return which graphs have a completeness error beyond the tolerance in an output."""

@@ -46,7 +46,7 @@ class InferenceSummary:
     Parameters
     ----------
     rows, unreadable : int
-        Rows of the input, and those that could not be read.
+        Rows of the input, and those that could not be read or have no finite prediction.
     members : int
         Number of averaged models.
     backend : str
@@ -146,11 +146,9 @@ def infer(
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
-        left_out = np.stack([member.left_out for member in members])
-        if left_out.any():
-            say(_without_model(members[0].header, left_out))
-        fail = on_bad_row == "fail"
-        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, fail, left_out)
+        if predictor.left_out.any():
+            say(_without_model(members[0].header, predictor.left_out))
+        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
         if note := done.about_labels(begun, members[0].header):
             say(note)
@@ -159,7 +157,7 @@ def infer(
     if note := about_elements(done.alike):
         say(note)
     if done.unreadable:
-        say(f"{done.unreadable} of {counted(done.rows, 'row')} could not be read; see column error")
+        say(f"{done.unreadable} of {counted(done.rows, 'row')} have no prediction; see column error")
     seconds = round(time.monotonic() - started, 3)
     rows, labelled = begun + done.rows, done.labelled if done.figures is not None else 0
     return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)
@@ -241,14 +239,14 @@ def _predict(
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection)
     out = RowsOut(maker, source.workers, written.append)
-    backend, rows, readable, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
+    backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
         for found in shares.predict(source, predictor, request, before, bar.update):
             out.append(found, rows)
             backend = found.backend
             rows += found.rows
-            readable += found.readable
+            predicted += int(np.count_nonzero(found.finite))
             alike.update(sum((block.alike for block in found.blocks), Counter()))
             bar.update((found.rows - found.readable) * count)
         out.finish()
@@ -257,7 +255,7 @@ def _predict(
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
         figures = evaluate(header, y, outputs)
-    labelled, unreadable = sum(map(len, written.labels)), rows - before - readable
+    labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
     return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
 
 

@@ -42,8 +42,15 @@ class Member(Trained):
     ) -> tuple[NDArray[np.floating], str]:
         """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
 
-        Outputs are probabilities, or values in the targets' unit; NaN in tasks that training left out.
+        Outputs are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
+        that training left out.
         """
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller reports outputs that are not finite
+            return self._outputs(choice, source, batch_size, progress)
+
+    def _outputs(
+        self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
+    ) -> tuple[NDArray[np.floating], str]:
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
         task = RunnerTask(self.model, loss, source, no_targets(self.header, rows), TrainConfig(), seed=0)
@@ -58,6 +65,7 @@ class Member(Trained):
             outputs: NDArray[np.floating] = scaling.undo(logits)
         else:
             outputs = metrics.activate(self.header.target, logits)
+        outputs[~np.isfinite(logits).all(axis=1)] = np.nan  # an infinite logit is no certainty
         return metrics.without_tasks(outputs, self.left_out), runner.backend
 
 

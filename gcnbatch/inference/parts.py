@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +84,20 @@ class Texts:
         """Return why each row could not be read, (R,), "" for the others; None if the input has no such rows."""
         return None if self.errors is None else np.array([self.errors.get(row, "") for row in range(len(self.ids))])
 
+    def with_errors(self, more: Mapping[int, str], first: int) -> Texts:
+        """Return the texts with more reasons by position; `first` is the number of rows before them.
+
+        Raises
+        ------
+        InputError
+            When the table has no column for reasons. Names the first row.
+        """
+        if not more:
+            return self
+        if self.errors is None:
+            raise self._bad_row(min(more), more, first, "Leave the row out.")
+        return replace(self, errors={**self.errors, **more})
+
     def refuse_bad_row(self, first: int) -> None:
         """Refuse rows of which one could not be read; `first` is the number of rows before them.
 
@@ -93,12 +107,11 @@ class Texts:
             Names the first such row.
         """
         if self.errors:
-            at = min(self.errors)
-            raise InputError(
-                f"row {first + at + 1}, id {printable(str(self.ids[at]), QUOTED)}",
-                self.errors[at],
-                hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
-            )
+            hint = "Fix the row, or keep such rows blank with --on-bad-row keep."
+            raise self._bad_row(min(self.errors), self.errors, first, hint)
+
+    def _bad_row(self, at: int, errors: Mapping[int, str], first: int, hint: str) -> InputError:
+        return InputError(f"row {first + at + 1}, id {printable(str(self.ids[at]), QUOTED)}", errors[at], hint=hint)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.inference.averages import mean_and_deviation
+from gcnbatch.inference.domain import DISTANCE
 from gcnbatch.inference.labels import UnknownLabels
 from gcnbatch.inference.parts import Block
 from gcnbatch.inference.selection import Selection
@@ -21,6 +22,7 @@ from gcnbatch.predictions import Predictions
 from gcnbatch.worker import Shared, WorkerDied, Workers
 
 Columns = dict[str, NDArray[Any]]
+NOT_FINITE = "the model's output is not a finite number"
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,15 @@ class Predicted:
         Further columns.
     backend : str
         The backend that computed.
+    left_out : bool, (members, T)
+        Tasks that a member has no outputs of: they are NaN in all rows.
     """
 
     blocks: tuple[Block, ...]
     single: list[NDArray[np.floating]]
     beside: Columns
     backend: str
+    left_out: NDArray[np.bool_]
 
     @property
     def rows(self) -> int:
@@ -54,13 +59,33 @@ class Predicted:
         """M, the number of rows that could be read."""
         return len(self.single[0])
 
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Which of these rows have finite numbers alone, (M,), but for tasks that are left out."""
+        pairs = zip(self.single, self.left_out, strict=True)
+        known = [np.isfinite(outputs) | absent for outputs, absent in pairs]
+        known += [np.isfinite(values)[:, None] for name, values in self.beside.items() if name == DISTANCE]
+        return np.asarray(np.concatenate(known, axis=1).all(axis=1))
+
     def by_block(self) -> Iterator[Predicted]:
         """Yield what the models give for each block."""
         first = 0
         for block in self.blocks:
             own = slice(first, first := first + len(block.places))
             beside = {name: values[own] for name, values in self.beside.items()}
-            yield Predicted((block,), [outputs[own] for outputs in self.single], beside, self.backend)
+            single = [outputs[own] for outputs in self.single]
+            yield replace(self, blocks=(block,), single=single, beside=beside)
+
+    def without_lost(self) -> tuple[Predicted, dict[int, str]]:
+        """Return what the models give for the finite rows of the only block, and why the others have no numbers."""
+        if (finite := self.finite).all():
+            return self, {}
+        (block,) = self.blocks
+        lost = dict.fromkeys(block.places[~finite].tolist(), NOT_FINITE)
+        beside = {name: values[finite] for name, values in self.beside.items()}
+        single = [outputs[finite] for outputs in self.single]
+        left = replace(block, places=block.places[finite])
+        return replace(self, blocks=(left,), single=single, beside=beside), lost
 
 
 @dataclass(frozen=True)
@@ -99,9 +124,7 @@ class RowMaker:
     encode : callable
         Of the sink.
     fail : bool
-        Whether a row that could not be read is an error.
-    left_out : bool, (members, T)
-        Tasks that a member has no outputs of.
+        Whether a row without a prediction is an error.
     """
 
     header: Header
@@ -109,7 +132,6 @@ class RowMaker:
     selection: Selection
     encode: Callable[[Predictions], Any]
     fail: bool
-    left_out: NDArray[np.bool_]
 
     def __call__(self, predicted: Predicted, before: int) -> Made:
         """Return the rows of a block; `before` rows of the input come before it.
@@ -117,20 +139,22 @@ class RowMaker:
         Raises
         ------
         InputError
-            With `fail`, for a row that could not be read.
+            With `fail`, for a row without a prediction; else for one whose reason has no column.
         """
+        predicted, lost = predicted.without_lost()
         (block,) = predicted.blocks
-        texts = block.texts()
+        texts = block.texts().with_errors(lost, before)
         if self.fail:
             texts.refuse_bad_row(before)
-        outputs, std = _combined(block, predicted.single, self.left_out)
-        columns = self.trust.columns(predicted.single) | predicted.beside
+        with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
+            outputs, std = _combined(block, predicted.single, predicted.left_out)
+            columns = self.trust.columns(predicted.single) | predicted.beside
         more = {name: _spread(block, values) for name, values in columns.items()}
         kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
         ids = np.array(texts.ids, dtype=np.str_)
         table = Predictions(self.header, ids, outputs, std, texts.reasons(), kept, more)
         labelled = None
-        absent = np.asarray(self.left_out.all(axis=0))
+        absent = np.asarray(predicted.left_out.all(axis=0))
         if texts.y is not None and (known := _known(texts.y, outputs, absent)).any():
             labelled = texts.y[known], outputs[known]
         unknown = texts.unknown and texts.unknown.after(None, before)

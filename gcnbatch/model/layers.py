@@ -211,7 +211,7 @@ class BatchNormRelu:
             ParameterSpec(f"{self.name}.gamma", shape, "ones"),
             ParameterSpec(f"{self.name}.beta", shape, "zeros"),
             ParameterSpec(f"{self.name}.running_mean", shape, "zeros", trainable=False),
-            ParameterSpec(f"{self.name}.running_var", shape, "ones", trainable=False),
+            ParameterSpec(f"{self.name}.running_var", shape, "ones", trainable=False, negative=False),
         ]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
@@ -321,7 +321,7 @@ class Join:
         shape = (self.n_features,)
         return [
             ParameterSpec(f"{self.name}.mean", shape, "zeros", trainable=False),
-            ParameterSpec(f"{self.name}.scale", shape, "ones", trainable=False),
+            ParameterSpec(f"{self.name}.scale", shape, "ones", trainable=False, negative=False),
         ]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:

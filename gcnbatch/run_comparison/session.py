@@ -17,7 +17,7 @@ from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison import bootstrap, page, paired, plot
 from gcnbatch.run_comparison.paired import Difference
-from gcnbatch.run_comparison.same_rows import ComparedRun, open_data, read_runs
+from gcnbatch.run_comparison.same_rows import ComparedRun, read_runs
 from gcnbatch.run_comparison.scores import Block, overlap, scores_by_block
 from gcnbatch.text import figure
 from gcnbatch.training import metrics, run_files
@@ -226,7 +226,7 @@ def _column(run: ComparedRun, blocks: Sequence[Block], metric: str) -> list[floa
 
 
 def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[Difference]:
-    with open_data(runs[0]) as data:
+    with runs[0].data.open() as data:
         if metric not in metrics.METRICS[data.header.target]:
             raise InputError(f"--metric {metric}", "given for one split", "a metric of the target")
         rows = runs[0].fits[0].split.test

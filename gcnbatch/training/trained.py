@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,9 @@ _OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or impor
 class Scale(BaseModel):
     """Mean and standard deviation of each output."""
 
-    model_config = ConfigDict(extra="forbid")
-    mean: list[float]
-    std: list[float]
+    model_config = ConfigDict(extra="forbid", strict=True)
+    mean: list[Annotated[float, Field(allow_inf_nan=False)]]
+    std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 
 
 class About(BaseModel):
@@ -109,7 +109,7 @@ def read_trained(folder: Path) -> Trained:
     Raises
     ------
     InputError
-        When they are damaged, or do not fit their own description.
+        When they are damaged, do not fit their own description, or have values that no training gives.
     """
     path = folder / BEST
     found = checkpoint.load(path)
@@ -129,6 +129,7 @@ def read_trained(folder: Path) -> Trained:
         if array is None or array.shape != slot.spec.shape or array.dtype != np.float32:
             got = "missing" if array is None else f"{array.dtype} {array.shape}"
             raise InputError(f"{path}: {name}", got, f"float32 {slot.spec.shape}, as its own description says")
+    checkpoint.check_weights(path, model.layout(), found.arrays)
     return Trained(folder, about, model, found.arrays)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from gcnbatch.config import Config
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.model.gcn import build
 from gcnbatch.text import listed, printable
 from gcnbatch.training import checkpoint
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
@@ -36,7 +37,9 @@ def weights(config: Config, header: Header, folder: Path | None = None) -> Array
     if not config.train.from_run:
         return {}
     if folder is not None and (folder / INITIAL).exists():
-        return checkpoint.load(folder / INITIAL).arrays
+        kept = checkpoint.load(folder / INITIAL).arrays
+        checkpoint.check_weights(folder / INITIAL, build(config.model, header).layout(), kept)
+        return kept
     trained = source(config.train.from_run)
     _check_alike(config, header, trained)
     taken = dict(trained.weights)

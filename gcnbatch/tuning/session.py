@@ -211,7 +211,7 @@ def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study,
     space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
     place = folder / STUDY
     known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
-    record = Record(folder, direction(experiment), space.names)
+    record = Record(folder, direction(experiment), space)
     rounds = Rounds(known.at_once, known.alike)
     return Study(space, record, rounds, config, direction(experiment)), space
 

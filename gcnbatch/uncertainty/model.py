@@ -177,8 +177,11 @@ class Uncertainty:
         ):
             raise InputError(place, "scores that do not fit the model", expected)
         parts = np.split(scores, ends[1:-1])
-        if any((np.diff(part) < 0).any() or np.isnan(part).any() for part in parts):
-            raise InputError(place, "scores that are not sorted", expected)
+        if any((np.diff(part) < 0).any() for part in parts):
+            raise InputError(f"{place}: scores", "numbers that are not sorted", expected)
+        most = math.inf if header.target == "regression" else 1.0  # errors, or one minus a probability
+        if len(scores) and not 0 <= scores.min() <= scores.max() <= most:
+            raise InputError(f"{place}: scores", f"{scores.min():g} to {scores.max():g}", f"numbers from 0 to {most:g}")
         return cls(header, found.calibrators, parts, found.notes, found.level)
 
 

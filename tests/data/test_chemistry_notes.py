@@ -17,7 +17,7 @@ from gcnbatch.data.featurizer_options import MORGAN
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_graphs import SMALL_FILE
 from gcnbatch.data.scaffolds import MAX_MURCKO_ATOMS
-from gcnbatch.data.store import Dataset
+from gcnbatch.data.store import Dataset, write_graphset
 
 PLAIN = FeaturizerOptions()
 
@@ -169,6 +169,18 @@ def test_a_split_that_is_added_later_counts_copies_too(tmp_path: Path, options: 
         "copies: 2 molecules appear more than once, in 4 rows; 1 of them in different parts of split 'part'",
         "stereochemistry: 2 molecules differ from another in it alone; 1 of them in different parts of split 'part'",
     ]
+
+
+def test_a_file_of_another_program_counts_equal_graphs(tmp_path: Path) -> None:
+    split_notes(tmp_path, PLAIN)
+    with Dataset(tmp_path / "out.h5") as dataset:
+        graphs = dataset.load()
+    header = graphs.header.model_copy(update={"featurizer": {"kind": "molecule"}})
+    write_graphset(tmp_path / "other.h5", replace(graphs, header=header))
+    with Dataset(tmp_path / "other.h5") as dataset:
+        found = copies.stored_copies(dataset)
+    assert found is not None
+    assert [len(found.same), found.stereo] == [3, []]
 
 
 def test_without_rdkit_equal_graphs_count_as_copies(tmp_path: Path, monkeypatch) -> None:

@@ -68,6 +68,7 @@ def test_a_folder_of_shards_reads_like_the_file(tmp_path: Path, options: dict[st
     assert_graphsets_equal(gcnbatch.read(folder), gcnbatch.read(file))
 
 
+@pytest.mark.numerical
 def test_training_inference_and_baseline_of_shards_equal_those_of_the_file(
     tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def test_bad_rows_keep_their_position_and_give_the_reason(tmp_path, chemistry) -
         "",
     ]
     assert (summary.rows, summary.unreadable) == (5, 3)
-    assert said == [NO_SETS, "3 of 5 rows could not be read; see column error"]
+    assert said == [NO_SETS, "3 of 5 rows have no prediction; see column error"]
     assert np.isnan(numbers(rows)).all(axis=1).tolist() == [False, True, True, True, False]
     first, *_, last = numbers(rows)
     np.testing.assert_allclose(first, last, **CLOSE)  # one molecule; sums round as its place in the batch has it
@@ -126,7 +126,7 @@ def test_labels_in_the_table_give_metrics_with_a_caution_for_training_data(tmp_p
     assert said[4:] == [
         NO_SETS,
         "metrics from 2 of 4 rows; row 3: 'unknown' is none of the model's labels 0, 1 of 'even'",
-        "1 of 4 rows could not be read; see column error",
+        "1 of 4 rows have no prediction; see column error",
     ]
 
 

@@ -53,6 +53,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 8)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("ending", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_parts")
 def test_a_killed_prediction_goes_on_without_losing_or_repeating_a_row(tmp_path, chemistry, ending: str) -> None:
@@ -245,6 +246,7 @@ def test_a_folder_is_read_as_one_table(tmp_path, chemistry) -> None:
         infer([run], tmp_path / "empty", str(tmp_path / "o.csv"), quiet=True)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("stopped", [0, 11])
 def test_a_large_set_is_predicted_in_parts(tmp_path, trained, monkeypatch, stopped: int) -> None:
     run, data = trained

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from gcnbatch import predictions
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, open_sink, read_outputs, write_table
@@ -57,6 +60,40 @@ def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
         found = read_outputs(path, kind, len(values))
         assert found.dtype == outputs.dtype
         np.testing.assert_array_equal(found, outputs)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "0 bytes; expected predictions of 2 rows with 2 numbers each"),
+        (b"id,a,b\nx,1,2\n", "1 row; expected predictions of 2 rows"),
+        (b"id,a,b\n" + b"x,1,2\n" * 9, "more than 2 rows"),
+        (b"id,a,b\nx,\xff,2\ny,1,2\n", "row 1: 'utf-8' codec can't decode"),
+        (b'id,a,b\n"x\n' + b'","\n' * 9, "row 1: 0 numbers in place of 2"),
+        (b"id,a,b\n" + b"," * 200_000 + b"\n", "row 1: a line of more than 100,000 bytes"),
+    ],
+)
+def test_a_table_of_a_stranger_is_refused_in_one_line(tmp_path, content, message, monkeypatch) -> None:
+    monkeypatch.setattr(predictions, "_LINE_BYTES", 100_000)
+    path = tmp_path / "out.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"out.csv(, )?(: )?{re.escape(message)}") as caught:
+        read_outputs(path, header("a", "b"), 2)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sparse_table_of_gigabytes_takes_a_line_of_memory(tmp_path) -> None:
+    path = tmp_path / "out.csv"
+    with path.open("wb") as stream:
+        stream.write(b"id,a,b\n")
+        stream.truncate(3 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="row 1: a line of more than 4,194,304 bytes"):
+            read_outputs(path, header("a", "b"), 2)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_all_formats_have_the_same_rows(tmp_path) -> None:

@@ -26,6 +26,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inputs, name, value)
 
 
+@pytest.mark.numerical
 @pytest.mark.usefixtures("small_parts")
 def test_a_table_of_molecules_on_three_ranks_equals_that_of_one_process(tmp_path: Path) -> None:
     featurizer = pytest.importorskip("gcnbatch.data.featurizer")
@@ -46,6 +47,7 @@ def test_a_table_of_molecules_on_three_ranks_equals_that_of_one_process(tmp_path
     assert (tmp_path / "three.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
+@pytest.mark.numerical
 @pytest.mark.usefixtures("small_parts")
 def test_a_data_set_on_two_ranks_equals_that_of_one_process(tmp_path: Path) -> None:
     data = stored(tmp_path / "set.h5", build_graphset(60, seed=3))

@@ -112,6 +112,7 @@ def test_texts_molecules_and_columns_are_the_same_input(classifier: GcnClassifie
         np.testing.assert_array_equal(classifier.predict_proba(data), expected)
 
 
+@pytest.mark.numerical
 def test_an_estimator_has_the_weights_of_a_run_with_its_keys(classifier: GcnClassifier, tmp_path: Path) -> None:
     graphs = gcnbatch.from_smiles(SMILES, AROMATIC, bond_channels=True)
     tree = {"split": {"kind": "stratified", "valid": 0.1, "test": 0.0}, "model": {"widths": [4], "readout": "mean"}}

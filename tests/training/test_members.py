@@ -91,6 +91,7 @@ def assert_same_members(one: Path, other: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what members are
 
 
+@pytest.mark.numerical
 def test_each_member_equals_the_run_alone_with_its_seeds(tmp_path: Path, data: Path, whole: Path) -> None:
     alone = [setting for setting in EARLY if "repeats" not in setting and "ensemble" not in setting]
     fit(data, tmp_path / "alone", *alone, "seed=1", "split.seed=1")
@@ -172,6 +173,7 @@ def test_reports_written_at_the_same_time_are_the_same(
     assert_same_members(tmp_path / "run", whole)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("most", [2, 3, 64])
 def test_members_do_not_depend_on_their_cohorts(
     tmp_path: Path, data: Path, whole: Path, most: int, monkeypatch: pytest.MonkeyPatch

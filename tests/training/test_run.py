@@ -149,6 +149,7 @@ def test_the_seed_determines_the_result(tmp_path: Path, data: Path) -> None:
     assert (tmp_path / "a" / "splits.json").read_bytes() == (tmp_path / "b" / "splits.json").read_bytes()
 
 
+@pytest.mark.numerical
 @light
 def test_sets_read_in_slices_train_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, features in enumerate(("uint8", "csr")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import gcnbatch
 from gcnbatch.errors import InputError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
-from gcnbatch.training.checkpoint import load
+from gcnbatch.training.checkpoint import load, save
 from tests.training.kills import killed
 from tests.training.runs import assert_same_run, configure, fit, lighten, write_set
 
@@ -127,6 +128,23 @@ def test_resume_without_the_kept_weights_is_refused(tmp_path: Path, source: Path
     (tmp_path / "run" / "initial.safetensors").unlink()
     with pytest.raises(InputError, match=r"initial\.safetensors: missing; expected the weights that the run began"):
         run.resume(tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, 3e38])
+def test_weights_that_no_training_gives_are_refused(tmp_path: Path, source: Path, value: float) -> None:
+    given = (*MODEL, f"train.from_run={source}")
+    assert killed(source.parent / "tasks.h5", tmp_path / "run", given, OpsRunner, "step", 3)
+    shutil.copytree(source, tmp_path / "source")
+    for path in (tmp_path / "run" / "initial.safetensors", tmp_path / "source" / "best.safetensors"):
+        whole = load(path)
+        whole.arrays["conv2.weight"].flat[3] = value
+        save(path, whole)
+    with pytest.raises(
+        InputError, match=r"initial\.safetensors: conv2\.weight: (numbers that are not fi|3e\+38; expec)"
+    ):
+        run.resume(tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match=r"best\.safetensors: conv2\.weight: (numbers that are not fi|3e\+38; expec)"):
+        tune(tmp_path / "source", tmp_path / "again", f"data.path={source.parent / 'set.h5'}")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -318,6 +321,44 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
         session.resume(folder, quiet=True)
 
 
+OF_ANOTHER = "trial 0: not a finished trial of this space; expected the journal of a study"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": "x"}, "trial 0: 'values.0': Input should be a valid number"),
+        ({"value": "9"}, "trial 0: 'values.0': Input should be a valid number"),
+        ({"value": math.nan}, "trial 0: 'values.0': Input should be a finite number"),
+        ({"value": math.inf}, "trial 0: 'values.0': Input should be a finite number"),
+        ({"value": 10**400}, "trial 0: 'values.0': Input should be a"),
+        ({"value": None, "values": [0.5, 0.5]}, "trial 0: 'values': List should have at most 1 item"),
+        ({"value": None, "values": None}, OF_ANOTHER),
+        ({"state": 0}, "trial 0: 'state': Input should be 'COMPLETE', 'PRUNED' or 'FAIL'"),
+        ({"intermediate_values": {"1": "x"}}, "trial 0: 'intermediate_values.1': Input should be a valid number"),
+        ({"params": {"train.learning_rate": 5.0}}, OF_ANOTHER),
+        ({"params": {"train.learning_rate": "x"}}, OF_ANOTHER),
+        ({"params": {}}, OF_ANOTHER),
+        ({"distributions": {}}, "damaged ("),
+        ({"user_attrs": {"number": 2**70}}, "trial 0: 'number': Input should be less than or equal to"),
+        ({"user_attrs": {"epochs": ["1"]}}, "trial 0: 'epochs.0': Input should be a valid integer"),
+        ({"user_attrs": {"seconds": -1}}, "trial 0: 'seconds': Input should be greater than or equal to 0"),
+        ({"user_attrs": {"seconds": math.inf}}, "trial 0: 'seconds': Input should be less than or equal to"),
+        ({"user_attrs": {"reason": 5}}, "trial 0: 'reason': Input should be a valid string"),
+    ],
+)
+def test_a_trial_of_a_stranger_is_refused(study: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    first, line, *others = (folder / "study.journal").read_text(encoding="utf-8").splitlines(keepends=True)
+    trial = json.loads(line)
+    for key, value in changes.items():
+        trial[key] = {**trial[key], **value} if isinstance(value, dict) and value else value
+    (folder / "study.journal").write_text("".join([first, json.dumps(trial) + "\n", *others]), encoding="utf-8")
+    for read in (lambda: session.resume(folder, Limits(7), quiet=True), lambda: session.report(folder)):
+        with pytest.raises(InputError, match=rf"study\.journal(, |: ){re.escape(message)}"):
+            read()
+
+
 # ------------------------------------------------------------------------------------------------ failures and pruning
 
 
@@ -361,7 +402,7 @@ def test_a_loss_that_is_not_finite_fails_its_trial(place: Path, tmp_path: Path) 
     summary = search(tmp_path, tmp_path / "study", *about, trials=8)
     failed = [row for row in table(tmp_path / "study") if row["state"] == "failed"]
     assert 0 < len(failed) == summary["failed"] < 8
-    assert all(row["reason"].startswith("training loss in epoch ") for row in failed)
+    assert all(row["reason"].startswith(("training loss in epoch ", "weights after epoch ")) for row in failed)
     assert {row["train.learning_rate"] for row in failed} == {"100.0"}
     assert summary["direction"] == "minimize"
 

@@ -195,6 +195,13 @@ def test_the_shipped_configurations_resolve() -> None:
         ("data.path=5", r"data\.path: 5; expected a valid string"),
         ("split.test=0.95", r"split: valid \+ test must leave rows for training \(sum below 1\)"),
         ("split.folds=1", r"split: folds must be 0 or at least 2"),
+        ('data.path="a\\u0000b"', r"data\.path: 'a\\x00b'; expected a path without NUL characters"),
+        ('train.from_run="\\u0000"', r"train\.from_run: '\\x00'; expected a path without NUL characters"),
+        (f"seed={'9' * 5000}", r"seed: '9{78}…; expected a whole number, at least 0 and at most 9223372036854775807"),
+        (f"seed=0x{'f' * 5000}", r"--set: seed: a whole number of more than 64 bits; expected a smaller one"),
+        ("model.widths=[9223372036854775808]", r"--set: model\.widths: a whole number of more than 64 bits"),
+        (f"name={'x' * 5000}", r"name: 'x{78}…; expected"),
+        (f"train.{'x' * 5000}=1", r"configuration: train\.x{73}…: unknown key\. Known: "),
         ("no equals sign", r"--set no equals sign: no '='; expected section\.key=value"),
         ("=5", r"--set =5: no '='"),
     ],
@@ -236,6 +243,24 @@ def test_a_bare_word_is_text_and_the_rest_is_toml() -> None:
     assert parse_assignment("data.path = a/b.h5") == (("data", "path"), "a/b.h5")
     assert parse_assignment("x=[1, 2]") == (("x",), [1, 2])
     assert parse_assignment("x=a=b") == (("x",), "a=b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"seed = {'9' * 5000}",
+            r"c\.toml: a whole number of more than 64 bits; expected smaller ones",
+        ),
+        (f"seed = 0x{'f' * 5000}", r"c\.toml: seed: a whole number of more than 64 bits; expected a smaller one"),
+        ("[train]\nx = [{ y = -9223372036854775809 }]", r"c\.toml: train\.x\.y: a whole number of more than 64 bits"),
+    ],
+)
+def test_whole_numbers_of_more_than_64_bits_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message) as caught:
+        read_toml(tmp_path / "c.toml")
+    assert len(str(caught.value)) < 400
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
