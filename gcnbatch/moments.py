@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Float64 = NDArray[np.float64]
 
 
-def unit_of(*arrays: Float64) -> int:
+def unit_of(*arrays: NDArray[np.floating]) -> int:
     """Return the exponent e of the smallest power of two above every finite value; 0 without a value but 0.
 
     >>> unit_of(np.array([3.0, -5.0]), np.array([np.nan])), unit_of(np.array([1e300]))
@@ -22,9 +22,9 @@ def unit_of(*arrays: Float64) -> int:
     return int(np.frexp(largest)[1])
 
 
-def in_units(exponent: int, *arrays: Float64) -> list[Float64]:
+def in_units(exponent: int, *arrays: NDArray[np.floating]) -> list[Float64]:
     """Return the arrays divided by two to the power of `exponent`."""
-    return [np.ldexp(values, -exponent) for values in arrays]
+    return [np.ldexp(values.astype(np.float64, copy=False), -exponent) for values in arrays]
 
 
 def moments(y: NDArray[np.floating]) -> tuple[Float64, Float64]:

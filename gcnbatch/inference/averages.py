@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.moments import in_units, unit_of
 
+Float64 = NDArray[np.float64]
+
 
 def mean_and_deviation(
     single: Sequence[NDArray[np.floating]], left_out: NDArray[np.bool_]
@@ -22,16 +24,27 @@ def mean_and_deviation(
     left_out : bool, (members, T)
         Tasks that a member has no outputs of; of classes, T is 1.
     """
-    values = np.stack(single).astype(np.float64)
-    exponent = unit_of(values)
-    (scaled,) = in_units(exponent, values)
-    has_task = np.broadcast_to(~left_out[:, None], (len(single), 1, left_out.shape[1])) & np.ones(
-        values.shape, np.bool_
-    )
-    count = has_task.sum(axis=0)
+    first = single[0]
+    if len(single) == 1:
+        return first, np.full_like(first, np.nan)
+    exponent = 0
+    if first.dtype == np.float64:  # of regression: squares of large values overflow
+        exponent = unit_of(*single)
+        single = in_units(exponent, *single)
+    if left_out.any():
+        mean, deviation = _of_some(np.stack(single).astype(np.float64), left_out[:, None])
+    else:
+        mean = np.mean(single, axis=0, dtype=np.float64)
+        deviation = np.std(single, axis=0, ddof=1, dtype=np.float64)
+    if exponent:
+        mean, deviation = np.ldexp(mean, exponent), np.ldexp(deviation, exponent)
+    return mean.astype(first.dtype), deviation.astype(first.dtype)
+
+
+def _of_some(values: Float64, absent: NDArray[np.bool_]) -> tuple[Float64, Float64]:
+    """Return mean and deviation of the members (members, R, K) that are not absent (members, 1, T)."""
+    count = (~absent).sum(axis=0)
     with np.errstate(invalid="ignore"):  # 0 / 0
-        mean = np.sum(scaled, axis=0, where=has_task) / count
-        squares = np.sum((scaled - mean) ** 2, axis=0, where=has_task)
-        deviation = np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
-    kind = single[0].dtype
-    return np.ldexp(mean, exponent).astype(kind), np.ldexp(deviation, exponent).astype(kind)
+        mean = np.where(absent, 0.0, values).sum(axis=0) / count
+        squares = np.where(absent, 0.0, (values - mean) ** 2).sum(axis=0)
+        return mean, np.sqrt(squares / np.where(count > 1, count - 1, np.nan))

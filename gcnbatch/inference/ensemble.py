@@ -149,11 +149,9 @@ def infer(
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
-        left_out = np.stack([member.left_out for member in members])
-        if left_out.any():
-            say(_without_model(members[0].header, left_out))
-        fail = on_bad_row == "fail"
-        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, fail, left_out)
+        if predictor.left_out.any():
+            say(_without_model(members[0].header, predictor.left_out))
+        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
         if note := done.about_labels(begun, members[0].header):
             say(note)

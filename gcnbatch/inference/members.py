@@ -50,7 +50,7 @@ class Member(Trained):
 
     def _outputs(
         self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
-    ) -> tuple[NDArray[np.float32], str]:
+    ) -> tuple[NDArray[np.floating], str]:
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
         task = RunnerTask(self.model, loss, source, no_targets(self.header, rows), TrainConfig(), seed=0)

@@ -39,12 +39,15 @@ class Predicted:
         Further columns.
     backend : str
         The backend that computed.
+    left_out : bool, (members, T)
+        Tasks that a member has no outputs of: they are NaN in all rows.
     """
 
     blocks: tuple[Block, ...]
     single: list[NDArray[np.floating]]
     beside: Columns
     backend: str
+    left_out: NDArray[np.bool_]
 
     @property
     def rows(self) -> int:
@@ -58,11 +61,11 @@ class Predicted:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Which of these rows have finite numbers alone, but for tasks that a member has no outputs of, (M,)."""
-        found = [np.isfinite(values) for name, values in self.beside.items() if name == DISTANCE]
-        for outputs in self.single:  # a lost row is NaN in every task
-            found.append(~np.isnan(outputs).all(axis=1) & ~np.isinf(outputs).any(axis=1))
-        return np.asarray(np.all(found, axis=0))
+        """Which of these rows have finite numbers alone, (M,), but for tasks that are left out."""
+        pairs = zip(self.single, self.left_out, strict=True)
+        known = [np.isfinite(outputs) | absent for outputs, absent in pairs]
+        known += [np.isfinite(values)[:, None] for name, values in self.beside.items() if name == DISTANCE]
+        return np.asarray(np.concatenate(known, axis=1).all(axis=1))
 
     def by_block(self) -> Iterator[Predicted]:
         """Yield what the models give for each block."""
@@ -70,7 +73,8 @@ class Predicted:
         for block in self.blocks:
             own = slice(first, first := first + len(block.places))
             beside = {name: values[own] for name, values in self.beside.items()}
-            yield Predicted((block,), [outputs[own] for outputs in self.single], beside, self.backend)
+            single = [outputs[own] for outputs in self.single]
+            yield replace(self, blocks=(block,), single=single, beside=beside)
 
     def without_lost(self) -> tuple[Predicted, dict[int, str]]:
         """Return what the models give for the finite rows of the only block, and why the others have no numbers."""
@@ -80,7 +84,8 @@ class Predicted:
         lost = dict.fromkeys(block.places[~finite].tolist(), NOT_FINITE)
         beside = {name: values[finite] for name, values in self.beside.items()}
         single = [outputs[finite] for outputs in self.single]
-        return Predicted((replace(block, places=block.places[finite]),), single, beside, self.backend), lost
+        left = replace(block, places=block.places[finite])
+        return replace(self, blocks=(left,), single=single, beside=beside), lost
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,6 @@ class RowMaker:
         Of the sink.
     fail : bool
         Whether a row without a prediction is an error.
-    left_out : bool, (members, T)
-        Tasks that a member has no outputs of.
     """
 
     header: Header
@@ -129,7 +132,6 @@ class RowMaker:
     selection: Selection
     encode: Callable[[Predictions], Any]
     fail: bool
-    left_out: NDArray[np.bool_]
 
     def __call__(self, predicted: Predicted, before: int) -> Made:
         """Return the rows of a block; `before` rows of the input come before it.
@@ -145,14 +147,14 @@ class RowMaker:
         if self.fail:
             texts.refuse_bad_row(before)
         with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
-            outputs, std = _combined(block, predicted.single, self.left_out)
+            outputs, std = _combined(block, predicted.single, predicted.left_out)
             columns = self.trust.columns(predicted.single) | predicted.beside
         more = {name: _spread(block, values) for name, values in columns.items()}
         kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
         ids = np.array(texts.ids, dtype=np.str_)
         table = Predictions(self.header, ids, outputs, std, texts.reasons(), kept, more)
         labelled = None
-        absent = np.asarray(self.left_out.all(axis=0))
+        absent = np.asarray(predicted.left_out.all(axis=0))
         if texts.y is not None and (known := _known(texts.y, outputs, absent)).any():
             labelled = texts.y[known], outputs[known]
         unknown = texts.unknown and texts.unknown.after(None, before)

@@ -176,7 +176,7 @@ def test_unknown_endings_of_outputs_and_inputs_are_refused(tmp_path, trained) ->
     run, data = trained
     assert "output x.txt: unknown ending; expected .csv, .jsonl, .h5" in refused([run], data, out="x.txt")
     assert "the same file as the input" in refused([run], data, out=str(data))
-    assert "unknown ending; expected .h5, .hdf5, .csv, .csv.gz" in refused([run], tmp_path / "data.doc")
+    assert "unknown ending; expected .h5, .hdf5, .csv, .tsv, .txt, .smi" in refused([run], tmp_path / "data.doc")
 
 
 def test_molecules_are_refused_if_the_run_was_not_trained_on_smiles(tmp_path, trained) -> None:
