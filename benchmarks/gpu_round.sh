@@ -5,7 +5,7 @@
 #
 # DATA holds tox21.h5, tox_all.h5, tox21_bonds.h5, reaction_shape.h5 and cora.h5 (see RESULTS.md), and for the part
 # `peer` a folder peers/ with bench_pyg.py and its inputs. OTHER names a checkout of another commit for the part `other`.
-# Parts: tests, memcheck, racecheck, steps, many, peer, kernels, commands, explain, shards, ranks, other. A part that fails does
+# Parts: tests, memcheck, racecheck, steps, many, peer, kernels, commands, explain, shards, ranks, graph, other. A part that fails does
 # not stop the next; the exit code is the number of parts that failed.
 set -u
 data=$1 out=$2
@@ -92,6 +92,27 @@ part_ranks() { # on two GPUs: the time, and files equal to the byte
     times "folds, two ranks" 2 mpirun --allow-run-as-root --oversubscribe -n 2 python3 -m gcnbatch train "${on[@]}"
     (cd "$work/alone" && find . -name '*.safetensors' -o -name 'history.jsonl' -o -name 'predictions*.csv') |
         while read -r file; do cmp "$work/alone/$file" "$work/made/$file" || exit 1; done
+}
+part_graph() { # on all GPUs: products of whole numbers, memcheck, times of one large graph and of wide models, the peer's
+    local gpus shape run=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
+    gpus=$(nvidia-smi --list-gpus | wc -l)
+    gcnbatch data synth reddit --scale 0.005 -o "$work/small.h5"
+    "${run[@]}" -n "$gpus" python3 -m tests.ranks.pushed_products "$work/small.h5" || exit 1
+    "${run[@]}" -n 2 compute-sanitizer --tool memcheck --error-exitcode 9 --report-api-errors no \
+        python3 -m tests.ranks.pushed_products "$work/small.h5" || exit 1
+    for shape in reddit products "products --labelled 0.08"; do
+        # shellcheck disable=SC2086
+        "${run[@]}" -n "$gpus" python3 benchmarks/large_graph_ranks.py --shape $shape --losses 8
+    done
+    for ranks in 1 2 "$gpus"; do
+        "${run[@]}" -n "$ranks" python3 benchmarks/several_ranks.py configs/reaction100.toml "$data/reaction_shape.h5" \
+            --backend fused --set train.batch_size=$((100 * ranks))
+    done
+    for shape in reddit "reddit --once" products "products --once"; do
+        # shellcheck disable=SC2086
+        [ ! -e "$data/peers/bench_full_batch.py" ] ||
+            torchrun --standalone --nproc-per-node "$gpus" "$data/peers/bench_full_batch.py" $shape
+    done
 }
 part_other() { PYTHONPATH=$OTHER python3 "$OTHER/benchmarks/training_step.py" configs/tox21.toml "$data/tox21.h5" --backends fused; }
 

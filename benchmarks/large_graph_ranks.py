@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, batch_of, draw, ends_of, header_of, median_ms
 from shared import emit as print_row
-from shared import end, options
+from shared import end, options, run
 
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import KipfConfig, TrainConfig
@@ -77,7 +78,7 @@ class PartRunner(DistributedRunner):
 
     def _open_feed(self, backend: Any, task: RunnerTask) -> Any:
         self._bounds = self._of_graph.bounds
-        return self._only
+        return Held(backend, self._only.batch(0))  # the feed stays open for the next runner
 
 
 class OneGpu:
@@ -96,6 +97,9 @@ class OneGpu:
         """Return a runner of the model."""
         held: Any = Held(self._backend, self._only)
         return OpsRunner(held, RunnerTask(model, loss, held, np.zeros((1, 1)), TrainConfig(), 0))
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class OneRank:
@@ -130,13 +134,17 @@ class OneRank:
         self.size |= {"own nodes": stop - first, "halo": sum(found.of_forward.received)}
         del x, y
         torch.cuda.empty_cache()
-        self._feed = backend.part_feed(self._part, self._targets, ranks.rank)
+        self._feed = backend.part_feed(self._part, self._targets, self._host)
 
     def runner(self, model: Any, loss: Loss) -> DistributedRunner:
         """Return this rank's runner of the model."""
         source: Any = SimpleNamespace(n_graphs=1)
         task = RunnerTask(model, loss, source, self._targets, TrainConfig(), 0)
         return PartRunner(self._backend, task, self._host, self._part, self._feed)
+
+    def close(self) -> None:
+        """Free the memory that ranks share; all ranks call."""
+        self._feed.close()
 
 
 def check_equal(host: Any, array: np.ndarray) -> None:
@@ -205,14 +213,16 @@ def main() -> None:
         runner = graph.runner(build(config, header, once), loss)
         row: dict[str, Any] = {"first_layer": name, "losses": losses(runner, given.losses)}
         runner.begin_epoch(given.losses, [np.zeros(1, np.int64)], 0.01)
-        row["ms"] = median_ms(lambda runner=runner: runner.step(0), stream)
+        row["ms"] = median_ms(partial(runner.step, 0), stream)
         row["us"] = kernels(runner, backend.meter)
         row["peak GiB"] = backend.device.peak_bytes / 2**30
         if ranks is None or ranks.rank == 0:
             print_row({**common, **row}, digits=4)
         runner.close()
+        del runner  # before the next one takes memory
+    graph.close()
     end(ranks)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import numpy as np
-from shared import end
+from shared import end, run
 
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
@@ -111,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

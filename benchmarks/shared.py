@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
+from gcnbatch.errors import GcnbatchError
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training.experiment import Experiment
 
@@ -65,6 +67,15 @@ def emit(row: dict[str, Any], digits: int = 3) -> None:
     """Print a row as JSON, with rounded figures."""
     rounded = {name: round(value, digits) if isinstance(value, float) else value for name, value in row.items()}
     print(json.dumps(rounded), flush=True)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a program; an error of the machine or the input is one line, also on ranks, which all end."""
+    try:
+        main()
+    except GcnbatchError as error:
+        os.write(2, f"error: {error}\n".encode())
+        os._exit(error.exit_code)  # MPI would wait for the others
 
 
 def end(ranks: Any) -> None:

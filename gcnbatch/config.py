@@ -30,6 +30,7 @@ from gcnbatch.config_sections import (
     TrainConfig,
 )
 from gcnbatch.errors import InputError, closest, nearest
+from gcnbatch.text import QUOTED, printable, shown
 
 
 def _known_backend(name: str) -> str:
@@ -158,10 +159,8 @@ def _allowed(name: str, field: FieldInfo) -> str:
         element = get_args(kind)[0]
         if get_origin(element) is Literal:
             return f"list of {', '.join(map(str, get_args(element)))}"
-        number, element = get_args(element)
-        if number is str:
-            return "list of texts"
-        return f"list; each {_bounds(number, element.metadata)}"
+        number, *more = get_args(element)
+        return "list of texts" if number is str else f"list; each {_bounds(number, more)}"
     if kind is str:
         return "text"
     return "true, false" if kind is bool else _bounds(kind, field.metadata)
@@ -206,7 +205,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
     if location[-1:] == ["0"] and not isinstance(_dig(tree, location[:-1]), list | tuple):
         location.pop()  # a single value in place of a list
     key = ".".join(location)
-    subject = f"{where}: {key}" if key else where
+    subject = f"{where}: {printable(key, QUOTED)}" if key else where
     if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:
         known = _ALIASES[location[-1].lower()]
         return InputError(subject, "unknown key", hint=f"Did you mean '{known}'?")
@@ -217,14 +216,14 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
             hint=nearest(key, _siblings(location, kind)),
         )
     if first["type"].startswith("union_tag"):
-        return InputError(f"{subject}.kind", repr(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
+        return InputError(f"{subject}.kind", shown(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return InputError(subject, message)
     expected = _range(location, kind) or _EXPECTED.get(first["type"]) or message.removeprefix("Input should be ")
     got = _dig(tree, location)
     choices = re.findall("'([^']+)'", expected) if first["type"] == "literal_error" else []
-    return InputError(subject, f"{got!r}", expected, closest(str(got), choices))
+    return InputError(subject, shown(got), expected, closest(got, choices) if isinstance(got, str) else "")
 
 
 def _range(location: list[str], kind: str) -> str:
@@ -238,8 +237,7 @@ def _range(location: list[str], kind: str) -> str:
         return ""
     number, bounds = field.annotation, field.metadata
     if len(location) > 2 and get_origin(get_args(number)[0]) is not Literal:  # an element of a list
-        number, element = get_args(get_args(number)[0])
-        bounds = element.metadata
+        number, *bounds = get_args(get_args(number)[0])
     if not bounds or number not in (int, float):
         return ""
     return _bounds(number, bounds)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from gcnbatch.text import is_storable
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,7 +27,16 @@ def _as_names(value: Any) -> Any:
     return _as_tuple(value)
 
 
-LayerNames = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], BeforeValidator(_as_names)]
+def _storable(value: str) -> str:
+    if not is_storable(value):
+        raise PydanticCustomError("text", "text in UTF-8 without NUL characters, as config.toml is. Rename it")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+LayerNames = Annotated[
+    tuple[Annotated[str, Field(max_length=80), AfterValidator(_storable)], ...], BeforeValidator(_as_names)
+]
 Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
@@ -39,7 +51,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Source of the graphs."""
 
-    path: str = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
+    path: Text = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
     synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit", "products"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )
@@ -54,10 +66,17 @@ class SplitConfig(Section):
     kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
         default="random", description="how rows are assigned; predefined: a split stored in the file"
     )
-    name: str = Field(
+    name: Text = Field(
         default="", description="name of the predefined split (only for that kind); empty: the file's only one"
     )
-    valid: Fraction = Field(default=0.1, description="share of rows for validation (inside each fold when folds > 0)")
+    valid: Fraction = Field(
+        default=0.1,
+        description="share of rows for validation (inside each fold when folds > 0); of a predefined split without "
+        "validation rows: share of its training rows",
+    )
+    valid_kind: Literal["random", "stratified", "scaffold"] = Field(
+        default="random", description="how validation rows are drawn from the training rows of a predefined split"
+    )
     test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
     folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
@@ -71,11 +90,16 @@ class SplitConfig(Section):
             raise ValueError("folds must be 0 or at least 2")
         if self.name and self.kind != "predefined":
             raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
-        if self.folds and self.kind == "predefined":
-            raise ValueError("folds cannot be combined with a predefined split")
-        if self.repeats > 1 and self.kind in ("scaffold", "predefined"):
-            raise ValueError(f"repeats of a {self.kind} split would be equal; it does not depend on the seed")
+        if self.valid_kind != "random" and self.kind != "predefined":
+            raise ValueError(f"valid_kind = '{self.valid_kind}' needs kind = 'predefined', not '{self.kind}'")
+        if self.repeats > 1 and self.rule == "scaffold":
+            raise ValueError("repeats of a scaffold split would be equal; it does not depend on the seed")
         return self
+
+    @property
+    def rule(self) -> str:
+        """How rows are drawn: `kind`, or `valid_kind` where a predefined split names the other rows."""
+        return self.valid_kind if self.kind == "predefined" else self.kind
 
 
 class ChemGCNConfig(Section):
@@ -158,7 +182,7 @@ class TrainConfig(Section):
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
     )
-    from_run: str = Field(
+    from_run: Text = Field(
         default="", description="start from the weights of this run, by name and shape; [model] defaults to its own"
     )
     freeze: LayerNames = Field(

@@ -44,6 +44,12 @@ class GcnbatchError(Exception):
         self.hint = f"{self.hint} {more}".strip()
         self.args = (self._message(),)
 
+    def rename(self, old: str, new: str) -> None:
+        """Write `new` where the message says `old`, which only the caller knows by another name."""
+        parts = (self.subject, self.got, self.expected, self.hint)
+        self.subject, self.got, self.expected, self.hint = (part.replace(old, new) for part in parts)
+        self.args = (self._message(),)
+
     def _message(self) -> str:
         text = self.subject
         if self.got:

@@ -53,8 +53,8 @@ class CsvText:
     rows: str
 
 
-def write(path: Path, columns: Columns, parquet: bool = False) -> None:
-    """Write a CSV into a folder of ours, and with `parquet` the same table beside it; a symbolic link is replaced.
+def write(path: fileio.StrPath, columns: Columns, parquet: bool = False) -> None:
+    """Write a CSV, and with `parquet` the same table beside it; a symbolic link is replaced, but for an `Output`.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def write(path: Path, columns: Columns, parquet: bool = False) -> None:
         for text in _texts(columns):
             rows.write(text)
     if parquet:
-        beside = path.with_suffix(PARQUET)
+        beside = Path(path).with_suffix(PARQUET)
         with fileio.atomic_path(beside) as temporary, open_parquet(temporary, beside) as parts:
             parts.append(columns)
 

@@ -38,15 +38,46 @@ def printable(text: str, most: int | None = None) -> str:
     return "".join(one if is_safe(one) else repr(one)[1:-1] for one in text)
 
 
+def is_storable(text: str) -> bool:
+    """Whether a file in UTF-8 can hold `text` and a path can be named so: a path that is not UTF-8 has surrogates."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def quoted(text: object) -> str:
     """Return `text` in single quotes for a message, as one line of at most QUOTED characters."""
     return f"'{printable(str(text), QUOTED)}'"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the plural unless the number is 1; empty `plural`: the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shown(value: object) -> str:
+    """Return a value of a configuration as Python writes it, as one line of at most QUOTED characters."""
+    try:
+        return printable(repr(value), QUOTED)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of too many digits"
 
 
 def listed(texts: Iterable[str], separator: str = ", ") -> str:
     """Return texts one after the other for a message; only the first LISTED of many."""
     shown = [printable(text, 2 * QUOTED) for text in islice(texts, LISTED + 1)]
     return separator.join(shown[:LISTED]) + (f"{separator}…" if len(shown) > LISTED else "")
+
+
+def figure(value: float, signed: bool = False) -> str:
+    """Return a figure with four decimal places, or four significant digits where these show too little or too much.
+
+    >>> figure(0.12345), figure(0.0002, signed=True), figure(6.04e-30), figure(1.2e20)
+    ('0.1235', '+0.0002', '6.04e-30', '1.2e+20')
+    """
+    usual = value == 0 or (5e-5 if signed else 1e-3) <= abs(value) < 1e6
+    return f"{value:{'+' if signed else ''}{'.4f' if usual else '.4g'}}"
 
 
 def html(text: str) -> str:

@@ -1,6 +1,7 @@
-"""Fixtures of all tests. Tests marked ``gpu`` or ``numba`` are skipped, with the reason, where there is none.
+"""Fixtures and marks of all tests. Tests marked ``gpu`` or ``numba`` are skipped, with the reason, where there is none.
 
-Those of a file are then reported as one test, with their number; the others count as deselected.
+Those of a file are then reported as one test, with their number; the others count as deselected. `tests.numerical` says
+which tests get the mark ``numerical``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,27 @@ from gcnbatch import confined
 from gcnbatch.backends import registry
 from gcnbatch.cli import app
 from gcnbatch.data import audit
+from gcnbatch.data.importers import inert_pickle
+from tests import numerical
 from tests.training.runs import lighten
+
+UNBOUNDED = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run at most N cases of each test function on each backend; another WORD chooses others"
+    parser.addoption("--cases", nargs=2, metavar=("N", "WORD"), help=text)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    numerical.mark(item)
+    item.stash[UNBOUNDED] = numerical.why_unbounded(item)
+
+
+@pytest.hookimpl(tryfirst=True)  # also where the test would be skipped
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.stash[UNBOUNDED]:
+        pytest.fail(item.stash[UNBOUNDED], pytrace=False)
 
 
 def _why_no_gpu() -> str:
@@ -75,12 +96,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for marker, reason in (("gpu", _why_no_gpu()), ("numba", _why_no_numba())):
         needing: dict[Path, list[pytest.Item]] = {}
         for item in items if reason else ():
-            if item not in left_out and item.get_closest_marker(marker):
+            if item not in left_out and item.get_closest_marker(marker) and not item.stash[UNBOUNDED]:
                 needing.setdefault(item.path, []).append(item)
         for first, *others in needing.values():
             count = f"{len(others) + 1} tests: " if others else ""
             first.add_marker(pytest.mark.skip(reason=f"{count}{reason}"), append=False)
             left_out.update(others)
+    if cases := config.getoption("cases"):
+        left_out.update(set(items) - set(numerical.few(items, int(cases[0]), cases[1])))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
@@ -124,7 +147,8 @@ def _open_data_sets_here(request: pytest.FixtureRequest) -> Iterator[None]:
     """Open data sets in this process, except in modules marked ``hostile``: the fork of a test process takes 20 ms."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.node.get_closest_marker("hostile"):
-            patch.setattr(audit, "confined", SimpleNamespace(call=_here, Failed=confined.Failed))
+            for reader in (audit, inert_pickle):
+                patch.setattr(reader, "confined", SimpleNamespace(call=_here, Failed=confined.Failed))
         yield
 
 

@@ -10,6 +10,18 @@ constexpr unsigned FULL_WARP = 0xffffffffu;
 constexpr int BLOCK_THREADS = 256;         // of every kernel in dense/, graph/ and spmm/ that names no other number
 constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `reduce_rows`
 
+// A kernel that passes its parameters on: KERNEL(spmm_mean, MeanParams, (128, 4), mean<float, 2>); calls mean<float, 2>(params)
+// with launch bounds 128, 4. KERNEL_WITH_SHARED passes the dynamic shared memory on, too. The host reads these lines.
+#define KERNEL(name, Params, bounds, ...)                                                           \
+  extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Params params) { \
+    __VA_ARGS__(params);                                                                            \
+  }
+#define KERNEL_WITH_SHARED(name, Params, bounds, ...)                                               \
+  extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Params params) { \
+    extern __shared__ float4 shared4[];                                                             \
+    __VA_ARGS__(params, shared4);                                                                   \
+  }
+
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The smallest power of two >= n.

@@ -36,6 +36,21 @@
 #include "common/kept.cuh"
 #include "dense/matmul_tile.cuh"
 
+// Arguments of the forward product; `bias` may be null.
+struct Forward {
+  float* y;
+  const float *x, *w, *bias;
+  int ldy, ldx, ldw, N, F, P;
+};
+
+// Arguments of the gradient by W: `partials` of `counters` tiles; with `accumulate` it is added to `dw`.
+struct Wgrad {
+  float *dw, *partials;
+  unsigned* counters;
+  const float *x, *dy;
+  int lddw, ldx, lddy, N, F, P, rows_per_part, accumulate;
+};
+
 // Arguments of the gradient by X. Leading dimensions are those of the arrays; `kept` counts elements of dx.
 struct Dgrad {
   float* dx;
@@ -184,8 +199,8 @@ __device__ bool reduce_parts(Tile& tile, float* partials, unsigned* counters, in
 }
 
 template <class Tile>
-__device__ void forward(float* y, const float* x, const float* w, const float* bias, int ldy, int ldx, int ldw, int N,
-                        int F, int P) {
+__device__ void forward(const Forward& product) {
+  const auto& [y, x, w, bias, ldy, ldx, ldw, N, F, P] = product;
   const int m0 = blockIdx.x * Tile::BM, n0 = blockIdx.y * Tile::BN;
   Tile tile;
   multiply<true, false, false>(tile, {x, ldx, N, F}, {w, ldw, F, P}, m0, n0, 0, F);
@@ -206,8 +221,8 @@ __device__ void dgrad(const Dgrad& product) {
 }
 
 template <class Tile>
-__device__ void wgrad(float* dw, float* partials, unsigned* counters, const float* x, const float* dy, int lddw,
-                      int ldx, int lddy, int N, int F, int P, int rows_per_part, int accumulate) {
+__device__ void wgrad(const Wgrad& product) {
+  const auto& [dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate] = product;
   const int m0 = blockIdx.x * Tile::BM, n0 = blockIdx.y * Tile::BN;
   const int begin = blockIdx.z * rows_per_part;
   Tile tile;
@@ -257,121 +272,31 @@ using TileTf3232x32 = Tf32<2, 2, 1, 2, 32>;
 
 // ---- forward: y (N, P) = x (N, F) w (F, P), plus bias (P,) on every row unless that is null ----
 
-extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
-    matmul_128x128_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                           const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<Tile128x128>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
-    matmul_128x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                          const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<Tile128x64>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile64x64::THREADS, 4)
-    matmul_64x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                         const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<Tile64x64>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
-    matmul_32x32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                         const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<Tile32x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile16x32::THREADS, 4)
-    matmul_16x32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                         const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<Tile16x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
-
-extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
-    matmul_tf32_128x64_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                               const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<TileTf32128x64>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
-
-extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
-    matmul_tf32_32x32_forward(float* y, const float* __restrict__ x, const float* __restrict__ w,
-                              const float* __restrict__ bias, int ldy, int ldx, int ldw, int N, int F, int P) {
-  forward<TileTf3232x32>(y, x, w, bias, ldy, ldx, ldw, N, F, P);
-}
+KERNEL(matmul_128x128_forward, Forward, (Tile128x128::THREADS, BLOCKS_OF_128X128), forward<Tile128x128>);
+KERNEL(matmul_128x64_forward, Forward, (Tile128x64::THREADS, 2), forward<Tile128x64>);
+KERNEL(matmul_64x64_forward, Forward, (Tile64x64::THREADS, 4), forward<Tile64x64>);
+KERNEL(matmul_32x32_forward, Forward, (Tile32x32::THREADS, 4), forward<Tile32x32>);
+KERNEL(matmul_16x32_forward, Forward, (Tile16x32::THREADS, 4), forward<Tile16x32>);
+KERNEL(matmul_tf32_128x64_forward, Forward, (TileTf32128x64::THREADS, 2), forward<TileTf32128x64>);
+KERNEL(matmul_tf32_32x32_forward, Forward, (TileTf3232x32::THREADS, 4), forward<TileTf3232x32>);
 
 // ---- dgrad: dx (N, F) = dy (N, P) wᵀ (P, F), of which `kept` may leave what passes ReLU and dropout before x ----
 
-extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
-    matmul_128x128_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<Tile128x128>(product);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
-    matmul_128x64_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<Tile128x64>(product);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile64x64::THREADS, 4)
-    matmul_64x64_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<Tile64x64>(product);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
-    matmul_32x32_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<Tile32x32>(product);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile16x32::THREADS, 4)
-    matmul_16x32_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<Tile16x32>(product);
-}
-
-extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
-    matmul_tf32_128x64_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<TileTf32128x64>(product);
-}
-
-extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
-    matmul_tf32_32x32_dgrad(const __grid_constant__ Dgrad product) {
-  dgrad<TileTf3232x32>(product);
-}
+KERNEL(matmul_128x128_dgrad, Dgrad, (Tile128x128::THREADS, BLOCKS_OF_128X128), dgrad<Tile128x128>);
+KERNEL(matmul_128x64_dgrad, Dgrad, (Tile128x64::THREADS, 2), dgrad<Tile128x64>);
+KERNEL(matmul_64x64_dgrad, Dgrad, (Tile64x64::THREADS, 4), dgrad<Tile64x64>);
+KERNEL(matmul_32x32_dgrad, Dgrad, (Tile32x32::THREADS, 4), dgrad<Tile32x32>);
+KERNEL(matmul_16x32_dgrad, Dgrad, (Tile16x32::THREADS, 4), dgrad<Tile16x32>);
+KERNEL(matmul_tf32_128x64_dgrad, Dgrad, (TileTf32128x64::THREADS, 2), dgrad<TileTf32128x64>);
+KERNEL(matmul_tf32_32x32_dgrad, Dgrad, (TileTf3232x32::THREADS, 4), dgrad<TileTf3232x32>);
 
 // ---- wgrad: dw (F, P) = xᵀ (F, N) dy (N, P), added to dw if `accumulate`; `counters` has one 0 per tile ----
 
-extern "C" __global__ void __launch_bounds__(Tile128x128::THREADS, BLOCKS_OF_128X128)
-    matmul_128x128_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
-                         const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
-                         int rows_per_part, int accumulate) {
-  wgrad<Tile128x128>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile128x64::THREADS, 2)
-    matmul_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
-                        const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
-                        int rows_per_part, int accumulate) {
-  wgrad<Tile128x64>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile32x32::THREADS, 4)
-    matmul_32x32_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
-                       const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
-                       int rows_per_part, int accumulate) {
-  wgrad<Tile32x32>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
-}
-
-extern "C" __global__ void __launch_bounds__(TileTf32128x64::THREADS, 2)
-    matmul_tf32_128x64_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
-                             const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
-                             int rows_per_part, int accumulate) {
-  wgrad<TileTf32128x64>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
-}
-
-extern "C" __global__ void __launch_bounds__(TileTf3232x32::THREADS, 4)
-    matmul_tf32_32x32_wgrad(float* dw, float* partials, unsigned* counters, const float* __restrict__ x,
-                            const float* __restrict__ dy, int lddw, int ldx, int lddy, int N, int F, int P,
-                            int rows_per_part, int accumulate) {
-  wgrad<TileTf3232x32>(dw, partials, counters, x, dy, lddw, ldx, lddy, N, F, P, rows_per_part, accumulate);
-}
+KERNEL(matmul_128x128_wgrad, Wgrad, (Tile128x128::THREADS, BLOCKS_OF_128X128), wgrad<Tile128x128>);
+KERNEL(matmul_128x64_wgrad, Wgrad, (Tile128x64::THREADS, 2), wgrad<Tile128x64>);
+KERNEL(matmul_32x32_wgrad, Wgrad, (Tile32x32::THREADS, 4), wgrad<Tile32x32>);
+KERNEL(matmul_tf32_128x64_wgrad, Wgrad, (TileTf32128x64::THREADS, 2), wgrad<TileTf32128x64>);
+KERNEL(matmul_tf32_32x32_wgrad, Wgrad, (TileTf3232x32::THREADS, 4), wgrad<TileTf3232x32>);
 
 // ---- all gradients of a small product: dx (N, F), dw (F, P) and, unless null, db (P,) = column sums of dy ----
 //

@@ -142,21 +142,10 @@ __device__ __forceinline__ void gather_dense(const DenseGather& gather) {
 //   18 nodes, F = 75, on 132 multiprocessors: 50 x 2 x 2 blocks.
 // Traffic: reads sizeof(T) N F + 4 R K, writes 4 N F + 4 R K bytes; reads and writes 4 N (1 + C) + 16 E bytes of the
 //   adjacency, or half of that if it is symmetric. All segments are read and written in order.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_float32(const __grid_constant__ DenseGather gather) {
-  gather_dense<float>(gather);
-}
-
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_uint8(const __grid_constant__ DenseGather gather) {
-  gather_dense<unsigned char>(gather);
-}
-
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_int8(const __grid_constant__ DenseGather gather) {
-  gather_dense<signed char>(gather);
-}
-
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void gather_float16(const __grid_constant__ DenseGather gather) {
-  gather_dense<unsigned short>(gather);
-}
+KERNEL(gather_float32, DenseGather, (BLOCK_THREADS), gather_dense<float>);
+KERNEL(gather_uint8, DenseGather, (BLOCK_THREADS), gather_dense<unsigned char>);
+KERNEL(gather_int8, DenseGather, (BLOCK_THREADS), gather_dense<signed char>);
+KERNEL(gather_float16, DenseGather, (BLOCK_THREADS), gather_dense<unsigned short>);
 
 // The same with sparse features (CSR; columns are features and not shifted).
 // Traffic: reads and writes 4 N + 8 nnz + 4 R K bytes each, and the adjacency as above.

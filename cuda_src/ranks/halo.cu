@@ -14,12 +14,6 @@
 constexpr int PACKED_ROWS = 128;    // of a block
 constexpr int LANES_OF_A_ROW = 16;  // copy it, 16 bytes each
 
-// Sectors of the compressed row that begins here.
-__device__ inline int sectors_of(const unsigned char* row) {
-  const unsigned elements = __ldg(reinterpret_cast<const unsigned*>(row) + GROUPS) >> 24;
-  return (HEAD_WORDS + elements + SECTOR_WORDS - 1) / SECTOR_WORDS;
-}
-
 // y[i, :] = scale[sent[i]] * x[sent[i], :]; rows of y begin `stride` floats apart. Without `scale`, 1; without `sent`, all
 // rows.
 // Launch: `row_tiles` over the n_sent rows: four columns a thread. Shared memory: none. Bank conflicts: none.

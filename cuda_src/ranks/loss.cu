@@ -22,3 +22,17 @@ extern "C" __global__ void __launch_bounds__(256)
   totals[0] += sums[0];
   totals[1] += sums[1];
 }
+
+// total = the sum of the losses of `chunks` chunks of this rank's rows. Launch: one thread.
+extern "C" __global__ void ranks_loss_of_chunks(float* total, const float* __restrict__ losses, int chunks) {
+  float sum = 0.f;
+  for (int i = 0; i < chunks; ++i) sum += losses[i];
+  *total = sum;
+}
+
+// totals += loss and weight of all ranks. Launch: one thread.
+extern "C" __global__ void ranks_add_loss(double* totals, const float* __restrict__ total,
+                                          const float* __restrict__ weight) {
+  totals[0] += *total;
+  totals[1] += *weight;
+}

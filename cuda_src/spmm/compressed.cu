@@ -275,24 +275,13 @@ extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, 8) void spmm_compres
 // Traffic: reads 4 nnz bytes of indices and NARROW_CHUNK nnz of rows (CHUNK where these do not fit), writes
 //   4 n_rows width, and 4 slots width of partial sums.
 // Requirements: `rows` aligned to 64 bytes, `partials` to 16; partial_stride divisible by 4.
-extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed(
-    const __grid_constant__ CompressedProduct product) {
-  compressed_product<false>(product);
-}
+KERNEL(spmm_compressed, CompressedProduct, (COMPRESSED_THREADS, COMPRESSED_BLOCKS), compressed_product<false>);
 
 // The same, added to `out`: out += ...
-extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_add(
-    const __grid_constant__ CompressedProduct product) {
-  compressed_product<true>(product);
-}
+KERNEL(spmm_compressed_add, CompressedProduct, (COMPRESSED_THREADS, COMPRESSED_BLOCKS), compressed_product<true>);
 
 // Both with packed rows, which begin at any sector and are followed by CHUNK readable bytes.
-extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_packed(
-    const __grid_constant__ CompressedProduct product) {
-  compressed_product<false, true>(product);
-}
-
-extern "C" __global__ __launch_bounds__(COMPRESSED_THREADS, COMPRESSED_BLOCKS) void spmm_compressed_packed_add(
-    const __grid_constant__ CompressedProduct product) {
-  compressed_product<true, true>(product);
-}
+KERNEL(spmm_compressed_packed, CompressedProduct, (COMPRESSED_THREADS, COMPRESSED_BLOCKS),
+       compressed_product<false, true>);
+KERNEL(spmm_compressed_packed_add, CompressedProduct, (COMPRESSED_THREADS, COMPRESSED_BLOCKS),
+       compressed_product<true, true>);

@@ -202,22 +202,13 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_large_slices(fl
 //   fits; writes 4 n_rows width, and 4 slots width of partial sums, which the next launch reads.
 // Requirements: indices, data, dense and partials aligned to 16 bytes; strides and slice_width divisible by 4; indices and
 //   data readable up to a multiple of 16 bytes, as whatever CUDA allocates.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted(
-    const __grid_constant__ LargeProduct product) {
-  pieces_product<true, false>(product);
-}
+KERNEL(spmm_large_weighted, LargeProduct, (LARGE_THREADS), pieces_product<true, false>);
 
 // The same where every stored value is 1.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted(
-    const __grid_constant__ LargeProduct product) {
-  pieces_product<false, false>(product);
-}
+KERNEL(spmm_large_unweighted, LargeProduct, (LARGE_THREADS), pieces_product<false, false>);
 
 // The same where indices are marked.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS, MARKED_BLOCKS) void spmm_large_marked(
-    const __grid_constant__ LargeProduct product) {
-  pieces_product<false, true>(product);
-}
+KERNEL(spmm_large_marked, LargeProduct, (LARGE_THREADS, MARKED_BLOCKS), pieces_product<false, true>);
 
 // Mark the indices k with much_read[indices[k]] != 0, in place. Launch: a thread per index.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_mark(int* __restrict__ indices,
@@ -229,28 +220,10 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spmm_mark(int* __res
 
 // Row split_row[i] of the results is the sum over slots split_first[i] ... split_first[i + 1] - 1 of their partial sums.
 // Launch: a warp per split row, grid.y over blocks of 2^lane_bits vectors of columns; 128 threads.
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces(
-    const __grid_constant__ PiecesReduction reduction) {
-  reduce_pieces(reduction);
-}
+KERNEL(spmm_reduce_pieces, PiecesReduction, (LARGE_THREADS), reduce_pieces);
 
 // Those of the kernels above that add to `out`: out += ...
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_weighted_add(
-    const __grid_constant__ LargeProduct product) {
-  pieces_product<true, false, true>(product);
-}
-
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_large_unweighted_add(
-    const __grid_constant__ LargeProduct product) {
-  pieces_product<false, false, true>(product);
-}
-
-extern "C" __global__ __launch_bounds__(LARGE_THREADS, MARKED_BLOCKS) void spmm_large_marked_add(
-    const __grid_constant__ LargeProduct product) {
-  pieces_product<false, true, true>(product);
-}
-
-extern "C" __global__ __launch_bounds__(LARGE_THREADS) void spmm_reduce_pieces_add(
-    const __grid_constant__ PiecesReduction reduction) {
-  reduce_pieces<true>(reduction);
-}
+KERNEL(spmm_large_weighted_add, LargeProduct, (LARGE_THREADS), pieces_product<true, false, true>);
+KERNEL(spmm_large_unweighted_add, LargeProduct, (LARGE_THREADS), pieces_product<false, false, true>);
+KERNEL(spmm_large_marked_add, LargeProduct, (LARGE_THREADS, MARKED_BLOCKS), pieces_product<false, true, true>);
+KERNEL(spmm_reduce_pieces_add, PiecesReduction, (LARGE_THREADS), reduce_pieces<true>);

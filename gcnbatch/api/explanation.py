@@ -10,6 +10,7 @@ from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
 from gcnbatch.explanation import session
 from gcnbatch.explanation.session import Output
+from gcnbatch.inference.given import opened
 from gcnbatch.inference.options import CsvOptions
 
 if TYPE_CHECKING:
@@ -69,20 +70,21 @@ def explain(
     >>> gcnbatch.explain(run, "molecules.h5", "explained", top=2).molecules
     2
     """
-    return session.explain(
-        folders_of(runs),
-        Path(data),
-        None if out is None else Path(out),
-        tasks=tasks,
-        top=top,
-        steps=steps,
-        backend=backend,
-        device=device,
-        cuda=cuda(settings or {}, resident),
-        batch_nodes=batch_nodes or 0,
-        csv=table,
-        on_bad_row=on_bad_row,
-        output=output,
-        quiet=quiet,
-        say=say,
-    )
+    with opened(data, table or CsvOptions(), say) as given:
+        return session.explain(
+            folders_of(runs),
+            given.data,
+            None if out is None else Path(out),
+            tasks=tasks,
+            top=top,
+            steps=steps,
+            backend=backend,
+            device=device,
+            cuda=cuda(settings or {}, resident),
+            batch_nodes=batch_nodes or 0,
+            csv=given.options,
+            on_bad_row=on_bad_row,
+            output=output,
+            quiet=quiet,
+            say=given.say,
+        )

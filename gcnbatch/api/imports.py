@@ -30,6 +30,7 @@ def import_smiles(
     task: Target | None = None,
     delimiter: str = "",
     decimal: str = "",
+    missing: Sequence[str] = (),
     encoding: str = "",
     largest_fragment: bool = False,
     neutralize: bool = False,
@@ -61,6 +62,8 @@ def import_smiles(
         Kind of the targets; None: by their values.
     delimiter, decimal, encoding : str
         Sign between fields, decimal sign and encoding (such as ``"cp1252"``) of a text table; empty: detected.
+    missing : sequence of str
+        Further texts of missing values, in any case, beside NA, None, ? and the like.
     bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize
         Contents of a graph, as for `gcnbatch.from_smiles`.
     bond_properties : sequence of {"ring", "conjugated", "stereo"}
@@ -108,7 +111,7 @@ def import_smiles(
         split_column=split_column,
         feature_columns=feature_columns,
         task=task,
-        table_format=TableFormat(delimiter, decimal, encoding),
+        table_format=TableFormat(delimiter, decimal, encoding, tuple(missing)),
         skip_bad_rows=skip_bad_rows,
         processes=processes,
         name=name,

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gcnbatch.config_tree import put, read_toml
+from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,14 +32,27 @@ def load(config: ConfigLike | None, options: Options, settings: Settings) -> Con
     return check(gather(config, options, settings), config, options, settings)
 
 
-def check(tree: dict[str, Any], config: ConfigLike | None, options: Options, settings: Settings) -> Config:
-    """Return the configuration of a tree that `gather` merged from the other arguments."""
+def check(
+    tree: dict[str, Any],
+    config: ConfigLike | None,
+    options: Options,
+    settings: Settings,
+    say: Callable[[str], object] = lambda line: None,
+) -> Config:
+    """Return the configuration of a tree that `gather` merged from the other arguments.
+
+    A run to start from gives the model, but for keys of [model] in `settings`.
+    """
     from gcnbatch.config import resolve
 
     if isinstance(train := tree.get("train"), dict) and train.get("from_run"):
         from gcnbatch.training.warm_start import with_model_of
 
-        tree = with_model_of(tree)
+        chosen = {key.partition(".")[2] for key in settings if key.startswith("model.")}
+        tree, unused = with_model_of(tree, chosen)
+        if unused:
+            keys = ", ".join(f"model.{key}" for key in unused)
+            say(f"the model is that of {train['from_run']}; not used: {keys} of the configuration (--set changes it)")
     given = [path for path, value in options.items() if value is not None]
     given += [tuple(key.split(".")) for key in settings]
     return resolve(tree, str(config) if isinstance(config, str | os.PathLike) else "configuration", given)
@@ -54,9 +66,9 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
     """
     from gcnbatch.resources import shipped_config
 
-    given = {path: value for path, value in options.items() if value is not None}
+    given = {path: plain(value) for path, value in options.items() if value is not None}
     named = {*given, *(tuple(key.split(".")) for key in settings)}
-    if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic")}):
+    if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic"), ("train", "from_run")}):
         config = shipped_config("quickstart")
     name = Path(given.get(("data", "path"), "")).stem if config is None else ""
     if config is None:
@@ -66,11 +78,15 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
         if not path.suffix and not path.exists():
             path = shipped_config(str(path))
         tree, name = read_toml(path), path.stem
+    elif isinstance(config, Mapping):
+        tree = plain(config)
+    elif hasattr(config, "model_dump"):
+        tree = config.model_dump(mode="json")
     else:
-        tree = deepcopy(dict(config)) if isinstance(config, Mapping) else config.model_dump(mode="json")
+        raise InputError("config", type(config).__name__, "a path, tables or a Config", "Give data as data=…")
     if name and "name" not in tree:
         tree["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80]
-    for key_path, value in [*given.items(), *((tuple(key.split(".")), value) for key, value in settings.items())]:
+    for key_path, value in [*given.items(), *((tuple(key.split(".")), plain(one)) for key, one in settings.items())]:
         put(tree, key_path, value)
     if ("data", "path") in given:
         put(tree, ("data", "synthetic"), "")
@@ -93,10 +109,10 @@ def section(name: str, settings: Settings, options: Options) -> Config:
         if path[0] != name:
             known = [key for key in keys() if key.startswith(f"{name}.")]
             raise InputError(f"--set {key}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
-        put(tree, path, value)
+        put(tree, path, plain(value))
     for path, value in options.items():
         if value is not None:
-            put(tree, path, value)
+            put(tree, path, plain(value))
     return resolve(tree, where="--set")
 
 

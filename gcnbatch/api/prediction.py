@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
 from gcnbatch.api.training import Say
+from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
+from gcnbatch.inference.given import STDIN, opened
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.predictions import STDOUT
 
@@ -46,8 +47,9 @@ def infer(
     ----------
     runs : Run, path, or several
         A run with folds counts as all its folds.
-    data : path
-        HDF5 data set, or a file or folder of molecules.
+    data : path or str
+        HDF5 data set, or a file or folder of molecules; ``"-"``: a table or lines of SMILES on standard input. A text
+        that names no file and is a SMILES is one molecule.
     out : path
         A .csv, .jsonl, .h5 or .parquet file; ``"-"``: CSV on standard output.
     backend, device, resident, batch_size
@@ -90,21 +92,24 @@ def infer(
     >>> gcnbatch.infer(run, "molecules.h5", "predictions.csv").rows
     16
     """
-    return ensemble.infer(
-        folders_of(runs),
-        Path(data),
-        str(out),
-        backend=backend,
-        device=device,
-        cuda=cuda(settings or {}, resident),
-        batch_size=batch_size,
-        on_bad_row=on_bad_row,
-        csv=table,
-        spreadsheet=spreadsheet,
-        selection=selection,
-        resume=resume,
-        level=level,
-        applicability=applicability,
-        quiet=quiet,
-        say=say,
-    )
+    if resume and data == STDIN:
+        raise InputError("--resume", "with data from standard input", "a file of data")
+    with opened(data, table or CsvOptions(), say) as given:
+        return ensemble.infer(
+            folders_of(runs),
+            given.data,
+            str(out),
+            backend=backend,
+            device=device,
+            cuda=cuda(settings or {}, resident),
+            batch_size=batch_size,
+            on_bad_row=on_bad_row,
+            csv=given.options,
+            spreadsheet=spreadsheet,
+            selection=selection,
+            resume=resume,
+            level=level,
+            applicability=applicability,
+            quiet=quiet,
+            say=given.say,
+        )

@@ -39,14 +39,14 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     from gcnbatch.backend_comparison.report_files import JSON
     from gcnbatch.errors import InputError
     from gcnbatch.run_comparison.session import CONTENT
-    from gcnbatch.training.run_files import refuse_links
-    from gcnbatch.tuning.session import SETTINGS
+    from gcnbatch.training.run_files import STUDY, refuse_links
 
     place = Path(folder)
-    refuse_links(place)
-    if figures and any((place / name).is_file() for name in (SETTINGS, CONTENT, JSON)):
-        raise InputError("--figures", f"given with {place}", "the folder of a run")
-    if (place / SETTINGS).is_file():
+    if any((place / name).is_file() for name in (STUDY, CONTENT, JSON)):
+        refuse_links(place)
+        if figures:
+            raise InputError("--figures", f"given with {place}", "the folder of a run")
+    if (place / STUDY).is_file():
         from gcnbatch.tuning import session
 
         return session.report(place, say)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
 from gcnbatch.api.training import name_after
+from gcnbatch.config_tree import plain
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike, DataLike
@@ -42,7 +43,7 @@ class Study:
         """
         from gcnbatch.config import resolve
         from gcnbatch.training import run_files
-        from gcnbatch.tuning.results import BEST
+        from gcnbatch.tuning.page import BEST
 
         path = self.folder / BEST
         return resolve(run_files.read_toml(path), where=str(path))
@@ -113,7 +114,7 @@ def tune(
         ("device",): device,
         ("jobs",): jobs,
     }
-    limits, settings = session.Limits(trials, minutes), settings or {}
+    limits, settings = session.Limits(plain(trials), plain(minutes)), settings or {}
     if resume is not None:
         free = {("device",), ("jobs",)}
         given = [".".join(path) for path, value in options.items() if value is not None and path not in free]
@@ -124,7 +125,7 @@ def tune(
     tree, graphs = gather(config, options, settings), graphs_of(data)
     if graphs is not None:
         name_after(tree, graphs)
-    checked = check(tree, config, options, settings)
+    checked = check(tree, config, options, settings, say)
     place = None if out is None else Path(out)
     keys = space if space is None or isinstance(space, Mapping) else Path(space)
     return Study(*session.start(checked, place, keys, limits, quiet, say, graphs))

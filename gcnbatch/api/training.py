@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from gcnbatch.backends import registry
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
 from gcnbatch.figures import DRAWN_MEMBERS
+from gcnbatch.ranks.launch import launched
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike, DataLike
@@ -127,7 +129,7 @@ def train(
         early = members <= DRAWN_MEMBERS  # many members have many workers, which would slow the imports below
         if early:
             write = stack.enter_context(workers)
-        checked = check(tree, config, options, settings)
+        checked = check(tree, config, options, settings, say)
         if baseline:
             _check_baseline(checked, graphs)
         from gcnbatch.training import run
@@ -241,4 +243,21 @@ def _wake_gpu(tree: dict[str, Any]) -> bool:
         return False
     from gcnbatch.backends.cuda.runtime import loader
 
+    if launched() is not None:
+        from gcnbatch.ranks import world
+
+        if (ranks := world.current()) is not None:
+            ranks.start_all(_wake_rank, device)
     return loader.wake(device) is not None
+
+
+def _wake_rank(first: int) -> None:
+    """Initialise this rank's GPU, counted from that of rank 0, while rank 0 checks its input."""
+    from gcnbatch.backends.cuda.runtime import loader
+    from gcnbatch.ranks import world
+
+    ranks = world.current()
+    assert ranks is not None
+    loader.wake(ranks.device(first))
+    with suppress(ImportError):  # what a run needs of it, rank 0 says
+        import_module("gcnbatch.backends.cuda.fused.backend")

@@ -10,6 +10,7 @@ from gcnbatch.backend_comparison import report_tables
 from gcnbatch.backend_comparison.report_tables import ReportTable
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, Pictures, facts, paragraph, section, table
+from gcnbatch.text import counted
 
 PLACED = {
     "Training time": "training",
@@ -24,8 +25,9 @@ def render(content: dict[str, Any], shown: Sequence[ReportTable], pictures: Sequ
     paths, images = {path.stem: path for path in pictures}, Pictures()
     data = content["data"]
     about = (
-        f"{data['name']}: {data['graphs']:,} graphs, {data['nodes']:,} nodes · {content['config']['model']['kind']}, "
-        f"{data['parameters']:,} parameters, batch {data['batch_size']} · {content['created']}"
+        f"{data['name']}: {counted(data['graphs'], 'graph')}, {counted(data['nodes'], 'node')} · "
+        f"{content['config']['model']['kind']}, {counted(data['parameters'], 'parameter')}, "
+        f"batch {data['batch_size']} · {content['created']}"
     )
     body = [paragraph(about, "lead"), paragraph(report_tables.verdict(content), "verdict")]
     for one in shown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from gcnbatch.text import counted
 from gcnbatch.text import markdown as safe_markdown
 
 Content = dict[str, Any]
@@ -85,7 +86,7 @@ def environment(content: Content) -> list[tuple[str, str]]:
     facts += [] if found["gpus"] else [("GPU", f"none: {found['gpu_note']}")]
     cpu, packages = found["cpu"], {name: version for name, version in found["packages"].items() if version}
     facts += [
-        ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores usable"),
+        ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} usable"),
         ("gcnbatch", found["gcnbatch"] + (f", commit {found['commit']}" if found["commit"] else "")),
         ("Python", f"{found['python']}, {found['platform']}"),
         ("packages", ", ".join(f"{name} {version}" for name, version in packages.items())),
@@ -125,7 +126,8 @@ def _parity(content: Content) -> ReportTable:
         )
     note = (
         f"The rule: {parity['rule']}. Compared: parameters before training; loss and every gradient of "
-        f"{_and(parity['batches'])}; losses of the first {len(parity['reference_losses'])} training steps; parameters "
+        f"{_and(parity['batches'])}; losses of the first "
+        f"{counted(len(parity['reference_losses']), 'training step')}; parameters "
         "and running statistics after them."
     )
     header = ["backend", "parity", "arrays", "worst", "off by", "allowed", "of it"]
@@ -164,9 +166,9 @@ def _pass(content: Content, work: str) -> ReportTable:
     one = figures[0]
     graphs = data["training_graphs"] if training else data["graphs"]
     size = data["batch_size"] if training else data["inference_batch_size"]
-    timed = f"{one['timed_batches']} of {one['batches']} batches timed, the rest in proportion"
+    timed = f"{one['timed_batches']} of {counted(one['batches'], 'batch', 'batches')} timed, the rest in proportion"
     timed = "all of it timed" if one["timed_batches"] == one["batches"] else timed
-    note = f"{graphs:,} graphs in batches of {size}; {timed}; median of {one['repetitions']} repetitions after warm-up."
+    note = f"{counted(graphs, 'graph')} in batches of {size}; {timed}; median of {one['repetitions']} after warm-up."
     note += " Own batches: as many graphs as a backend takes unless train.eval_batch_size is given." if any(own) else ""
     return ReportTable(f"{work.capitalize()} time", [content["name"], *names], rows, note)
 
@@ -205,7 +207,8 @@ def _operations(content: Content) -> ReportTable:
         rows.append([label, *map(number, times), *launches, *speedups])
     read = _and([f"{name} by {'device events' if name in launching else 'the host clock'}" for name in names])
     note = (
-        f"Median over {content['effort']['profiled']} steps; {read}, an operation's launches queued before they run. "
+        f"Median over {counted(content['effort']['profiled'], 'step')}; {read}, an operation's launches queued before "
+        "they run. "
         "MatMul, Add, ReLU and Dropout are timed separately here; a training step fuses them if its backend can."
     )
     return ReportTable("Operations", header, rows, note)
@@ -258,7 +261,7 @@ def _fast_math(content: Content) -> ReportTable:
     note = (
         "cuda.fast_math compiles the kernels with --use_fast_math: approximate division, roots, exponentials, and "
         "denormal numbers as 0. Test figures are those after the last of "
-        f"{content['config']['train']['epochs']} epochs, same seed."
+        f"{counted(content['config']['train']['epochs'], 'epoch')}, same seed."
     )
     return ReportTable("Fast-math", header, rows, note)
 
@@ -291,8 +294,9 @@ def _labels(content: Content) -> list[str]:
 def _about(content: Content) -> list[str]:
     data = content["data"]
     return [
-        f"Data: {safe_markdown(data['name'])}, {data['graphs']:,} graphs, {data['nodes']:,} nodes. Model: "
-        f"{content['config']['model']['kind']}, {data['parameters']:,} parameters, batch {data['batch_size']}."
+        f"Data: {safe_markdown(data['name'])}, {counted(data['graphs'], 'graph')}, "
+        f"{counted(data['nodes'], 'node')}. Model: {content['config']['model']['kind']}, "
+        f"{counted(data['parameters'], 'parameter')}, batch {data['batch_size']}."
     ]
 
 

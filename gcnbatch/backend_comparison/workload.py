@@ -18,8 +18,9 @@ from gcnbatch.errors import InputError
 from gcnbatch.runners.state import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import warm_start
-from gcnbatch.training.experiment import Experiment, Scaling
+from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.member import shuffled_batches
+from gcnbatch.training.scaling import Scaling
 
 Say = Callable[[str], object]  # receives what happens, line by line
 
@@ -33,7 +34,7 @@ class Effort:
     parity_batches : int
         Batches whose gradients are compared.
     parity_steps : int
-        Training steps after which parameters are compared.
+        Training steps that are compared, each from the state that the reference has before it.
     samples : int
         Float32 runs of the reference that measure the effect of rounding.
     warmup : int
@@ -47,8 +48,8 @@ class Effort:
     """
 
     parity_batches: int = 3
-    parity_steps: int = 10
-    samples: int = 8
+    parity_steps: int = 4
+    samples: int = 16
     warmup: int = 10
     steps: int = 50
     repeats: int = 5
@@ -114,7 +115,7 @@ def opened(config: Config) -> Iterator[Workload]:
         dataset = stack.enter_context(Dataset(path, config.data.memory_mb))
         experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
         about = (config.split, config.seed, experiment.split_rows)
-        split = splits.make_folds(*about)[0] if config.split.folds else splits.make_split(*about)
+        split = splits.make_splits(*about)[0]
         task, scaling = experiment.task(split)
         train, everything = config.train, experiment.source.n_graphs
         size = train.eval_batch_size or EVAL_BATCH_SIZE

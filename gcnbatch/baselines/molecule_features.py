@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data import guard
-from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit, read_molecule
+from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
 from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D
 from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.molecule_features import molecule_features as features_of
+from gcnbatch.data.normal_form import normal_molecule
 from gcnbatch.data.refusals import excess, first_line
 from gcnbatch.errors import InputError
 from gcnbatch.progress import counter
@@ -140,7 +141,7 @@ def _features(smiles: Iterable[str], first: int, options: FeaturizerOptions) -> 
 
 def _row(text: str, options: FeaturizerOptions) -> NDArray[np.float32] | None:
     """Return counts of fragments, then descriptors."""
-    if (molecule := read_molecule(text, options)) is None:
+    if (molecule := normal_molecule(text, options)) is None:
         return None
     return np.roll(features_of(molecule, FEATURES), BITS)
 

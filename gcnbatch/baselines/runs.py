@@ -20,7 +20,7 @@ from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.baselines.forest import MODEL, Forest
 from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baselines.verdict import verdict
-from gcnbatch.config import Config, resolve
+from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split
@@ -29,17 +29,17 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
-from gcnbatch.text import QUOTED, printable
-from gcnbatch.training import fit_report, run_files
-from gcnbatch.training.digest import DIGEST
+from gcnbatch.text import QUOTED, counted, printable
+from gcnbatch.training import digest, fit_report, run_files, task_labels
 from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run_data import BASELINE
 from gcnbatch.training.summary import average, pooled
 
-SETTINGS, BESIDE = "baseline.json", "baseline"
+BESIDE = "baseline"
 Say = Callable[[str], object]
 
 
@@ -74,7 +74,7 @@ def start(
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
-    with folders.results(folder, f"{config.name}-baseline") as (target, _):
+    with folders.results(folder, f"{config.name}-baseline", whole=True) as (target, _):
         imported = path.name.lower().endswith(MOLECULE_ENDINGS)
         if imported:
             _import(path, target / GENERATED, columns or TableColumns(), say)
@@ -83,7 +83,11 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            named = _parts(config, splits.SplitRows.of(dataset, config.split.kind))
+            rows = splits.SplitRows.of(dataset, config.split.rule)
+            named = _parts(config, rows)
+            about_labels = task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
+            for line in (*splits.notes(config.split, rows), *about_labels):
+                say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
 
@@ -93,8 +97,7 @@ def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
     for repeat in range(config.split.repeats):
         own = seeded(config, repeat, 0)
         about = (own.split, own.seed, rows)
-        parts = splits.make_folds(*about) if config.split.folds else [splits.make_split(*about)]
-        for fold, part in enumerate(parts):
+        for fold, part in enumerate(splits.make_splits(*about)):
             numbers = (repeat + 1) * (config.split.repeats > 1), (fold + 1) * (config.split.folds > 0)
             found[block_name(*numbers)] = part
     return found
@@ -141,7 +144,7 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
     InputError
         When the run is not finished, or its data changed or have no SMILES.
     """
-    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = read_config(folder)
     check_data(config)
     with Dataset(Path(config.data.path), config.data.memory_mb) as dataset:
         _check_digest(folder, dataset)
@@ -169,14 +172,13 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
         target_columns=list(columns.targets) or None,
         skip_bad_rows=True,
     )
-    for line in summary.notes:
+    for line in summary.said():
         say(line)
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
-    recorded = run_files.read_text(folder / DIGEST, "the data set's digest").split()[:1]
-    if recorded != [fingerprint(dataset.path)]:
-        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder / DIGEST}", "Restore it.")
+    if digest.read(folder) != fingerprint(dataset.path):
+        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder}", "Restore it.")
 
 
 def _fit(
@@ -189,8 +191,9 @@ def _fit(
     progress: bool,
 ) -> dict[str, Any]:
     """Fit every part into its folder below `target`, and summarise them."""
+    task_labels.check_learnable(dataset.path, dataset.header, dataset.y, list(parts.values()))
     smiles = check_molecules(dataset)
-    say(f"baseline: fingerprints and descriptors of {len(smiles):,} molecules")
+    say(f"baseline: fingerprints and descriptors of {counted(len(smiles), 'molecule')}")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
     if found.lost:
         say(_lost_rows(dataset, found))
@@ -198,14 +201,14 @@ def _fit(
     folders.make(target)
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
-    fileio.write_json(target / SETTINGS, settings)
+    fileio.write_json(target / BASELINE, settings)
     fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
-    fileio.write_text(target / DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
+    fileio.write_text(target / digest.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
-        say(f"baseline: {forest.trees} trees{' for ' + place if place else ''}")
+        say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
         began = time.monotonic()
-        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
+        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
         results.append(_write(target / place, dataset, split, outputs[-1], course, config))
     if "" in parts:
@@ -215,23 +218,20 @@ def _fit(
 
 def _lost_rows(dataset: Dataset, features: MoleculeFeatures) -> str:
     first = features.lost[0]
-    rows = "row has" if len(features.lost) == 1 else "rows have"
+    rows = counted(len(features.lost), "row has", "rows have")
     row_id = printable(str(dataset.ids[first.index]), QUOTED)
-    return f"{len(features.lost):,} {rows} zeros for all features; the first is {row_id}: {first.reason}"
+    return f"{rows} zeros for all features; the first is {row_id}: {first.reason}"
 
 
 def _course(dataset: Dataset, split: Split, config: Config, forest: Forest, seconds: float) -> dict[str, Any]:
     """Return the entries of metrics.json beside the figures."""
-    kind, sizes = config.split.kind, [len(rows) for rows in split.parts().values()]
-    about: dict[str, Any] = {"kind": kind, "seed": splits.split_seed(config.split, config.seed), "sizes": sizes}
-    if kind == "predefined":
-        about["name"] = config.split.name or next(iter(dataset.splits))
+    rows = splits.SplitRows.of(dataset, "")  # their groups are not needed
     return {
         "model": MODEL,
         "backend": "scikit-learn",
         "trees": forest.trees,
         "seconds": round(seconds, 3),
-        "split": about,
+        "split": splits.describe(config.split, config.seed, rows, split),
     }
 
 
@@ -239,7 +239,7 @@ def _write(
     folder: Path,
     dataset: Dataset,
     split: Split,
-    outputs: NDArray[np.float32],
+    outputs: NDArray[np.floating],
     course: dict[str, Any],
     config: Config,
 ) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _summarise(
     folder: Path,
     dataset: Dataset,
     parts: list[Split],
-    outputs: list[NDArray[np.float32]],
+    outputs: list[NDArray[np.floating]],
     results: list[dict[str, Any]],
     parquet: bool,
 ) -> dict[str, Any]:
@@ -276,10 +276,10 @@ def _summarise(
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     tested = [part.test for part in parts]
-    rows, mean, _ = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
-    header, y = dataset.header, dataset.y[rows]
+    pool = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
+    header, y, mean = dataset.header, pool.labels(dataset.y), pool.mean
     summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
-    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[rows], mean), parquet)
+    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
     fit_report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

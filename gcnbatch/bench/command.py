@@ -14,6 +14,7 @@ from gcnbatch.bench.problems import SpmmProblem
 from gcnbatch.bench.records import Change
 from gcnbatch.bench.spmm_runs import Outcome, Say, chosen_methods, run
 from gcnbatch.errors import CheckFailed, InputError
+from gcnbatch.text import counted
 
 ROWS, PLOT = "rows.jsonl", "spmm.png"
 
@@ -74,7 +75,7 @@ class SpmmBench(NamedTuple):
         if self.outcome.wrong:
             raise CheckFailed("bench spmm", f"wrong, and not timed: {'; '.join(self.outcome.wrong)}")
         if count := sum(change.slower for change in self.changes):
-            found = f"{count} of {len(self.changes)} figures became slower"
+            found = f"{count} of {counted(len(self.changes), 'figure')} became slower"
             raise CheckFailed("bench spmm", found, hint=f"See {self.folder}.")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gcnbatch.bench.methods import NAMES, SCIPY
 from gcnbatch.bench.records import Change
 from gcnbatch.bench.spmm_runs import Record, by_point
+from gcnbatch.text import counted
 
 OURS = "fastest"
 WIDE = 64  # columns from which the papers compare kernels
@@ -87,7 +88,7 @@ def changed(changes: Sequence[Change]) -> str:
     """Return the result of the comparison with an old run in one line."""
     mean = exp(sum(log(change.ratio) for change in changes) / len(changes))
     count = sum(change.slower for change in changes)
-    return f"compared: {len(changes)} figures, {count} slower; new over old {mean:.2f} in the geometric mean"
+    return f"compared: {counted(len(changes), 'figure')}, {count} slower; new over old {mean:.2f} in the geometric mean"
 
 
 def absent(reasons: Mapping[str, str]) -> list[str]:

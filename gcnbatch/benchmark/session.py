@@ -25,6 +25,7 @@ from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.errors import InputError
+from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
 from gcnbatch.training.fit_report import METRICS
 
@@ -98,6 +99,8 @@ def start(
         For unknown names, tables that are not there, and a folder of something else or of other settings.
     """
     suite = load()
+    if not is_storable(str(Path(out or "runs").resolve())):
+        raise InputError(f"-o {out or 'runs'}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
     check_names("--models", choice.models, list(suite.models))
     check_names("--splits", choice.splits, SPLITS)
     tables = find_sets(suite, data, choice.sets)
@@ -181,7 +184,7 @@ def _imported(suite: Suite, target: Path, name: str, table: Path, features: str,
 def _run(case: _Case, target: Path, say: Say, quiet: bool) -> None:
     folder = case.folder(target)
     config: Config = resolve(case.tree, where=f"{case.set}, {case.model}")
-    if (folder / run.CONFIG).is_file():
+    if (folder / run_files.CONFIG).is_file():
         run.resume(folder, config.backend, config.device, quiet=quiet, say=say, jobs=config.jobs)
         return
     if not load().models[case.model].config:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gcnbatch.cli import data_import, data_khop, data_shard, data_split
+from gcnbatch.text import counted, printable
 
 app = typer.Typer(
     no_args_is_help=True, help="Describe, check, generate, import and extend data sets.", rich_markup_mode=None
@@ -79,7 +80,8 @@ def info(
 def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
     """Check a file against all rules of the format.
 
-    The first error is reported with its position in the file.
+    The first error is reported with its position in the file. For molecules, copies in different parts of a split are
+    counted.
 
     Exit code 0 if the file is valid, 2 if not. With --json, the result is on stdout in both cases.
     """
@@ -87,7 +89,7 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
     from gcnbatch.errors import InputError
 
     try:
-        counts = files.check(file, memory_mb=memory_mb)
+        counts = files.check(file, memory_mb=memory_mb, say=lambda line: typer.echo(printable(line), err=True))
     except InputError as error:
         if as_json:
             print(json.dumps({"file": str(file), "valid": False, "error": str(error)}, indent=2))
@@ -126,7 +128,8 @@ def synth(
     cost = None if preset in synthetic.MANY_GRAPHS else synthetic.forecast(preset, scale)
     if cost is not None and cost.memory > _ANNOUNCED:
         print(
-            f"{preset}: {cost.nodes:,} nodes, {cost.edges:,} edges; this takes about {size(cost.memory)} of memory and "
+            f"{preset}: {counted(cost.nodes, 'node')}, {counted(cost.edges, 'edge')}; this takes about "
+            f"{size(cost.memory)} of memory and "
             f"makes a file of about {size(cost.disk)}. A smaller --scale takes less.",
             file=sys.stderr,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gcnbatch.cli.text_tables import facts, size, table
 from gcnbatch.data.describe import Description, TaskLabels
+from gcnbatch.text import counted
 
 _CLASSES = 20  # largest classes to list
 _NAMED = 3  # graph features to name
@@ -23,7 +24,11 @@ def lines(description: Description) -> list[str]:
 
 def _facts(description: Description) -> list[str]:
     header, features = description.header, description.features
-    outputs = f"{len(header.class_names)} classes" if header.class_names else f"{len(header.task_names)} tasks"
+    outputs = (
+        counted(len(header.class_names), "class", "classes")
+        if header.class_names
+        else counted(len(header.task_names), "task")
+    )
     density = "" if features.density is None else f", {100 * features.density:.3g} % nonzero"
     groups = "" if description.groups is None else f"{description.groups:,} of kind {header.group_kind or 'unnamed'}"
     groups = groups or (header.group_kind and f"{header.group_kind}, computed when a split asks for it")
@@ -37,10 +42,7 @@ def _facts(description: Description) -> list[str]:
                 f"{description.path} ({size(description.file_bytes)}; {size(description.memory_bytes)} in memory)",
             ),
             ("level", header.level),
-            (
-                "target",
-                f"{header.target}, {outputs if len(header.task_names) != 1 or header.class_names else '1 task'}",
-            ),
+            ("target", f"{header.target}, {outputs}"),
             ("graphs", f"{description.graphs:,}"),
             ("nodes", f"{description.nodes:,}"),
             ("edges", f"{description.edges:,} stored, {description.self_loops:,} of them self-loops"),
@@ -57,7 +59,7 @@ def _facts(description: Description) -> list[str]:
 
 
 def _unlabelled(rows: int) -> str:
-    return f"{rows:,} {'row' if rows == 1 else 'rows'} without any label" if rows else ""
+    return f"{counted(rows, 'row')} without any label" if rows else ""
 
 
 def _graph_features(description: Description) -> str:
@@ -67,8 +69,8 @@ def _graph_features(description: Description) -> str:
     measured = names[: found.columns - found.counts]
     shown = ", ".join(measured[:_NAMED]) + (", …" if len(measured) > _NAMED else "")
     parts = [f"{len(measured):,} ({shown})"] if measured else []
-    parts += [f"{found.counts:,} counts of fragments ({names[-found.counts]}, …)"] if found.counts else []
-    return f"{' and '.join(parts)}; {found.missing:,} missing values"
+    parts += [f"{counted(found.counts, 'count')} of fragments ({names[-found.counts]}, …)"] if found.counts else []
+    return f"{' and '.join(parts)}; {counted(found.missing, 'missing value')}"
 
 
 def _distributions(description: Description) -> list[str]:
@@ -89,7 +91,8 @@ def _labels(description: Description) -> list[str]:
         return _classes(tasks[0])
     columns = list(tasks[0].values)
     if target == "regression":
-        return table(("task", *columns, "missing"), [(t.name, *t.values.values(), t.missing) for t in tasks])
+        rows = [(t.name, *t.values.values(), t.missing) for t in tasks]
+        return table(("task", *columns, "missing"), rows, left=1 + ("unit" in columns))
     rows = [
         (t.name, *t.values.values(), t.missing, _percent(t.values["positive"], sum(t.values.values()))) for t in tasks
     ]
@@ -107,9 +110,9 @@ def _classes(task: TaskLabels) -> list[str]:
     rest = ordered[_CLASSES:]
     block = table(("class", "rows", "%"), rows)
     if rest:
-        block.append(f"and {len(rest)} classes of {rest[-1][1]:,} to {rest[0][1]:,} rows")
+        block.append(f"and {counted(len(rest), 'class', 'classes')} of {rest[-1][1]:,} to {counted(rest[0][1], 'row')}")
     if task.missing:
-        block.append(f"{task.missing:,} rows without a class")
+        block.append(f"{counted(task.missing, 'row')} without a class")
     return block
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 EPILOG = """\b
 Examples:
@@ -43,7 +43,7 @@ def shard(
 
     limit = _bytes(size) if size else 0
     count = files.shard(file, out, max_bytes=limit, max_graphs=graphs or 0, memory_mb=memory_mb, progress=True)
-    print(f"{out}: {count} shard{'s' if count > 1 else ''}")
+    print(f"{out}: {counted(count, 'shard')}")
 
 
 def _bytes(text: str) -> int:

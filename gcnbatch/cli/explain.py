@@ -23,6 +23,7 @@ from gcnbatch.cli.prediction_options import (
     SmilesColumnOption,
     SpreadsheetOption,
 )
+from gcnbatch.text import counted
 
 EPILOG = """\b
 Examples:
@@ -129,6 +130,6 @@ def explain(
         say=say,
     )
     if summary.unreadable:
-        say(f"{summary.unreadable} rows could not be read; see column error of molecules")
+        say(f"{counted(summary.unreadable, 'row')} could not be read; see column error of molecules")
     say(summary.text())
     typer.echo(json.dumps(asdict(summary), indent=2, allow_nan=False) if as_json else summary.folder)

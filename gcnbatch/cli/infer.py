@@ -24,12 +24,15 @@ from gcnbatch.cli.prediction_options import (
     SmilesColumnOption,
     SpreadsheetOption,
 )
+from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
   gcnbatch infer runs/tox21 new.h5 -o predictions.csv
   gcnbatch infer runs/tox21 new.csv -o new.jsonl    straight from SMILES
+  gcnbatch infer runs/tox21 'CC(=O)O'               one molecule
+  head new.smi | gcnbatch infer runs/tox21 -        a table or SMILES lines
   gcnbatch infer runs/a runs/b new.h5 -o mean.csv   mean and deviation
   gcnbatch infer runs/tox21 new.csv.gz | head       CSV on stdout
 
@@ -69,6 +72,9 @@ def infer(
     delimiter: DelimiterOption = "",
     decimal: Annotated[
         str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
+    ] = "",
+    missing: Annotated[
+        str, typer.Option(metavar="A,B,…", help="CSV: further texts of missing values.", show_default="none")
     ] = "",
     encoding: EncodingOption = "",
     processes: ProcessesOption = 0,
@@ -142,7 +148,7 @@ def infer(
                 id_column,
                 processes,
                 tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal, encoding),
+                TableFormat(delimiter, decimal, encoding, tuple(split_names(missing))),
             ),
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),
@@ -164,13 +170,15 @@ def infer(
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
         from gcnbatch.cli.text_tables import by_task, table
-        from gcnbatch.training.metrics import label
+        from gcnbatch.training.metrics import common_unit, label
 
+        unit = common_unit(summary.metrics)
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
         for line in [
-            *table(list(map(label, figures)), [list(figures.values())], left=0),
+            *table([label(name, unit) for name in figures], [list(figures.values())], left=0),
             *by_task(summary.metrics, "by task"),
         ]:
             say(line)
     where = "" if out == "-" else f" in {out}"
-    say(f"{summary.rows:,} rows predicted by {summary.members} model(s) in {summary.seconds:.1f} s{where}")
+    models = counted(summary.members, "model")
+    say(f"{counted(summary.rows, 'row')} predicted by {models} in {summary.seconds:.1f} s{where}")

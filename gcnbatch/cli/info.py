@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gcnbatch.text import counted
+
 EPILOG = """\b
 Examples:
   gcnbatch info
@@ -43,7 +45,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         *facts(
             [
                 ("Tox21 step", _measured(backends)),
-                ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores usable"),
+                ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} usable"),
                 ("memory", size(found["memory_bytes"])),
                 ("BLAS", "; ".join(blas)),
                 *_gpus("; ".join(devices), found),
@@ -87,7 +89,7 @@ def _cuda(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("CUDA driver", found["driver"] or missing["driver"]),
         *(devices or ([("devices", missing["devices"])] if found["driver"] else [])),
         ("kernel compiler", found["compiler"] or missing["compiler"]),
-        ("kernel cache", f"{cache['folder']}: {cache['files']} files, {size(cache['bytes'])}"),
+        ("kernel cache", f"{cache['folder']}: {counted(cache['files'], 'file')}, {size(cache['bytes'])}"),
     ]
 
 

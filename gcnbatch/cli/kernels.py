@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gcnbatch.text import counted
+
 app = typer.Typer(no_args_is_help=True, help="Compile CUDA kernels ahead, list and remove them.", rich_markup_mode=None)
 
 BUILD_EPILOG = """\b
@@ -49,7 +51,7 @@ def clear() -> None:
     from gcnbatch.api import machine
     from gcnbatch.backends.cuda.runtime.cache import cache_folder
 
-    typer.echo(f"{machine.clear_kernels()} files removed from {cache_folder()}")
+    typer.echo(f"{counted(machine.clear_kernels(), 'file')} removed from {cache_folder()}")
 
 
 def _show(kernels: list[dict[str, Any]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,10 +18,11 @@ class OnBadRow(StrEnum):
 
 
 RunsAndData = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(
         metavar="RUN_DIR... DATA",
-        help="Folders of runs; then an HDF5 data set or molecules: .csv, .smi, .sdf, .xlsx, .parquet.",
+        help="Folders of runs; then an HDF5 data set, molecules (.csv, .smi, .sdf, .xlsx, .parquet), a SMILES, or - "
+        "for standard input.",
         show_default=False,
     ),
 ]

@@ -18,6 +18,7 @@ from gcnbatch.cli.configuration import (
     jobs_key,
     settings,
 )
+from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
@@ -114,14 +115,15 @@ def tune(
 def _show(summary: dict[str, Any]) -> None:
     """Print the counts of trials, and the best one with its values."""
     from gcnbatch.cli.text_tables import facts
+    from gcnbatch.text import figure
     from gcnbatch.tuning.page import objective
 
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
-    typer.echo(f"{summary['trials']} trials: {counts}")
+    typer.echo(f"{counted(summary['trials'], 'trial')}: {counts}")
     if "best" not in summary:
         return
     best = summary["best"]
-    pairs = [(f"best {objective(summary)}", f"{best['value']:.4f} (trial {best['number']})")]
+    pairs = [(f"best {objective(summary)}", f"{figure(best['value'])} (trial {best['number']})")]
     pairs += [(key, _text(value)) for key, value in best["parameters"].items()]
     for line in facts(pairs):
         typer.echo(line)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gcnbatch.config_sections import SplitConfig
-from gcnbatch.data.graphs import GraphSet, Split
-from gcnbatch.data.importers.chemistry import Copies
+from gcnbatch.data.copies import stored_copies
+from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.molecule_tables import find_id_column
 from gcnbatch.data.importers.split_columns import looks_like_split, read_splits, split_name
 from gcnbatch.data.outputs import output_path
@@ -23,7 +22,7 @@ from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.table import with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,9 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
         When RDKit, which scaffolds need, is missing.
     """
     own = Path(out).resolve() == dataset.path.resolve()
-    sharded = own and is_sharded(dataset.path)
-    path = dataset.path if sharded else output_path(out, source.files if own else [*source.files, dataset.path])
+    target = None
+    if not (own and is_sharded(dataset.path)):
+        target = output_path(out, source.files if own else [*source.files, dataset.path])
     splits, notes = source.splits(dataset)
     for title in splits:
         if title in dataset.splits:
@@ -96,35 +96,27 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
     rows = len(dataset.ids)
     left = rows - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
-        notes.append(f"{left:,} of {rows:,} rows of {dataset.path} are in no part")
-    copies = Copies()
-    if sharded:
-        deque(_counted(dataset, copies), maxlen=0)
+        notes.append(f"{left:,} of {counted(rows, 'row')} of {dataset.path} are in no part")
+    if copies := stored_copies(dataset):
+        notes += copies.lines(dataset.y, splits)
+    if target is None:
         _check_not_replaced(dataset)
-        replace_splits(path, dataset.splits | splits, rows)
-        return splits, [*notes, *copies.lines(dataset.y, splits)]
-    with DatasetWriter(path) as writer:
+        replace_splits(dataset.path, dataset.splits | splits, rows)
+        return splits, notes
+    with DatasetWriter(target) as writer:
         if own:
             _check_not_replaced(dataset)
-        for part in _counted(dataset, copies):
+        for _, part in dataset.blocks():
             writer.append(part)
         if not dataset.n_graphs:
             writer.append(dataset.read([]))
         writer.finish(dataset.header, dataset.splits | splits, dataset.smiles())
-    return splits, [*notes, *copies.lines(dataset.y, splits)]
+    return splits, notes
 
 
 def _check_not_replaced(dataset: Dataset) -> None:
     if dataset.replaced:
         raise InputError(str(dataset.path), "another process has written it meanwhile", hint="Run again.")
-
-
-def _counted(dataset: Dataset, copies: Copies) -> Iterator[GraphSet]:
-    """Yield the set in parts; count its copies of molecules."""
-    for _, part in dataset.blocks():
-        if copies.can_read(part):
-            copies.add(part)
-        yield part
 
 
 @dataclass(frozen=True)
@@ -150,8 +142,10 @@ def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[
     if id_name:
         return _by_id(list(map(str.strip, ids)), table, with_numbers(columns[id_name], 0), values, column)
     if len(values) != len(ids):
-        got = f"{len(values):,} rows and no column of ids"
-        raise InputError(str(table.path), got, f"{len(ids):,} rows, as in the data set", "Add a column of ids.")
+        got = f"{counted(len(values), 'row')} and no column of ids"
+        raise InputError(
+            str(table.path), got, f"{counted(len(ids), 'row')}, as in the data set", "Add a column of ids."
+        )
     return _Texts(column, values), []
 
 
@@ -170,7 +164,7 @@ def _by_id(
         raise InputError(
             str(table.path), "none of its ids is in the data set", f"ids such as '{ids[0] if ids else ''}'"
         )
-    notes = [f"{unknown:,} of {len(keys):,} ids of {table.path} are not in the data set"] if unknown else []
+    notes = [f"{unknown:,} of {counted(len(keys), 'id')} of {table.path} are not in the data set"] if unknown else []
     return _Texts(column, found), notes
 
 

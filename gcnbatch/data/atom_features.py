@@ -2,7 +2,8 @@
 
 Element symbol (44, the last for all other elements), degree 0-10, implicit valence 0-6, formal charge, radical
 electrons, hybridisation (sp, sp2, sp3, sp3d, sp3d2; else all zero), aromaticity, hydrogens 0-4. A value beyond a
-one-hot range counts as the last of the range.
+one-hot range counts as the last of the range. The implicit valence is that of an atom without brackets: the number of
+its hydrogens, however the SMILES is written.
 
 Eleven more may follow: whether the atom is in a ring, its number of rings, whether one has 3, …, 8 atoms (of the
 smallest set of smallest rings), its chirality (R, S; else both zero) and its mass, that of an isotope too, in 100 u.
@@ -41,18 +42,17 @@ _DEGREE, _MAX_DEGREE = FEATURE_NAMES.index("degree=0"), 10
 class Atom(NamedTuple):
     """An atom of a sanitised RDKit molecule, without its neighbours.
 
-    `hybridisation` is the number of RDKit's ``HybridizationType``; `no_implicit`: written in brackets, so that RDKit
-    adds no hydrogens.
+    `hybridisation` is the number of RDKit's ``HybridizationType``. `implicit_valence` equals `hydrogens`, but for
+    `FeaturizerOptions.as_written`.
     """
 
     number: int
     charge: int
     hybridisation: int
-    explicit_hydrogens: int
+    hydrogens: int
     implicit_valence: int
     radicals: int
     aromatic: bool
-    no_implicit: bool
 
 
 class AtomTable:
@@ -89,6 +89,11 @@ class AtomTable:
         x[np.arange(len(x)), _DEGREE + np.minimum(degrees, _MAX_DEGREE)] = 1
         return x
 
+    def others(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the atomic numbers (N,) of atoms with these rows, 0 for ``*``; -1 for elements with a symbol."""
+        numbers = [-1 if atom.number in self._symbols else atom.number for atom in self.atoms]
+        return np.array(numbers, np.int64)[rows]
+
     def _of(self, atom: Atom) -> NDArray[np.int8]:
         """Return the features (75,) but the degree."""
         x = np.zeros(len(FEATURE_NAMES), dtype=np.int8)
@@ -98,5 +103,5 @@ class AtomTable:
         x[63] = atom.radicals
         x[64:69] = [atom.hybridisation == known for known in self._hybridisations]
         x[69] = atom.aromatic
-        x[70 + min(atom.explicit_hydrogens + atom.implicit_valence, 4)] = 1
+        x[70 + min(atom.hydrogens, 4)] = 1
         return x

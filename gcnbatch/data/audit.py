@@ -17,8 +17,9 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import h5py
 import numpy as np
@@ -30,8 +31,9 @@ from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.chunks import ChunkCache, ChunkFile, StoredArray, reading
 from gcnbatch.errors import InputError, MachineError, misfit
+from gcnbatch.machine import blame
 from gcnbatch.resources import format_specification
-from gcnbatch.text import QUOTED, printable
+from gcnbatch.text import QUOTED, counted, printable
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SUPERBLOCK = 3  # the first version whose metadata, down to the chunk index, is checksummed throughout
@@ -85,6 +87,30 @@ def open_file(path: Path, cache: ChunkCache, follow: bool = True) -> tuple[Chunk
             file.close(with_cache=False)
 
 
+class Root(NamedTuple):
+    """The attribute ``format`` and the names in the root group of any HDF5 file."""
+
+    format: str
+    names: tuple[str, ...]
+
+
+def root_of(path: Path) -> Root:
+    """Return what the root of a file is; nothing for a file that is not HDF5, damaged or hostile."""
+
+    def answer() -> bytes:
+        with reading(path), h5py.File(path, "r", locking=False) as file:
+            plain = _plain_attribute(file, "format", h5py.h5t.STRING, len(schema.FORMAT_NAME))
+            text = bytes(file.attrs["format"]).decode("ascii", "replace") if plain else ""
+            return json.dumps([text, list(islice(file, _MAX_NAMES))]).encode()
+
+    try:
+        found = confined.call(answer, _LIBRARY, _AUDIT_SECONDS, _AUDIT_MEMORY, _ANSWER_BYTES)
+    except (confined.Failed, InputError):
+        return Root("", ())
+    text, names = json.loads(found)
+    return Root(text, tuple(names))
+
+
 def _check_start(path: Path, follow: bool) -> None:
     """Check that the path is a regular file with the signature and the version of the format [1, 2]."""
     if not follow and path.is_symlink():
@@ -97,6 +123,7 @@ def _check_start(path: Path, follow: bool) -> None:
         with path.open("rb") as stream:
             start = stream.read(len(_SIGNATURE) + 1)
     except OSError as error:
+        blame(error)
         raise InputError(str(path), f"cannot be read ({error.strerror})", hint="Check its permissions.") from error
     if not start.startswith(_SIGNATURE):
         raise InputError(str(path), "not an HDF5 file", "an HDF5 data set", _CONVERT_HINT)
@@ -245,7 +272,7 @@ def _audit_array(item: h5py.Dataset, name: str, place: str, file_bytes: int) -> 
         raise InputError(place, "stored without chunks, or outside the file", "chunked storage", _WRITE_HINT)
     dtype = _check_type(item, name, place, kinds)
     if item.shape is None or len(item.shape) != rank:
-        raise InputError(place, f"shape {item.shape}", f"{rank} dimension{'s' if rank > 1 else ''}")
+        raise InputError(place, f"shape {item.shape}", counted(rank, "dimension"))
     if any(most is None for most in item.maxshape[1:]) and item.maxshape[0] is not None:
         # libhdf5 2.0 reports the chunks of such arrays in another order than it stores them.
         raise InputError(place, "only the columns can grow", "rows that can grow, or a fixed shape", _WRITE_HINT)
@@ -274,7 +301,7 @@ def _check_type(item: h5py.Dataset, name: str, place: str, kinds: tuple[str, ...
         if stored.get_class() != h5py.h5t.STRING or stored.is_variable_str():
             raise InputError(place, "another type", "fixed-length UTF-8 text", _WRITE_HINT)
         if stored.get_size() > limit:
-            raise InputError(place, f"texts of {stored.get_size()} bytes", f"at most {limit}")
+            raise InputError(place, f"texts of {counted(stored.get_size(), 'byte')}", f"at most {limit}")
         if stored.get_strpad() not in _PADDED:
             raise InputError(place, "texts padded with blanks", "fixed-length text padded with NUL", _WRITE_HINT)
         return f"S{stored.get_size()}"
@@ -308,7 +335,7 @@ def _check_chunks(item: h5py.Dataset, dtype: np.dtype[Any], place: str, file_byt
     if expected:
         item.id.chunk_iter(visit)
     if count != expected or not all(places[1::2]):
-        raise InputError(place, f"{count} of {expected} chunks stored", "each of them once")
+        raise InputError(place, f"{count} of {counted(expected, 'chunk')} stored", "each of them once")
     if skipped:
         raise InputError(place, "chunks stored without their checksum", "every filter on every chunk", _WRITE_HINT)
     if largest > chunk_bytes + chunk_bytes // 64 + 1024:

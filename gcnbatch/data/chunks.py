@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from gcnbatch import locks
 from gcnbatch.data.unpacked import UnpackedFile
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.machine import blame
+from gcnbatch.text import counted
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # HDF5's numbers of the filters
 CHECKSUM_BYTES = 4
@@ -43,6 +45,7 @@ def reading(path: Path) -> Iterator[None]:
     except MemoryError as error:
         raise MachineError(str(path), "not enough memory to read it", hint="Lower data.memory_mb.") from error
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, IndexError) as error:
+        blame(error)
         text = str(error.args[-1] if error.args else "").strip() or type(error).__name__
         raise InputError(str(path), f"damaged file ({text.splitlines()[0]})", hint=COPY_HINT) from error
 
@@ -261,7 +264,7 @@ def unpack(raw: bytes, filters: tuple[int, ...], itemsize: int, size: int) -> ND
         else:
             data = _unshuffled(data, itemsize)
     if len(data) != size:
-        raise ValueError(f"{len(data)} bytes unpacked instead of {size}")
+        raise ValueError(f"{counted(len(data), 'byte')} unpacked instead of {size}")
     return np.frombuffer(data, np.uint8)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,23 +15,22 @@ from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
 from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.molecule_features import graph_feature_names, molecule_features
+from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import Scaffolds
-from gcnbatch.errors import MachineError
+from gcnbatch.text import counted
 
 __all__ = [
     "BadMolecule",
     "FeaturizerOptions",
     "MoleculeArrays",
     "featurize_chunk",
+    "graph_form",
     "load_rdkit",
-    "read_molecule",
 ]
 _CHANNELS = np.zeros(5, np.int64)  # places in BOND_CHANNELS, by the type of a bond
 _CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
-_HYDROGEN = re.compile(r"\[\d*(?:H|#1)")  # of its own: RDKit joins it to its neighbour when it reads in one step
-_METAL = re.compile(r"\[(?!\d*(?:[BCNOFPSIbcnops](?![a-z])|Cl|Br))")  # also other elements that are rare in molecules
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,10 @@ class BadMolecule:
 class MoleculeArrays:
     """The graphs of a chunk, flat as in GraphSet: G molecules, N atoms, E stored edges.
 
-    `rows (G,)` are positions in the input. `scaffolds` is empty or has the Murcko scaffold of each molecule ("" for one
-    without rings). `graph_features` (G, D) is None without options for them. `bad` lists the molecules without a graph.
+    `rows (G,)` are positions in the input. `names (G,)` are canonical SMILES, without what no feature sees of
+    stereochemistry. `scaffolds` is empty or has the Murcko scaffold of each molecule ("" for one without rings).
+    `graph_features` (G, D) is None without options for them. `alike` has, for each element that shares the feature
+    "other", its symbol and the number of molecules with it. `bad` lists the molecules without a graph.
     """
 
     rows: NDArray[np.int64]
@@ -59,112 +60,68 @@ class MoleculeArrays:
     channel: NDArray[np.uint8]
     x: NDArray[np.int8] | NDArray[np.float32]
     graph_features: NDArray[np.float32] | None
+    names: tuple[str, ...]
     scaffolds: tuple[str, ...]
+    alike: Counter[str]
     bad: tuple[BadMolecule, ...]
 
 
 class _Molecule(NamedTuple):
     """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and features (D,) if asked for."""
 
+    form: NormalForm
     begun: bytes | Structures
     atoms: NDArray[np.float32] | None = None
     properties: tuple[Sequence[int], Sequence[int]] = ((), ())
     features: NDArray[np.float32] | None = None
 
     @classmethod
-    def of(cls, begun: bytes | Structures, molecule: Any, options: FeaturizerOptions) -> _Molecule:
+    def of(cls, form: NormalForm, begun: bytes | Structures, options: FeaturizerOptions) -> _Molecule:
         """Ask RDKit for what the reader does not read."""
-        if not options.reads_all:
-            return cls(begun)
         return cls(
+            form,
             begun,
-            extended_atoms(molecule) if options.atom_features == EXTENDED else None,
-            property_bonds(molecule, options.bond_properties) if options.bond_properties else ((), ()),
-            molecule_features(molecule, options) if options.of_molecules else None,
+            extended_atoms(form.molecule) if options.atom_features == EXTENDED else None,
+            property_bonds(form.molecule, options.bond_properties) if options.bond_properties else ((), ()),
+            molecule_features(form.molecule, options) if options.of_molecules else None,
         )
 
 
-def load_rdkit() -> Any:
-    """Return ``rdkit.Chem``; RDKit's log is switched off.
-
-    Raises
-    ------
-    MachineError
-        When RDKit is not installed.
-    """
-    try:
-        from rdkit import Chem, rdBase
-    except ImportError as error:
-        raise MachineError("RDKit", "not installed", hint="Install it: pip install 'gcnbatch[chem]'") from error
-    rdBase.DisableLog("rdApp.*")
-    return Chem
-
-
 class _Featurizer:
-    """What is made once per process: RDKit, its steps, known atoms and known scaffolds."""
+    """What is made once per process: RDKit, known atoms and known scaffolds."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_written: bool) -> None:
         self.chem = load_rdkit()
-        self.reader = MoleculeReader(self.chem)
+        self.reader = MoleculeReader(self.chem, as_written)
         self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
-        steps = self.chem.SanitizeFlags
-        self._chirality = int(steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS)
-        self._steps, self._done = int(steps.SANITIZE_ALL) & ~self._chirality, steps.SANITIZE_NONE
-        self._organic_steps = self._steps & ~int(steps.SANITIZE_CLEANUP_ORGANOMETALLICS)
 
-    def read(self, text: str, options: FeaturizerOptions) -> Any:
-        """Return what `read_molecule` returns without the stereochemistry of bonds, a third of RDKit's time.
-
-        Atoms, bonds and scaffolds are the same.
-        """
-        brackets = "[" in text
-        if options.reads_all or len(text.split()) > 1 or (brackets and _HYDROGEN.search(text)):
-            return read_molecule(text, options)
-        molecule = self.chem.MolFromSmiles(text, sanitize=False)
-        steps = self._steps if brackets and _METAL.search(text) else self._organic_steps
-        if "@" in text:
-            steps |= self._chirality
-        if molecule is None or self.chem.SanitizeMol(molecule, steps, True) != self._done:  # catches errors
-            return None
-        if "@" in text:  # an atom that turns out to be no centre gets its hydrogen back
-            self.chem.AssignStereochemistry(molecule, cleanIt=True, force=True)
-        return molecule
-
-    def convert(self, text: str, options: FeaturizerOptions) -> tuple[Any, bytes | Structures, str]:
-        """Return molecule, what was begun and ""; b"" and the reason for a bad one, with a molecule if too large."""
+    def convert(self, text: str, options: FeaturizerOptions) -> tuple[_Molecule | None, str, bool]:
+        """Return the molecule, or None, the reason, and whether this is its size."""
         if reason := excess(text, options.max_nodes):
-            return text, b"", reason
-        molecule = self.read(text, options)
-        count = 0 if molecule is None else molecule.GetNumAtoms()
-        if count == 0:
-            return None, b"", complaint(self.chem, text)
+            return None, reason, True
+        form = graph_form(text, options, options.asks_rdkit)
+        if form is None:
+            return None, complaint(self.chem, text), False
+        count = form.molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
-            return molecule, b"", f"{count} atoms, more than {options.max_nodes}"
-        return molecule, self.reader.begin(molecule), ""
+            return None, f"{counted(count, 'atom')}, more than {options.max_nodes}", True
+        return _Molecule.of(form, self.reader.begin(form.molecule), options), "", False
 
 
 @cache
-def _featurizer() -> _Featurizer:
-    return _Featurizer()
+def _featurizer(as_written: bool) -> _Featurizer:
+    return _Featurizer(as_written)
 
 
-def read_molecule(text: str, options: FeaturizerOptions) -> Any:
-    """Return the complete RDKit molecule, standardised as `options` say; None where the SMILES cannot be read."""
-    # RDKit would drop everything after a blank, as the name of the molecule.
-    molecule = None if len(text.split()) > 1 else load_rdkit().MolFromSmiles(text)
-    if molecule is None or not (options.largest_fragment or options.neutralize):
-        return molecule
-    choose, uncharge = _standardizers()
-    if options.largest_fragment:
-        molecule = choose(molecule)
-    return uncharge(molecule) if options.neutralize else molecule
+def graph_form(text: str, options: FeaturizerOptions, again: bool) -> NormalForm | None:
+    """Return the normal form that becomes a graph, None where there is none; as it is written, it has no name.
 
-
-@cache
-def _standardizers() -> tuple[Any, Any]:
-    from rdkit.Chem.MolStandardize import rdMolStandardize
-
-    return rdMolStandardize.LargestFragmentChooser().choose, rdMolStandardize.Uncharger().uncharge
+    With `again` (see `normal_form`), the molecule has its atoms in the order of the graph.
+    """
+    if not options.as_written:
+        return normal_form(text, options, options.sees_stereo, again)
+    molecule = molecule_as_written(text, options)
+    return NormalForm(molecule, "", "") if molecule is not None and molecule.GetNumAtoms() else None
 
 
 def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> MoleculeArrays:
@@ -172,28 +129,26 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
 
     A SMILES is taken from `smiles` when the one before is done.
     """
-    tools = _featurizer()
+    tools = _featurizer(options.as_written)
     rows: list[int] = []
     bad: list[BadMolecule] = []
-    molecules: list[Any] = []
     found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
-            molecule, begun, refusal = tools.convert(text, options)
-            if begun:
-                found.append(_Molecule.of(begun, molecule, options))
+            molecule, reason, too_large = tools.convert(text, options)
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
-            bad.append(BadMolecule(index, first_line(error)))
-            continue
-        if not begun:
-            bad.append(BadMolecule(index, refusal, too_large=molecule is not None))
+            molecule, reason, too_large = None, first_line(error), False
+        if molecule is None:
+            bad.append(BadMolecule(index, reason, too_large))
             continue
         rows.append(index)
-        if scaffolds:
-            molecules.append(molecule)
+        found.append(molecule if scaffolds else molecule._replace(form=molecule.form._replace(molecule=None)))
     structures = tools.reader.read([molecule.begun for molecule in found])
+    if not options.as_written:
+        structures = structures.in_order([molecule.form.order for molecule in found])
+    molecules = [molecule.form.molecule for molecule in found] if scaffolds else []
     cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
     if failures:
         structures = structures.of(~np.isin(np.arange(len(found)), list(failures)))
@@ -204,7 +159,9 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
         rows=np.array(rows, dtype=np.int64),
         **_arrays(found, structures, tools.reader.table, options),
         graph_features=_graph_features(found, options),
+        names=tuple(molecule.form.name for molecule in found),
         scaffolds=tuple(cores),
+        alike=_alike(structures, tools, options),
         bad=tuple(sorted(bad, key=lambda row: row.index)),
     )
 
@@ -250,9 +207,10 @@ def _bonds(found: list[_Molecule], structures: Structures, options: FeaturizerOp
     more = np.array([len(one.properties[1]) for one in found], np.int64)
     own = [np.array([value for one in found for value in one.properties[place]], np.int64) for place in (0, 1)]
     molecule = np.arange(len(found))
+    ends = np.concatenate([ends, own[0].reshape(-1, 2)])
+    codes = np.concatenate([codes, base + own[1]])
     order = np.argsort(np.concatenate([np.repeat(molecule, n_bonds), np.repeat(molecule, more)]), kind="stable")
-    ends = np.concatenate([ends, own[0].reshape(-1, 2)])[order]
-    return n_atoms, n_bonds + more, ends, np.concatenate([codes, base + own[1]])[order]
+    return n_atoms, n_bonds + more, ends[order], codes[order]
 
 
 def _atoms(
@@ -274,6 +232,18 @@ def _atoms(
     if options.walk:
         columns.append(random_walks(node_ptr, bonds, options.walk))
     return np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]
+
+
+def _alike(structures: Structures, tools: _Featurizer, options: FeaturizerOptions) -> Counter[str]:
+    """Return the number of molecules with each element that has no feature of its own, by its symbol."""
+    if options.atom_features == EXTENDED:  # the mass tells them apart
+        return Counter()
+    numbers = tools.reader.table.others(structures.atoms)
+    other = np.flatnonzero(numbers >= 0)
+    molecule = np.repeat(np.arange(len(structures.n_atoms)), structures.n_atoms)[other]
+    found, counts = np.unique(np.unique(np.column_stack([molecule, numbers[other]]), axis=0)[:, 1], return_counts=True)
+    symbol = tools.chem.GetPeriodicTable().GetElementSymbol
+    return Counter({symbol(number): count for number, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
 def _graph_features(found: list[_Molecule], options: FeaturizerOptions) -> NDArray[np.float32] | None:

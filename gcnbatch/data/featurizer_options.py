@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from gcnbatch.config_tree import plain
 from gcnbatch.data.atom_features import ATOM_FEATURES, EXTENDED, EXTENDED_NAMES, FEATURE_NAMES
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.errors import InputError
@@ -19,6 +20,7 @@ BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 BOND_PROPERTIES = {"ring": ("ring",), "conjugated": ("conjugated",), "stereo": ("Z", "E")}  # their channels
 STANDARDIZERS = ("largest_fragment", "neutralize")
 RDKIT2D, MORGAN = "rdkit2d", "morgan"
+NORMAL_FORM, AS_WRITTEN = "molecule", "smiles"  # a header's kinds of featuriser: what a graph depends on
 MAX_RADIUS, MAX_SIZE, MAX_WALK = 10, 1 << 16, 32
 _WALK = re.compile(r"rw([1-9]\d?)")
 
@@ -57,6 +59,9 @@ class FeaturizerOptions:
         `size` columns.
     radius, size : int
         Of the fingerprint.
+    as_written : bool
+        Features as older versions made them: they depend on how a SMILES is written, because the implicit valence of
+        an atom in brackets is 0. Only for models and files of these versions.
     """
 
     bond_channels: bool = False
@@ -72,6 +77,7 @@ class FeaturizerOptions:
     fingerprint: str = ""
     radius: int = 2
     size: int = 2048
+    as_written: bool = False
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -92,10 +98,14 @@ class FeaturizerOptions:
         return (*FEATURE_NAMES, *extended, *(f"walk={steps + 2}" for steps in range(self.walk)))
 
     @cached_property
-    def reads_all(self) -> bool:
-        """Whether a molecule must be read with its stereochemistry."""
-        own = bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules
-        return own or self.largest_fragment or self.neutralize
+    def sees_stereo(self) -> bool:
+        """Whether a feature depends on stereochemistry."""
+        return "stereo" in self.bond_properties or self.atom_features == EXTENDED or bool(self.descriptors)
+
+    @property
+    def asks_rdkit(self) -> bool:
+        """Whether a feature takes calls of RDKit: other than of elements and types of bonds."""
+        return bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules
 
     @property
     def of_molecules(self) -> bool:
@@ -105,7 +115,7 @@ class FeaturizerOptions:
     def to_header(self) -> dict[str, Any]:
         """Return the entries of a header's `featurizer` that `from_header` reads; newer options only if set."""
         found: dict[str, Any] = {
-            "kind": "smiles",
+            "kind": AS_WRITTEN if self.as_written else NORMAL_FORM,
             "bond_channels": self.bond_channels,
             "self_loops": self.self_loops,
             "normalize": self.normalize,
@@ -122,7 +132,7 @@ class FeaturizerOptions:
             found["descriptors"] = self.descriptors
         if self.fingerprint:
             found |= {"fingerprint": self.fingerprint, "radius": self.radius, "size": self.size}
-        return found
+        return dict(plain(found))
 
     @classmethod
     def from_header(cls, featurizer: dict[str, Any] | None) -> FeaturizerOptions:
@@ -134,11 +144,11 @@ class FeaturizerOptions:
             When the set was not made from SMILES, or has an option that is unknown to this version.
         """
         values = featurizer or {}
-        if values.get("kind") != "smiles" or values.get("atom_features") not in (ATOM_FEATURES, EXTENDED):
+        if not is_molecular(values) or values.get("atom_features") not in (ATOM_FEATURES, EXTENDED):
             raise InputError(
                 "featurizer of the data set",
                 f"kind {quoted(values.get('kind'))}, atom features {quoted(values.get('atom_features'))}",
-                f"kind smiles, atom features {ATOM_FEATURES} or {EXTENDED}",
+                f"kind {NORMAL_FORM} or {AS_WRITTEN}, atom features {ATOM_FEATURES} or {EXTENDED}",
                 "Only sets made by 'gcnbatch data import smiles' can be repeated from a CSV file; give an HDF5 file.",
             )
         flags = {name: values.get(name) for name in ("bond_channels", "self_loops", "normalize")}
@@ -147,7 +157,8 @@ class FeaturizerOptions:
             _expect(name, value, isinstance(value, bool), "true or false")
         limit = values.get("max_nodes")
         _expect("max_nodes", limit, _is_count(limit, 0, 2**63), "a node count")
-        found = cls(**flags, max_nodes=limit, atom_features=values["atom_features"])  # type: ignore[arg-type]
+        written = values["kind"] == AS_WRITTEN
+        found = cls(**flags, max_nodes=limit, atom_features=values["atom_features"], as_written=written)  # type: ignore[arg-type]
         return found.with_texts(
             values.get("bond_properties", ()),
             values.get("positional", ""),
@@ -185,6 +196,11 @@ class FeaturizerOptions:
             radius=radius,
             size=size,
         )
+
+
+def is_molecular(featurizer: dict[str, Any] | None) -> bool:
+    """Return whether a header's featuriser made the graphs from SMILES."""
+    return (featurizer or {}).get("kind") in (NORMAL_FORM, AS_WRITTEN)
 
 
 def _expect(name: str, value: object, holds: bool, expected: str) -> None:

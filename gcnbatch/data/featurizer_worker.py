@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gcnbatch.data import guard
-from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, featurize_chunk, load_rdkit, read_molecule
+from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, featurize_chunk, load_rdkit
+from gcnbatch.data.normal_form import normal_form
 
 
 def prepare() -> None:
@@ -28,10 +29,11 @@ def canonical_timed(seconds: float, smiles: list[str], options: FeaturizerOption
 
 
 def canonical(smiles: Iterable[str], options: FeaturizerOptions) -> dict[str, tuple[str, str]]:
-    """Return canonical SMILES with and without stereochemistry and isotopes, of those that RDKit can write."""
-    chem, names = load_rdkit(), {}
+    """Return canonical SMILES with and without stereochemistry, of those that RDKit can write."""
+    names = {}
     for text in smiles:
         with suppress(RuntimeError):
-            molecule = read_molecule(text.strip(), options)
-            names[text] = chem.MolToSmiles(molecule), chem.MolToSmiles(molecule, isomericSmiles=False)
+            forms = [normal_form(text.strip(), options, stereo) for stereo in (True, False)]
+            exact, flat = (form.name for form in forms if form is not None)
+            names[text] = exact, flat
     return names

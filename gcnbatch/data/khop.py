@@ -27,6 +27,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import counted
 
 MAX_HOPS = 64
 EXPLODES = 10.0  # times the edges of the set, from which the forecast is a warning
@@ -154,7 +155,7 @@ def _describe(options: Options) -> str:
     kept = f", at most {options.keep} a row" if options.keep else ""
     detail = f"{options.values}{kept}" if options.mode == "channels" else ""
     shown = ", ".join(filter(None, [options.mode, detail, "normalized" if options.normalize else ""]))
-    return f"{options.hops} hops, {shown}"
+    return f"{counted(options.hops, 'hop')}, {shown}"
 
 
 # ---- channels
@@ -286,7 +287,7 @@ def _announce(source: Dataset, options: Options, tell: Tell) -> None:
             totals[hop] += reach.entries(options.keep)
         largest = max(largest, totals.sum() - so_far + part.n_edges)
     for hop in hops:
-        tell(f"{hop + 1} {'hop' if hop == 0 else 'hops'}: about {_round(totals[hop])} {what}")
+        tell(f"{counted(hop + 1, 'hop')}: about {_round(totals[hop])} {what}")
     expected = before + totals.sum() if what == "edges" else totals[-1]
     ratio = expected / max(before, 1)
     sign = "warning: " if ratio > EXPLODES else ""
@@ -298,7 +299,7 @@ def _announce(source: Dataset, options: Options, tell: Tell) -> None:
     if expected > min(options.max_edges, MAX_ENTRIES):
         raise InputError(
             "--hops",
-            f"about {_round(expected)} {what} expected of {options.hops} hops",
+            f"about {_round(expected)} {what} expected of {counted(options.hops, 'hop')}",
             f"at most {min(options.max_edges, MAX_ENTRIES):,}",
             "Lower --hops, keep fewer with --keep N, or raise --max-edges.",
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 from gcnbatch.data import guard
-from gcnbatch.data.featurizer import FeaturizerOptions, read_molecule
+from gcnbatch.data.featurizer import FeaturizerOptions, graph_form
 
 WIDTH, HEIGHT = 240, 160
 MOST_CHARACTERS, MOST_ATOMS = 1000, 150  # of a SMILES and of a molecule that are drawn
@@ -39,12 +39,21 @@ class Layout:
         Places of the atoms in the drawing.
     bonds : tuple of (int, int)
         Atoms of each bond, the smaller number first.
+    smiles : str
+        A SMILES with the atoms in this order; "" if it is not known.
     """
 
     symbols: tuple[str, ...]
     paths: str = ""
     points: tuple[tuple[float, float], ...] = ()
     bonds: tuple[tuple[int, int], ...] = ()
+    smiles: str = ""
+
+
+def too_large(layout: Layout) -> str:
+    """Return why a molecule is not drawn if that is its size, else ""."""
+    count = len(layout.symbols)
+    return f"{count:,} atoms, more than {MOST_ATOMS}" if count > MOST_ATOMS else ""
 
 
 def draw(smiles: Sequence[str]) -> list[str]:
@@ -52,21 +61,27 @@ def draw(smiles: Sequence[str]) -> list[str]:
 
     An element holds paths with numbers and colours alone, so that no text of a SMILES gets into a page.
     """
-    found = [None if one is None else one.paths for one in _guarded(smiles, _read)]
+    found = [None if one is None else one.paths for one in _guarded(smiles, lambda text: _layout(_read(text)))]
     return [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{paths}</svg>' if paths else "" for paths in found]
 
 
 def layouts(smiles: Sequence[str], options: FeaturizerOptions) -> list[Layout | None]:
-    """Return each molecule as `options` standardise it, with its drawing; None for one that cannot be read."""
-    return _guarded(smiles, lambda text: read_molecule(text, options))
+    """Return each molecule with the atoms of its graph, and its drawing; None for one that cannot be read."""
+
+    def lay_out(text: str) -> Layout | None:
+        form = graph_form(text, options, again=True)
+        layout = None if form is None else _layout(form.molecule)
+        return None if form is None or layout is None else replace(layout, smiles=form.name)
+
+    return _guarded(smiles, lay_out)
 
 
-def _guarded(smiles: Sequence[str], read: Callable[[str], Any]) -> list[Layout | None]:
+def _guarded(smiles: Sequence[str], lay_out: Callable[[str], Layout | None]) -> list[Layout | None]:
     def each(texts: Iterable[str], first: int) -> list[Layout | None]:
         from rdkit import rdBase
 
         rdBase.DisableLog("rdApp.*")
-        return [_layout(read(text)) for text in texts]
+        return [lay_out(text) for text in texts]
 
     found: list[Layout | None] = []
     for part in guard.run(each, smiles, "RDKit"):

@@ -35,7 +35,7 @@ _CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS = 0x02, 0x04, 0x08, 0x10
 _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS = 0x20, 0x40, 0x80
 _VALUES = (_CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS, _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS)
 _MOST_VALUES = 5  # that fit into a key of 8 bytes with atomic number, flags and bits
-_IS_AROMATIC, _NO_IMPLICIT = 0x40, 0x20
+_IS_AROMATIC = 0x40
 _BOND_STEREO, _BOND_TYPE, _BOND_DIRECTION, _BOND_AROMATIC, _BOND_OTHER = 0x02, 0x08, 0x04, 0x40, 0x91
 _BYTES = np.arange(256)
 _N_VALUES = np.bitwise_count(_BYTES.astype(np.uint8)).astype(np.int64)
@@ -93,15 +93,31 @@ class Structures(NamedTuple):
         counts = n_atoms[molecules], n_bonds[molecules]
         return cls(*counts, atoms[of_atoms], ends[of_bonds], types[of_bonds], plain[molecules])
 
+    def in_order(self, orders: Sequence[str]) -> Structures:
+        """Return the molecules with sorted bonds, and all atoms in these orders (`NormalForm.order`) or as they are."""
+        starts = np.cumsum(self.n_atoms) - self.n_atoms
+        first = np.repeat(starts, self.n_atoms)
+        places = atoms = np.arange(len(first))
+        if any(orders):
+            atoms = first + np.fromstring(",".join([order.strip("[,]") for order in orders]), np.int64, sep=",")
+            places = np.empty_like(atoms)
+            places[atoms] = np.arange(len(atoms))
+        ends = np.sort((places - first)[np.repeat(starts, self.n_bonds)[:, None] + self.ends], axis=1)
+        by = np.lexsort((ends[:, 1], ends[:, 0], np.repeat(np.arange(len(starts)), self.n_bonds)))
+        return self._replace(atoms=self.atoms[atoms], ends=ends[by], types=self.types[by])
+
 
 class MoleculeReader:
-    """Reads molecules; atoms are numbered by `table`."""
+    """Reads molecules; atoms are numbered by `table`.
 
-    def __init__(self, chem: Any) -> None:
+    `as_written`: atoms get the implicit valence that RDKit counts; otherwise, their number of hydrogens.
+    """
+
+    def __init__(self, chem: Any, as_written: bool) -> None:
         kinds = chem.HybridizationType
         number = chem.GetPeriodicTable().GetAtomicNumber
         self.table = AtomTable(number, [int(getattr(kinds, name)) for name in HYBRIDISATIONS])
-        self._chem, self._implicit = chem, chem.ValenceType.IMPLICIT
+        self._chem, self._implicit, self._as_written = chem, chem.ValenceType.IMPLICIT, as_written
         self._tetrahedral = int(kinds.SP3)
         self._types = {chem.BondType.DOUBLE: DOUBLE, chem.BondType.TRIPLE: TRIPLE}
         self._rows: dict[int, int] = {}  # of the AtomTable, by an atom's key
@@ -138,30 +154,30 @@ class MoleculeReader:
     def _atom(self, key: bytes) -> Atom:
         number, flags, present, *rest = key
         values = dict(zip((bit for bit in _VALUES if present & bit), rest, strict=False))
-        charge = values.get(_CHARGE, 0)
+        charge, implicit = values.get(_CHARGE, 0), values.get(_IMPLICIT_VALENCE, 0)
+        hydrogens = values.get(_EXPLICIT_HYDROGENS, 0) + implicit
         return Atom(
             number,
             charge - 256 if charge > 127 else charge,
             values.get(_HYBRIDISATION, self._tetrahedral),
-            values.get(_EXPLICIT_HYDROGENS, 0),
-            values.get(_IMPLICIT_VALENCE, 0),
+            hydrogens,
+            implicit if self._as_written else hydrogens,
             values.get(_RADICALS, 0),
             bool(flags & _IS_AROMATIC),
-            bool(flags & _NO_IMPLICIT),
         )
 
     def _by_calls(self, molecule: Any) -> Structures:
         rows = []
         for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
+            hydrogens = atom.GetTotalNumHs()
             values = Atom(
                 atom.GetAtomicNum(),
                 atom.GetFormalCharge(),
                 int(atom.GetHybridization()),
-                atom.GetNumExplicitHs(),
-                atom.GetValence(self._implicit),
+                hydrogens,
+                atom.GetValence(self._implicit) if self._as_written else hydrogens,
                 atom.GetNumRadicalElectrons(),
                 atom.GetIsAromatic(),
-                atom.GetNoImplicit(),
             )
             rows.append(self.table.row(values))
         ends: list[int] = []

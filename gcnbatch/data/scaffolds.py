@@ -1,6 +1,6 @@
 """Murcko scaffolds: rings and the chains between them, as SMILES without stereochemistry.
 
-RDKit needs about 150 us for a scaffold. Many molecules share one, and most write it in the same order, so the scaffold
+RDKit needs about 150 us for a scaffold. Many molecules share one, and most have it in the same order, so the scaffold
 of a core is computed once: `Scaffolds` finds the cores of a whole chunk with array operations.
 """
 
@@ -18,7 +18,7 @@ from gcnbatch.data.refusals import first_line
 
 MAX_MURCKO_ATOMS = 300  # RDKit decomposes larger molecules too slowly
 MAX_KNOWN = 100_000  # cores in memory, about 200 bytes each
-_CARBON = 6
+_CARBON, _NITROGEN, _OXYGEN = 6, 7, 8
 Key = tuple[bytes, ...]  # of a core: its atoms and its bonds
 
 
@@ -43,7 +43,10 @@ class Scaffolds:
         self._known: dict[Key, str] = {}
 
     def of(self, molecules: Sequence[Any], structures: Structures) -> tuple[list[str], dict[int, str]]:
-        """Return the scaffold of each molecule, "" for one without rings, and why RDKit fails, by its place."""
+        """Return the scaffold of each molecule, "" for one without rings, and why RDKit fails, by its place.
+
+        The atoms of `structures` are in the order of the normal form, those of `molecules` in any order.
+        """
         found: list[str] = []
         failures: dict[int, str] = {}
         for molecule, key in zip(molecules, self._keys(structures) if molecules else (), strict=True):
@@ -89,6 +92,8 @@ class Scaffolds:
         return scaffold
 
     def _compute(self, molecule: Any) -> str:
+        # Brackets decide which hydrogens RDKit counts, so the molecule is read from its canonical SMILES.
+        molecule = self._chem.MolFromSmiles(self._chem.MolToSmiles(molecule, isomericSmiles=False))
         if molecule.GetNumAtoms() > MAX_MURCKO_ATOMS:
             return _large_scaffold(self._chem, molecule)
         return str(self._chem.MolToSmiles(self._chem.MurckoDecompose(molecule), isomericSmiles=False))
@@ -96,8 +101,9 @@ class Scaffolds:
     def _kinds_of(self, rows: Ints) -> Ints:
         """Return a number per atom, equal for atoms that look the same in a scaffold; odd if substituents matter."""
         for atom in self._atoms[len(self._kinds) :]:
-            plain = not atom.no_implicit and atom.charge == 0 and (atom.number == _CARBON or not atom.aromatic)
-            seen = (atom.number, atom.charge, atom.explicit_hydrogens, atom.radicals, atom.aromatic, atom.no_implicit)
+            plain = atom.number == _CARBON or (atom.number in (_NITROGEN, _OXYGEN) and not atom.aromatic)
+            plain = plain and atom.charge == 0 and atom.radicals == 0  # bonds alone decide its hydrogens
+            seen = (atom.number, atom.charge, -1 if plain else atom.hydrogens, atom.radicals, atom.aromatic)
             self._kinds.append(2 * self._number.setdefault(seen, len(self._number)) + (not plain))
         return np.array(self._kinds, np.int64)[rows]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gcnbatch.data.writer import DatasetWriter, write_splits
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
+from gcnbatch.text import counted
 
 CHUNK_BYTES = 1 << 14  # before compression: a batch reads single graphs from everywhere
 
@@ -51,7 +51,10 @@ def shard(dataset: Dataset, out: StrPath, *, max_bytes: int = 0, max_graphs: int
     ranges = _ranges(dataset, max_bytes, max_graphs)
     if dataset.path.resolve().parent == folder.resolve() or dataset.path.resolve() == folder.resolve():
         raise InputError(f"output {folder}", f"the folder of the input {dataset.path}", "another folder")
-    with _new(folder), counter(dataset.n_graphs, " graphs", quiet=not progress) as bar:
+    with (
+        folders.results(folder, "shards", whole=True, parts=WRITTEN),
+        counter(dataset.n_graphs, " graphs", quiet=not progress) as bar,
+    ):
         shards = []
         for number, (first, stop) in enumerate(ranges):
             path = folder / f"shard-{number:05}.h5"
@@ -88,33 +91,15 @@ def replace_splits(folder: Path, splits: Mapping[str, Split], rows: int) -> None
 
 def _ranges(dataset: Dataset, max_bytes: int, max_graphs: int) -> list[tuple[int, int]]:
     if dataset.n_graphs < 2:
-        got = f"{dataset.n_graphs} graph{'s' if dataset.n_graphs != 1 else ''}"
+        got = counted(dataset.n_graphs, "graph")
         hint = "Use the file as it is: of a graph larger than memory, slices are read."
         raise InputError(str(dataset.path), got, "at least 2 graphs, as a shard holds whole graphs", hint)
     cost = np.arange(dataset.n_graphs + 1) if max_graphs else dataset.bytes_before()
     ranges = list(bounded_ranges(cost, max_graphs or max_bytes))
     if len(ranges) > MAX_SHARDS:
         option = "--graphs" if max_graphs else "--size"
-        raise InputError(option, f"{len(ranges):,} shards", f"at most {MAX_SHARDS}", f"Give a larger {option}.")
+        raise InputError(option, counted(len(ranges), "shard"), f"at most {MAX_SHARDS}", f"Give a larger {option}.")
     return ranges
-
-
-@contextmanager
-def _new(folder: Path) -> Iterator[None]:
-    """Lock a folder that is empty but for what a killed call has left; after an error, remove what was written."""
-
-    def remove() -> None:
-        for place in folder.iterdir():
-            if WRITTEN.fullmatch(place.name):
-                with suppress(OSError):
-                    place.unlink()
-
-    with folders.results(folder, "shards", abandoned=WRITTEN):
-        try:
-            yield
-        except BaseException:
-            remove()
-            raise
 
 
 def _write_splits(folder: Path, splits: Mapping[str, Split]) -> StoredFile | None:

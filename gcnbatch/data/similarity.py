@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit, read_molecule
+from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.normal_form import normal_molecule
 
 RADIUS, BITS = 2, 2048
 
@@ -41,7 +42,7 @@ class KnownMolecules:
         return found
 
     def _fingerprint(self, text: str) -> Any:
-        molecule = read_molecule(text, self._options)
+        molecule = normal_molecule(text, self._options)
         return None if molecule is None else _generator().GetFingerprint(molecule)
 
 

@@ -9,6 +9,7 @@ Row numbers of a part are int64 and ascending.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.moments import moments
+from gcnbatch.text import counted, listed, printable, quoted
 
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
 
@@ -37,7 +40,7 @@ class SplitRows:
         Kind of the rows. A row without any label has no loss and no metric: it is in no split but a predefined one.
         The features of a node without labels are still used.
     target : {"binary", "multiclass", "regression"}
-    y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
+    y : (R, K) float with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
         Group (molecular scaffold) of each row.
     splits : dict of Split
@@ -52,10 +55,10 @@ class SplitRows:
     splits: dict[str, Split]
 
     @classmethod
-    def of(cls, data: Dataset, kind: str) -> SplitRows:
-        """Return the rows of an opened data set for splits of this kind: only those by scaffold need groups."""
+    def of(cls, data: Dataset, rule: str) -> SplitRows:
+        """Return the rows of an opened data set for splits by this rule: only those by scaffold need groups."""
         header, groups = data.header, data.groups
-        if kind == "scaffold":
+        if rule == "scaffold":
             from gcnbatch.data.scaffold_groups import groups_of  # the featuriser, which no other split needs
 
             groups = groups_of(data)
@@ -86,7 +89,8 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         Whole groups, the largest first, fill train, then valid, then test. Deterministic; the rule, the cutoffs and the
         order of ties (the group with the later first row first) are those of MoleculeNet and DeepChem.
     predefined
-        The split stored in the file; `config.name` may be empty if the file has one split.
+        The split stored in the file; `config.name` may be empty if the file has one split. Where it has no validation
+        rows, the share `config.valid` of its labelled training rows validates, chosen as `config.valid_kind` says.
 
     Parameters
     ----------
@@ -101,16 +105,76 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         When a part with a share above 0 would be empty, or the groups or the named split are missing.
     """
     if config.kind == "predefined":
-        split = _predefined(config.name, rows)
+        split = _predefined(config, seed, rows)
+        _refuse_empty(rows.subject, split, config.valid, 0.0)
     else:
-        split = _deal(config, rows, _candidates(rows), config.test, _draws(config, seed))
-    _refuse_empty(rows.subject, split, config.valid, config.test)
+        candidates = _candidates(rows)
+        if config.kind == "scaffold":
+            _refuse_few_groups(rows.subject, _groups(rows)[candidates], 1 + (config.valid > 0) + (config.test > 0))
+        split = _deal(config, rows, candidates, config.test, _draws(config, seed))
+        _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
 
 
-def left_out(config: SplitConfig, rows: SplitRows) -> int:
-    """Return how many rows are in no part because they have no label."""
-    return 0 if config.kind == "predefined" else unlabelled(rows.y)
+def make_splits(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
+    """Return the splits of one repeat: those of all folds, or the only one.
+
+    Raises
+    ------
+    InputError
+        As `make_split` and `make_folds`; for folds and repeats of a predefined split, whose test rows are fixed.
+    """
+    for key in ("folds", "repeats"):
+        if config.kind == "predefined" and getattr(config, key) > 1:
+            got = f"{getattr(config, key)} with a predefined split, whose test rows are fixed"
+            raise InputError(f"split.{key}", got, hint="For several models on it, set train.ensemble (--ensemble).")
+    return make_folds(config, seed, rows) if config.folds else [make_split(config, seed, rows)]
+
+
+def describe(config: SplitConfig, seed: int, rows: SplitRows, split: Split) -> dict[str, Any]:
+    """Return kind, seed and sizes of a split, for metrics.json; of a predefined one also its name.
+
+    ``valid_kind`` says how validation rows were drawn from the training rows of a predefined split.
+    """
+    about: dict[str, Any] = {"kind": config.kind}
+    if config.kind == "predefined":
+        about["name"], stored = _stored(config.name, rows)
+        if _lacks_validation(config, stored):
+            about["valid_kind"] = config.valid_kind
+    return {**about, "seed": split_seed(config, seed), "sizes": [len(part) for part in split.parts().values()]}
+
+
+def title(about: Mapping[str, Any]) -> str:
+    """Return kind and seed of a split that `describe` has described, or a run's file, as text."""
+    named = f" {quoted(about['name'])}" if isinstance(about.get("name"), str) else ""
+    drawn = f", {about['valid_kind']} validation rows" if isinstance(about.get("valid_kind"), str) else ""
+    return printable(f"{about['kind']} split{named}{drawn}, seed {about['seed']}")
+
+
+def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
+    """Return lines for the user: rows in no part, what a predefined split lacks, stored splits that nobody chose."""
+    if config.kind != "predefined":
+        count, lines = unlabelled(rows.y), []
+        if count:
+            lines.append(f"{count:,} of {counted(len(rows.y), 'row')} have no label and are left out")
+        if rows.splits and "kind" not in config.model_fields_set:
+            names = listed(map(quoted, rows.splits))
+            lines.append(
+                f"{rows.subject} has a stored split ({names}), which this run does not use; it would with "
+                "--set split.kind=predefined"
+            )
+        return lines
+    name, stored = _stored(config.name, rows)
+    lines = []
+    if _lacks_validation(config, stored) and not config.folds and config.repeats == 1:
+        lines.append(
+            f"split {quoted(name)} has no validation rows: the share {config.valid:g} of its "
+            f"{counted(len(stored.train), 'training row')} validates ({config.valid_kind}; see split.valid, "
+            "split.valid_kind)"
+        )
+    if not len(stored.test):
+        lines.append(f"split {quoted(name)} has no test rows: nothing is tested")
+    return lines
 
 
 def unlabelled(y: NDArray[Any]) -> int:
@@ -129,10 +193,10 @@ def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     candidates, draws = _candidates(rows), _draws(config, seed)
     if config.kind == "scaffold":
         groups = _groups(rows)[candidates]
-        _refuse_more_folds(rows.subject, config.folds, len(np.unique(groups)), "groups")
+        _refuse_few_groups(rows.subject, groups, config.folds)
         order, fold = candidates, _balanced_folds(groups, config.folds)
     else:
-        _refuse_more_folds(rows.subject, config.folds, len(candidates), "rows")
+        _refuse_more_folds(rows.subject, config.folds, len(candidates))
         order = _shuffled_by_stratum(config, rows, candidates, draws)
         fold = np.arange(len(order)) % config.folds
     folds = []
@@ -188,13 +252,10 @@ def strata(target: Target, y: NDArray[Any]) -> Int64:
 
 
 def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    values = np.where(known, y, 0.0).astype(np.float64)
-    count = np.maximum(known.sum(axis=0), 1)
-    centred = np.where(known, values - values.sum(axis=0) / count, 0.0)
-    deviation = np.sqrt((centred**2).sum(axis=0) / count)
-    deviation[deviation == 0.0] = 1.0
-    score: NDArray[np.float64] = (centred / deviation).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    return score
+    mean, deviation = moments(y)
+    halves = np.where(known, y / 2 - mean / 2, 0.0)  # a difference of large numbers can overflow
+    score: NDArray[np.float64] = (halves / np.where(deviation > 0, deviation, 1.0)).sum(axis=1)
+    return 2 * score / np.maximum(known.sum(axis=1), 1)
 
 
 # ------------------------------------------------------------------------------------------------ dealing
@@ -258,7 +319,23 @@ def _balanced_folds(groups: NDArray[np.int32], folds: int) -> Int64:
     return fold_of[group]
 
 
-def _predefined(name: str, rows: SplitRows) -> Split:
+def _predefined(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
+    """Return the stored split, with validation rows drawn from its training rows where it has none."""
+    _, stored = _stored(config.name, rows)
+    if not _lacks_validation(config, stored):
+        return stored
+    own = config.model_copy(update={"kind": config.valid_kind, "name": ""})
+    candidates = np.intersect1d(stored.train, _candidates(rows))
+    valid = _deal(own, rows, candidates, 0.0, _draws(config, seed)).valid
+    return Split(train=np.setdiff1d(stored.train, valid), valid=valid, test=stored.test)
+
+
+def _lacks_validation(config: SplitConfig, stored: Split) -> bool:
+    return not len(stored.valid) and config.valid > 0.0
+
+
+def _stored(name: str, rows: SplitRows) -> tuple[str, Split]:
+    """Return name and split of the file that `name` chooses; empty: the only one."""
     known = rows.splits
     if not known:
         raise InputError(
@@ -274,7 +351,8 @@ def _predefined(name: str, rows: SplitRows) -> Split:
     chosen = name or next(iter(known))
     if chosen not in known:
         raise InputError(rows.subject, f"no split named '{chosen}'", "a split of the file", nearest(chosen, known))
-    return Split(**{part: np.sort(np.asarray(numbers, np.int64)) for part, numbers in known[chosen].parts().items()})
+    parts = {part: np.sort(np.asarray(numbers, np.int64)) for part, numbers in known[chosen].parts().items()}
+    return chosen, Split(**parts)
 
 
 # ------------------------------------------------------------------------------------------------ input
@@ -312,14 +390,22 @@ def _groups(rows: SplitRows) -> NDArray[np.int32]:
     return rows.groups
 
 
-def _refuse_more_folds(subject: str, folds: int, available: int, what: str) -> None:
-    if folds > available:
-        raise InputError(
-            subject,
-            f"split.folds = {folds} for {available} {what}",
-            f"at most one fold per {what[:-1]}",
-            "Lower split.folds.",
-        )
+def _refuse_more_folds(subject: str, folds: int, rows: int) -> None:
+    if folds > rows:
+        hint = "Lower split.folds." if rows > 1 else "Use more rows."
+        raise InputError(subject, f"split.folds = {folds} for {counted(rows, 'row')}", "at most one fold per row", hint)
+
+
+def _refuse_few_groups(subject: str, groups: NDArray[np.int32], parts: int) -> None:
+    """Refuse fewer groups (scaffolds) than parts, each of which needs one."""
+    count = len(np.unique(groups))
+    if count >= parts or not len(groups):
+        return
+    hint = 'Set split.kind to "random" or "stratified"'
+    if count == 1:
+        got = f"all {len(groups):,} rows are in one group (a scaffold), which no split by scaffold divides"
+        raise InputError(subject, got, f"at least {parts} groups", f"{hint}.")
+    raise InputError(subject, f"{count} groups (scaffolds) for {parts} parts", "a group per part", f"{hint}.")
 
 
 def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:

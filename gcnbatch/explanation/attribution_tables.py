@@ -5,13 +5,14 @@
 - ``bonds``: id, begin and end (atoms), channel, and an attribution per output.
 - ``features``, if the model joins features of whole molecules: id, feature, value, and an attribution per output. A
   feature without a row adds nothing.
-- ``molecules``: id, task, steps, prediction as `infer` gives it, output and baseline (f(molecule) and f(baseline)),
-  sum of all attributions, of which ``features`` is that of the features, completeness_error, and error: why a row could
-  not be read.
+- ``molecules``: id, for molecules ``smiles`` (its atoms are numbered as in ``atoms``), task, steps, prediction as
+  `infer` gives it, output and baseline (f(molecule) and f(baseline)), sum of all attributions, of which ``features`` is
+  that of the features, completeness_error, and error: why a row could not be read. Rows are in the order of the input,
+  or of ``--top``.
 
 Atoms (or atoms alone and bonds) and features of a molecule add up to its sum.
 
-Numbers are float32, written as `gcnbatch.predictions` writes them.
+Numbers are float32, those of a regression model float64, written as `gcnbatch.predictions` writes them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.featurizer_options import is_molecular
+from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.predictions import Predictions, Sink, open_sink
@@ -31,6 +34,14 @@ from gcnbatch.predictions import Predictions, Sink, open_sink
 NAMES = ("atoms", "bonds", "molecules")
 FEATURES = "features"
 _FIGURES = ("prediction", "output", "baseline", "sum", "completeness_error")
+
+
+class Unreadable(NamedTuple):
+    """A row that could not be read: its number in the input, from 1, its id and the reason."""
+
+    number: int
+    id: str
+    reason: str
 
 
 class Tables:
@@ -50,6 +61,8 @@ class Tables:
 
     def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
         self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
+        self._kind = np.float64 if header.target == "regression" else np.float32
+        self._with_smiles = is_molecular(header.featurizer)
         alone = tuple(f"{name}_alone" for name in self._names)
         self._figures = (*_FIGURES, FEATURES) if FEATURES in sinks else _FIGURES
         self._headers = {
@@ -59,8 +72,16 @@ class Tables:
             "molecules": _of_numbers(header, self._figures),
         }
 
-    def append(self, found: Attributions, predictions: NDArray[np.float32], symbols: Sequence[Sequence[str]]) -> None:
-        """Append explained rows.
+    def append(
+        self,
+        found: Attributions,
+        predictions: NDArray[np.floating],
+        symbols: Sequence[Sequence[str]],
+        smiles: Sequence[str],
+        numbers: Int64,
+        unreadable: Sequence[Unreadable] = (),
+    ) -> None:
+        """Append explained rows, and rows that could not be read between them.
 
         Parameters
         ----------
@@ -68,6 +89,12 @@ class Tables:
             Probabilities, or values in the target's unit.
         symbols : sequence of G sequences
             Elements of each graph's nodes; empty where they are not known.
+        smiles : sequence of G str
+            A SMILES of each graph with its atoms in the order of the nodes; "" where it is not known.
+        numbers : (G,) int64
+            Numbers of the explained rows in the input.
+        unreadable : sequence of Unreadable
+            They go to ``molecules``, by their numbers.
         """
         graphs = found.graphs
         sizes = np.diff(graphs.node_ptr)
@@ -87,12 +114,17 @@ class Tables:
         if FEATURES in self._sinks:
             self._append_features(found)
             values.append(found.joined_sums)
-        self._molecules(
+        explained = self._molecules(
             np.repeat(graphs.ids, len(self._names)),
+            np.repeat(np.array(smiles, dtype=np.str_), len(self._names)),
             np.tile(self._names, graphs.n_graphs),
             np.repeat(found.steps, len(self._names)).astype(np.str_),
             np.stack([one.ravel() for one in values], axis=1),
         )
+        if unreadable:
+            every = np.concatenate([np.repeat(numbers, len(self._names)), [row.number for row in unreadable]])
+            explained = explained.join(self._unreadable(unreadable)).take(np.argsort(every, kind="stable"))
+        self._sinks["molecules"].append(explained)
 
     def _append_features(self, found: Attributions) -> None:
         graphs, joined = found.graphs, found.joined
@@ -102,29 +134,34 @@ class Tables:
         names = np.array(graphs.header.graph_feature_names, dtype=np.str_)
         self._write(FEATURES, graphs.ids[joined.graph], values, {"feature": names[joined.feature]})
 
-    def append_unreadable(self, ids: NDArray[np.str_], reasons: NDArray[np.str_]) -> None:
+    def append_unreadable(self, rows: Sequence[Unreadable]) -> None:
         """Append rows that could not be read to ``molecules``."""
-        none = np.full(len(ids), "")
-        self._molecules(ids, none, none, np.full((len(ids), len(self._figures)), np.nan), reasons)
+        self._sinks["molecules"].append(self._unreadable(rows))
+
+    def _unreadable(self, rows: Sequence[Unreadable]) -> Predictions:
+        none = np.full(len(rows), "")
+        ids, reasons = (np.array([getattr(row, name) for row in rows], np.str_) for name in ("id", "reason"))
+        return self._molecules(ids, none, none, none, np.full((len(rows), len(self._figures)), np.nan), reasons)
 
     def _molecules(
         self,
         ids: NDArray[np.str_],
+        smiles: NDArray[np.str_],
         tasks: NDArray[np.str_],
         steps: NDArray[np.str_],
         values: NDArray[np.float64],
         reasons: NDArray[np.str_] | None = None,
-    ) -> None:
+    ) -> Predictions:
         errors = (np.full(len(ids), "") if reasons is None else reasons) if self._with_errors else None
-        kept = {"task": tasks, "steps": steps}
-        table = Predictions(self._headers["molecules"], ids, values.astype(np.float32), errors=errors, kept=kept)
-        self._sinks["molecules"].append(table)
+        kept = {"smiles": smiles} if self._with_smiles else {}
+        kept |= {"task": tasks, "steps": steps}
+        return Predictions(self._headers["molecules"], ids, values.astype(self._kind), errors=errors, kept=kept)
 
     def _write(
         self, name: str, ids: NDArray[np.str_], values: NDArray[np.float64], kept: dict[str, NDArray[np.generic]]
     ) -> None:
         texts = {column: cells.astype(np.str_) for column, cells in kept.items()}
-        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(np.float32), kept=texts))
+        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(self._kind), kept=texts))
 
 
 @contextmanager
@@ -140,7 +177,7 @@ def open_tables(
     """Open the tables in a folder; they appear under their names when the block ends without an error."""
     every = (*NAMES, FEATURES) if with_features else NAMES
     with ExitStack() as stack:
-        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in every}
+        sinks = {name: stack.enter_context(open_sink(folder / f"{name}{ending}", spreadsheet)) for name in every}
         yield Tables(header, names, sinks, with_errors)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
-from gcnbatch.text import listed
+from gcnbatch.text import counted, listed
 
 Float64 = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ class Attributions:
     steps: Int64
 
     def __repr__(self) -> str:
-        return f"<Attributions: {self.graphs.n_graphs:,} graphs, {listed(self.names)}>"
+        return f"<Attributions: {counted(self.graphs.n_graphs, 'graph')}, {listed(self.names)}>"
 
     @property
     def atoms(self) -> Float64:

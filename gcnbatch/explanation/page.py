@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.molecule_drawings import HEIGHT, WIDTH, Layout
+from gcnbatch.data.molecule_drawings import HEIGHT, WIDTH, Layout, too_large
 from gcnbatch.explanation.drawing import GRADIENTS, MARGIN, blank
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, cards, choice, field, paragraph, toolbar
@@ -100,7 +100,8 @@ def _drawing(card: Card) -> Html:
         values["strongest"] = html(json.dumps(shown, separators=(",", ":")))
     data = " ".join(f'data-{name}="{text}"' for name, text in values.items())
     if card.layout is None or not card.layout.paths:
-        return Html(f"<i hidden {data}></i>")
+        why = "" if card.layout is None else too_large(card.layout)
+        return Html(f"<i {data}>not drawn: {html(why)}</i>" if why else f"<i hidden {data}></i>")
     return Html(f'<svg viewBox="{_BOX}" aria-hidden="true" {data}>{blank(card.layout)}</svg>')
 
 

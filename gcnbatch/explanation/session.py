@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,20 +18,22 @@ from gcnbatch import fileio, folders
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
+from gcnbatch.data.featurizer_options import is_molecular
+from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts, too_large
 from gcnbatch.explanation import drawing
-from gcnbatch.explanation.attribution_tables import open_tables
+from gcnbatch.explanation.attribution_tables import Unreadable, open_tables
 from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.explanation.drawing import Panel, mark_values
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
 from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
 from gcnbatch.explanation.rows import Rows, rows_of
-from gcnbatch.inference.inputs import open_input
+from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.members import load_members
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Texts
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import counted, listed, quoted
 
 DRAWINGS = "molecules"  # folder of the SVG files
 UNITS = {
@@ -74,11 +75,11 @@ class ExplanationSummary:
 
     def text(self) -> str:
         """Return the summary as a sentence."""
-        steps = ", ".join(f"{count:,} with {steps} steps" for steps, count in self.steps.items())
+        steps = ", ".join(f"{count:,} with {counted(steps, 'step')}" for steps, count in self.steps.items())
         beyond = f"; {self.inexact:,} beyond the tolerance, see molecules" if self.inexact else ""
         return (
-            f"{self.molecules:,} rows explained for {_count(len(self.tasks), 'output')} by "
-            f"{_count(self.members, 'model')} on backend "
+            f"{counted(self.molecules, 'row')} explained for {counted(len(self.tasks), 'output')} by "
+            f"{counted(self.members, 'model')} on backend "
             f"{self.backend}: {steps or 'none'}; largest completeness error {self.largest_error:.3g}{beyond}."
         )
 
@@ -94,7 +95,7 @@ class Output:
 
 def explain(
     runs: Sequence[Path],
-    data: Path,
+    data: Data,
     out: Path | None = None,
     *,
     tasks: Sequence[str] = (),
@@ -132,7 +133,7 @@ def explain(
     members = load_members(runs, say)
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
-        folders.results(out, "explain") as (folder, _),
+        folders.results(out, "explain", whole=True) as (folder, _),
         open_input(data, members, csv or CsvOptions(), 0) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
@@ -148,21 +149,17 @@ def explain(
             for part in source.parts:
                 if on_bad_row == "fail":
                     part.texts().refuse_bad_row(before)
-                writer.note_unreadable(part.texts())
+                writer.note_unreadable(part.texts(), before)
                 for rows in rows_of(part, before, members, choice, explainer.places):
                     if top:
                         best = (rows if best is None else best.join(rows)).highest(top)
                     else:
-                        writer.write(rows, bar.update)
+                        writer.write(rows, bar.update, in_order=True)
                 before += part.rows
             if best is not None:
                 writer.write(best, bar.update)
-            writer.write_page(_title(runs, data), len(members))
+            writer.finish(_title(runs, data), len(members))
         return writer.summary(len(members))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class _Writer:
@@ -176,7 +173,9 @@ class _Writer:
         about = (explainer.header, explainer.names, with_errors, ending, output.spreadsheet, explainer.joins)
         self._opened = open_tables(folder, *about)
         self._cards: list[Card] = []
-        self._rows = self._unreadable = self._drawn = self._inexact = 0
+        self._rows = self._unreadable = self._drawn = self._inexact = self._too_large = 0
+        self._waiting: list[Unreadable] = []  # that are not written yet
+        self._largest = ""
         self._steps: Counter[int] = Counter()
         self._largest_error = 0.0
         self._options = self._drawing_options()
@@ -186,37 +185,49 @@ class _Writer:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            shutil.rmtree(self._folder / DRAWINGS, ignore_errors=True)
         self._opened.__exit__(kind, error, trace)
 
-    def note_unreadable(self, texts: Texts) -> None:
-        """Note the rows that could not be read."""
-        if bad := sorted((texts.errors or {}).items()):
-            ids, reasons = [texts.ids[row] for row, _ in bad], [reason for _, reason in bad]
-            self._tables.append_unreadable(np.array(ids), np.array(reasons))
-            self._unreadable += len(bad)
+    def note_unreadable(self, texts: Texts, before: int) -> None:
+        """Note the rows that could not be read; `before` rows come before these."""
+        bad = sorted((texts.errors or {}).items())
+        self._waiting += [Unreadable(before + row + 1, str(texts.ids[row]), reason) for row, reason in bad]
+        self._unreadable += len(bad)
 
-    def write(self, rows: Rows, progress: Callable[[int], object]) -> None:
-        """Explain rows and write their drawings and tables."""
+    def write(self, rows: Rows, progress: Callable[[int], object], in_order: bool = False) -> None:
+        """Explain rows and write their drawings and tables; `in_order`: also unreadable rows among them."""
         found = self._explainer.explain(rows.graphs, progress)
         shown = self._layouts(rows)
         symbols = [() if layout is None else layout.symbols for layout in shown]
-        self._tables.append(found, rows.predictions, symbols)
+        smiles = ["" if layout is None else layout.smiles for layout in shown]
+        last = rows.numbers[-1] if in_order and len(rows.numbers) else 0
+        between = [row for row in self._waiting if row.number < last]
+        self._waiting = self._waiting[len(between) :]
+        self._tables.append(found, rows.predictions, symbols, smiles, rows.numbers, between)
         self._draw(rows, found, shown)
         self._rows += rows.graphs.n_graphs
         self._steps.update(found.steps.tolist())
         error, wanted = np.abs(found.errors), np.abs(found.outputs - found.baselines)
         self._largest_error = max(self._largest_error, float(error.max(initial=0)))
-        self._inexact += int((error > TOLERANCE * (1 + wanted)).any(axis=1).sum())
+        self._inexact += int((error > TOLERANCE * (self._explainer.unit + wanted)).any(axis=1).sum())
 
-    def write_page(self, title: str, members: int) -> None:
-        """Write the page of the first rows."""
+    def finish(self, title: str, members: int) -> None:
+        """Write the rows that wait and the page of the first rows; say what is not drawn."""
+        if self._waiting:
+            self._tables.append_unreadable(self._waiting)
         summary = self.summary(members)
         about = [summary.text()]
+        if self._too_large:
+            rows = counted(self._too_large, "molecule is", "molecules are")
+            about.append(f"{rows} too large to draw: {self._largest}.")
+            self._say(about[-1])
+        if self._unreadable:
+            about.append(f"{counted(self._unreadable, 'row')} could not be read: see column error of molecules.")
         if summary.molecules > len(self._cards):
             about.append(f"This page shows the first {len(self._cards):,}; the tables have all {summary.molecules:,}.")
-        unit = UNITS[self._explainer.header.target]
+        header = self._explainer.header
+        units = {header.units.get(name, "") for name in self._explainer.names}
+        unit = next(iter(units), "") if len(units) == 1 else ""
+        unit = unit or UNITS[header.target]
         fileio.write_text(self._folder / INDEX, render(title, about, self._explainer.names, unit, self._cards))
 
     def summary(self, members: int) -> ExplanationSummary:
@@ -237,7 +248,7 @@ class _Writer:
     def _drawing_options(self) -> FeaturizerOptions | None:
         """Return how molecules were standardised, or None if they cannot be drawn."""
         featurizer = self._explainer.header.featurizer or {}
-        if featurizer.get("kind") != "smiles":
+        if not is_molecular(featurizer):
             return None
         if not has_rdkit():
             self._say(f"no drawings and no symbols: {NO_RDKIT}")
@@ -264,6 +275,9 @@ class _Writer:
             if len(self._cards) < MOST_CARDS:
                 card = Card(name, rows.smiles[at], layout, *marks[at], figures[at], strongest[at])
                 self._cards.append(card)
+            if layout is not None and (why := too_large(layout)):
+                self._largest = self._largest or f"{quoted(name)} has {why}"
+                self._too_large += 1
             if self._output.drawings and layout is not None and layout.paths:
                 panels = [
                     Panel((task, _line(*own)), values)
@@ -322,5 +336,6 @@ def _line(prediction: float, total: float, error: float, joined: float | None = 
     return f"{prediction:.3g}, atoms {total - joined:+.3g}, features {joined:+.3g}"
 
 
-def _title(runs: Sequence[Path], data: Path) -> str:
-    return f"Explanations of {data.name} by {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}"
+def _title(runs: Sequence[Path], data: Data) -> str:
+    name = data.name if isinstance(data, Path) else listed(data) if isinstance(data, list) else data.header.name
+    return f"Explanations of {name} by {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}"

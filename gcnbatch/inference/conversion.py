@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,15 +66,18 @@ class Converter:
             data, rows = data.take(left), rows[left]
             errors = wrong | errors
         smiles = self.smiles(records)
+        y, unknown = (None, None) if columns.labels is None else columns.labels.read(records)
         texts = Texts(
             ids,
             errors,
-            None if columns.labels is None else columns.labels.read(records),
+            y,
             {name: [record[at] for record in records] for name, at in columns.kept.items()},
             [smiles[row] for row in rows.tolist()],
+            unknown,
         )
         sources = {reading: BatchSource(data, *reading) for reading in self.readings}
-        return Part((Block.of(texts, rows),), None if sources else data, sources)
+        alike = sum((chunk.alike for chunk in chunks), Counter[str]())
+        return Part((Block.of(texts, rows, alike),), None if sources else data, sources)
 
 
 def prepare() -> None:

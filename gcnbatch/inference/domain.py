@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.inference.members import Member
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import run_files
 from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import read_split
+from gcnbatch.training.run_data import RunData
 from gcnbatch.training.trained import Scale
 
+DISTANCE = "embedding_distance"
 _SAMPLE = 1000  # training graphs whose nearest neighbours give the unit
 _PART = re.compile(r"[a-z]+\d+(-[a-z]+\d+)*")
 Float32 = NDArray[np.float32]
@@ -49,7 +49,7 @@ def embedder(member: Member) -> Member:
         "output.weight": np.eye(width, dtype=np.float32),
         "output.bias": np.zeros(width, dtype=np.float32),
     }
-    about = member.about.model_copy(update={"header": header, "scaling": scaling})
+    about = member.about.model_copy(update={"header": header, "scaling": scaling, "left_out": []})
     return replace(member, about=about, model=build(about.model, header), weights=weights)
 
 
@@ -64,14 +64,23 @@ class _Space:
 
     @classmethod
     def of(cls, member: Member, embedded: Float32) -> _Space:
-        scale = np.where(embedded.std(axis=0) > 0, embedded.std(axis=0), 1).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviation = embedded.std(axis=0)
+        if not np.isfinite(deviation).all():
+            raise InputError(str(member.place), "an embedding of its training graphs is not finite", "a trained model")
+        scale = np.where(deviation > 0, deviation, 1).astype(np.float32)
         points = embedded / scale
         step = -(-len(points) // _SAMPLE)
         unit = float(np.median(_distances(points, points[::step], skip=1))) if len(points) > 1 else 0.0
         return cls(member, points, scale, unit or 1.0)
 
     def distance(self, embedded: Float32) -> NDArray[np.float64]:
-        return _distances(self.points, embedded / self.scale) / self.unit
+        with np.errstate(over="ignore", invalid="ignore"):
+            queries = embedded / self.scale
+        finite = np.isfinite(queries).all(axis=1)
+        found = np.full(len(queries), np.nan)
+        found[finite] = _distances(self.points, queries[finite]) / self.unit
+        return found
 
 
 class Domain:
@@ -109,19 +118,19 @@ class Domain:
         """Return ``nearest_similarity`` (the nearest of all members) and ``embedding_distance`` (their mean), (M,).
 
         ``source_of(*reading)`` returns the batches of the rows for a reading. The similarity is left out where the
-        training set or the molecules have no SMILES.
+        training set or the molecules have no SMILES. The distance is NaN where an embedding is not finite.
         """
         found: dict[str, Float32] = {}
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
         pairs = ((space, source_of(*space.member.reading)) for space in self._spaces)
         distances = [space.distance(self._embed(space.member, source)) for space, source in pairs]
-        found["embedding_distance"] = np.stack(distances).mean(axis=0).astype(np.float32)
+        found[DISTANCE] = np.stack(distances).mean(axis=0).astype(np.float32)
         return found
 
     def _embed(self, member: Member, source: BatchSource) -> Float32:
         progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
-        return member.outputs(self._choice, source, self._batch_size, progress)[0]
+        return member.outputs(self._choice, source, self._batch_size, progress)[0].astype(np.float32)
 
 
 def training_data(member: Member) -> Dataset:
@@ -135,11 +144,7 @@ def training_data(member: Member) -> Dataset:
     if member.header.level == "node":
         raise InputError("--applicability", f"{member.place} predicts nodes", "a model of graphs")
     run = member.place.parent if _PART.fullmatch(member.place.name) and not _recorded(member.place) else member.place
-    text = run_files.read_text(run / DIGEST, "the data set's digest").strip()
-    digest, _, path = text.partition("  ")
-    if fingerprint(path) != digest:
-        raise InputError(path, "changed since the run", f"the data of {run / DIGEST}", "Restore it.")
-    return Dataset(path, check=False)
+    return RunData.of(run).open()
 
 
 def _recorded(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -14,10 +15,15 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.importers.chemistry import about_elements
+from gcnbatch.data.schema import Header
+from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
 from gcnbatch.inference import shares
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
+from gcnbatch.inference.labels import UnknownLabels, labels_of
 from gcnbatch.inference.members import Member
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Input
@@ -25,10 +31,11 @@ from gcnbatch.inference.predictor import Predictor, Request
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
 from gcnbatch.inference.trust_files import Level
-from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
+from gcnbatch.predictions import STDOUT, Predictions, Sink, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import metrics
+from gcnbatch.text import counted, listed, quoted
+from gcnbatch.training.fit_report import evaluate
 
 Say = Callable[[str], object]
 _Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
@@ -41,7 +48,7 @@ class InferenceSummary:
     Parameters
     ----------
     rows, unreadable : int
-        Rows of the input, and those that could not be read.
+        Rows of the input, and those that could not be read or have no finite prediction.
     members : int
         Number of averaged models.
     backend : str
@@ -49,6 +56,8 @@ class InferenceSummary:
         From opening the data to the last row written.
     metrics : dict or None
         Metrics on the data's labels (see `gcnbatch.training.metrics.evaluate`), None without labels.
+    labelled : int
+        Rows that have a label and a prediction, on which the metrics are.
     """
 
     rows: int
@@ -57,6 +66,7 @@ class InferenceSummary:
     backend: str
     seconds: float
     metrics: dict[str, Any] | None
+    labelled: int = 0
 
 
 def infer(
@@ -85,7 +95,7 @@ def infer(
     runs : sequence of Path
         Run folders; a run with folds counts as all its folds.
     data : Path, GraphSet or list of str
-        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`); a set in memory; SMILES.
+        HDF5 data set, or a file of molecules (see `gcnbatch.data.tables.formats`); a set in memory; SMILES.
     out : str or Sink
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output; or what takes the
         rows.
@@ -118,9 +128,7 @@ def infer(
         When runs, data or output cannot be used or do not match; then nothing is written.
     """
     if isinstance(out, str):
-        check_target(out)
-        if out != STDOUT and isinstance(data, Path) and Path(out).resolve() == data.resolve():
-            raise InputError(f"output {out}", "the data file itself", "another file")
+        check_ending(out)
     chosen, options = selection or Selection(), csv or CsvOptions()
     if resume:
         _check_resume(str(out), chosen)
@@ -128,24 +136,52 @@ def infer(
     predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
     members = predictor.members
     chosen.column(members[0].header)
+    target = check_target(out, members[0].header, _reads(runs, data)) if isinstance(out, str) else out
     started = time.monotonic()
     with (
-        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
+        _open_output(
+            target, data, members, (options, chosen, spreadsheet, level, applicability), resume, say
+        ) as output,
         open_input(data, members, options, batch_size or 0, output.rows, shares.own(), predictor.readings) as source,
         shared_processors() if source.featurised or source.workers else nullcontext(),
     ):
         for note in (*source.notes, *predictor.trust.notes):
             say(note)
         if begun := output.rows:
-            say(f"{begun:,} of {source.n_graphs:,} rows are there: going on after them")
+            say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
+        if predictor.left_out.any():
+            say(_without_model(members[0].header, predictor.left_out))
         maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
+        if note := done.about_labels(begun, members[0].header):
+            say(note)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
+    if note := about_elements(done.alike):
+        say(note)
     if done.unreadable:
-        say(f"{done.unreadable} of {done.rows} rows could not be read; see column error")
+        say(f"{done.unreadable} of {counted(done.rows, 'row')} have no prediction; see column error")
     seconds = round(time.monotonic() - started, 3)
-    return InferenceSummary(begun + done.rows, done.unreadable, len(members), done.backend, seconds, done.figures)
+    rows, labelled = begun + done.rows, done.labelled if done.figures is not None else 0
+    return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)
+
+
+def _without_model(header: Header, left_out: NDArray[np.bool_]) -> str:
+    """Return a line on tasks that some or all members (members, T) have no outputs of."""
+    every, some = left_out.all(axis=0), left_out.any(axis=0)
+    parts = []
+    if every.any():
+        parts.append(f"blank, as no model has learned them: {listed(np.array(header.task_names)[every])}")
+    if (some & ~every).any():
+        parts.append(
+            f"from fewer models, as not all have learned them: {listed(np.array(header.task_names)[some & ~every])}"
+        )
+    return "; ".join(parts)
+
+
+def _reads(runs: Sequence[Path], data: Data) -> list[Path]:
+    """Return the files and folders that are read; of a folder of shards, no output can be one."""
+    return [*runs, *([data] if isinstance(data, Path) and not is_sharded(data) else [])]
 
 
 def _check_resume(out: str, selection: Selection) -> None:
@@ -157,15 +193,15 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
+    out: Output | Sink | None, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
-    if not isinstance(out, str):
+    if isinstance(out, Sink):
         yield Journal(out)
-    elif isinstance(data, Path) and can_resume(out):
+    elif out is not None and isinstance(data, Path) and can_resume(out.path.name):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
         task = task_of(data, members, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, task, resume, spreadsheet, say) as journal:
+        with open_resumable(out, members[0].header, task, resume, spreadsheet, say) as journal:
             yield journal
     else:
         with open_sink(out, spreadsheet) as sink:
@@ -174,12 +210,34 @@ def _open_output(
 
 @dataclass(frozen=True)
 class _Done:
-    """What was predicted: numbers of rows and of unreadable ones, the metrics, and the backend that computed."""
+    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, unknown labels, the metrics.
+
+    `alike` counts the molecules with each element that has no feature of its own.
+    """
 
     backend: str
     rows: int
     unreadable: int
+    labelled: int
+    unknown: UnknownLabels | None
     figures: dict[str, Any] | None
+    alike: Counter[str]
+
+    def about_labels(self, before: int, header: Header) -> str:
+        """Return a line on rows that the metrics leave out, "" if there are none; `before` rows were there before."""
+        if before and (self.labelled or self.unknown):
+            return "no metrics: they would leave out the rows that were there before"
+        if (self.labelled == self.rows and not self.unknown) or not (self.labelled or self.unknown):
+            return ""
+        line = f"metrics from {self.labelled:,} of {counted(self.rows, 'row')}" if self.labelled else "no metrics"
+        if self.unknown is None:
+            return line
+        number, row, task, text = self.unknown
+        what = f"is none of the model's labels {listed(labels_of(header, task))}"
+        what = "is no number" if header.target == "regression" else what
+        where = f" of {quoted(task)}" if len(header.task_names) > 1 else ""
+        more = f" ({number:,} such cells)" if number > 1 else ""
+        return f"{line}; row {row + 1:,}: {quoted(text)} {what}{where}{more}"
 
 
 def _predict(
@@ -189,22 +247,24 @@ def _predict(
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection)
     out = RowsOut(maker, source.workers, written.append)
-    backend, rows, readable = predictor.choice.fastest.name, before, 0
+    backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
         for found in shares.predict(source, predictor, request, before, bar.update):
             out.append(found, rows)
             backend = found.backend
             rows += found.rows
-            readable += found.readable
+            predicted += int(np.count_nonzero(found.finite))
+            alike.update(sum((block.alike for block in found.blocks), Counter()))
             bar.update((found.rows - found.readable) * count)
         out.finish()
     written.finish()
     figures = None
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
-        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
-    return _Done(backend, rows - before, rows - before - readable, figures)
+        figures = evaluate(header, y, outputs)
+    labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
+    return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
 
 
 @dataclass
@@ -214,8 +274,9 @@ class _Written:
     output: Journal
     selection: Selection
     best: Predictions | None = None
+    unknown: UnknownLabels | None = None
     labels: list[NDArray[Any]] = field(default_factory=list)
-    outputs: list[NDArray[np.float32]] = field(default_factory=list)
+    outputs: list[NDArray[np.floating]] = field(default_factory=list)
 
     def append(self, made: list[Made], part: Predicted) -> None:
         """Take what was made of a part."""
@@ -223,6 +284,8 @@ class _Written:
             if block.labelled is not None:
                 self.labels.append(block.labelled[0])
                 self.outputs.append(block.labelled[1])
+            if block.unknown is not None:
+                self.unknown = block.unknown.after(self.unknown, 0)
         if not self.selection.top:
             self.output.append([block.rows for block in made], part.rows)
             return

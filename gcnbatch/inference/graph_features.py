@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.featurizer_options import AS_WRITTEN
 from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, parse_number
-from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
+from gcnbatch.data.importers.dialect import NumberFormat
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, quoted
 
+NOTATION = (
+    "the predictions of this model depend on how a SMILES is written (brackets, explicit hydrogens), as those of older "
+    "versions do; to end that, import its table again with 'gcnbatch data import smiles' and train on the new file"
+)
 
-def version_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:
-    """Return a note if graph features come from another version of RDKit than those of the training set."""
+
+def featurizer_notes(trained: Header, featurizer: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return notes on a model whose graphs depend on notations, and on graph features of another version of RDKit."""
+    notes = (NOTATION,) if (trained.featurizer or {}).get("kind") == AS_WRITTEN else ()
     made, now = ((one or {}).get("rdkit") for one in (trained.featurizer, featurizer))
     if not trained.graph_feature_names or made is None or now is None or made == now:
-        return ()
+        return notes
     shown = (printable(str(version), QUOTED) for version in (made, now))
-    return ("descriptors may differ: those of the training set are of RDKit {}, these of RDKit {}".format(*shown),)
+    return (
+        *notes,
+        "descriptors may differ: those of the training set are of RDKit {}, these of RDKit {}".format(*shown),
+    )
 
 
 @dataclass(frozen=True)
@@ -38,13 +49,15 @@ class FeatureColumns:
         What is computed from SMILES.
     places : dict of int
         Positions of the user's own columns in a record, by name.
-    decimal : str
+    table, written : TableFormat, NumberFormat
+        How the numbers are written.
     notes : tuple of str
     """
 
     options: FeaturizerOptions
     places: dict[str, int]
-    decimal: str = "."
+    table: TableFormat = field(default_factory=TableFormat)
+    written: NumberFormat = field(default_factory=NumberFormat)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -58,7 +71,7 @@ class FeatureColumns:
         """
         options = FeaturizerOptions.from_header(header.featurizer)
         if not header.graph_feature_names:
-            return cls(replace(options, descriptors="", fingerprint=""), {})
+            return cls(replace(options, descriptors="", fingerprint=""), {}, notes=featurizer_notes(header, None))
         computed: tuple[str, ...] = ()
         if options.of_molecules:
             load_rdkit()
@@ -78,13 +91,12 @@ class FeatureColumns:
                 raise InputError(str(path), f"no feature column {quoted(name)}", hint=hint)
             places[name] = names.index(name)
         now = {"rdkit": rdkit_version()} if computed else None
-        return cls(options, places, notes=version_notes(header, now))
+        return cls(options, places, notes=featurizer_notes(header, now))
 
-    def with_decimal(self, path: Path, decimal: str, sample: Mapping[str, Sequence[str]]) -> FeatureColumns:
-        """Return the columns with this decimal sign; empty: detected in a sample of each column."""
-        if not decimal and self.places:
-            decimal = "," if has_decimal_commas(path, ((name, sample[name]) for name in self.places)) else "."
-        return replace(self, decimal=decimal or ".")
+    def with_format(self, path: Path, table: TableFormat, sample: Mapping[str, Sequence[str]]) -> FeatureColumns:
+        """Return the columns of a table of this format, of which `sample` has the first values of each column."""
+        written = NumberFormat.of(path, ((name, sample[name]) for name in self.places), table.decimal)
+        return replace(self, table=table, written=written)
 
     def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[np.float32] | None, dict[int, str]]:
         """Return the user's features (R, D'), None without columns, and why rows have none, by row."""
@@ -94,7 +106,7 @@ class FeatureColumns:
         wrong: dict[int, str] = {}
         for column, (name, place) in enumerate(self.places.items()):
             texts = [record[place].strip() for record in records]
-            for row, text in enumerate(with_points(texts) if self.decimal == "," else texts):
+            for row, text in enumerate(self.written.plain(name, self.table.without_missing(texts))):
                 try:
                     value = parse_number(text)
                 except ValueError:

@@ -11,6 +11,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.ensemble import infer
+from gcnbatch.inference.given import find
 from gcnbatch.inference.inputs import Data
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.predictions import Predictions, Sink, as_it_is
@@ -26,7 +27,7 @@ def predict(
     folders : sequence of Path
         Runs whose models are averaged.
     data : path, GraphSet or iterable of str
-        A text is a path; SMILES come in a list.
+        A text is the name of a file, or one SMILES; several SMILES come in a list.
     processes : int
         Processes that read SMILES; 0: one per processor.
     **options
@@ -58,7 +59,7 @@ class _Collected(Sink):
 
 
 def as_input(data: StrPath | GraphSet | Iterable[str]) -> Data:
-    """Return data as `open_input` takes them; a text is a path.
+    """Return data as `open_input` takes them; a text is what `find` returns.
 
     Raises
     ------
@@ -66,7 +67,7 @@ def as_input(data: StrPath | GraphSet | Iterable[str]) -> Data:
         For no molecule.
     """
     if isinstance(data, str | os.PathLike):
-        return Path(data)
+        return find(data)
     if isinstance(data, GraphSet):
         return data
     if not (texts := list(data)):

@@ -9,10 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.config_sections import DataConfig
+from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
@@ -23,11 +26,11 @@ from gcnbatch.data.tables.formats import KNOWN
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules
-from gcnbatch.inference.graph_features import version_notes
+from gcnbatch.inference.graph_features import featurizer_notes
 from gcnbatch.inference.members import Member, input_header
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
-from gcnbatch.training.trained import check_fit, same_outputs
+from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
 from gcnbatch.worker import Workers
 
 PART_ROWS = 4096  # rows whose table is made at once, and molecules of a part, unless a batch is larger
@@ -35,6 +38,7 @@ WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
 PART_BYTES = 1 << 25
 PROCESS_ROWS = 1 << 14  # a process that makes tables starts as long as it makes so many rows
 Data = Path | GraphSet | list[str]  # a file, graphs or SMILES
+SMILES = "smiles"  # the column of SMILES in memory
 
 
 @contextmanager
@@ -94,7 +98,7 @@ def _check_members(members: Sequence[Member], place: str, header: Header) -> Non
 def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str) -> Header:
     """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
     header = input_header(members)
-    if (header.featurizer or {}).get("kind") != "smiles":
+    if not is_molecular(header.featurizer):
         raise InputError(place, got, f"{expected}, as {members[0].place} was not trained on a set made from SMILES")
     _check_members(members, place, header)
     return header
@@ -112,17 +116,18 @@ def _open_given(
     if isinstance(data, GraphSet):
         check_graphset("data", data)
         _check_members(members, "data", data.header)
+        notes = _other_labels("data", data.header, members[0].header, data.y)
         y = data.y if same_outputs(data.header, members[0].header) else None
         smiles = None if data.smiles is None else data.smiles.tolist()
         part = Part(_blocks(Texts(data.ids, y=y)), data, smiles_of=lambda: smiles)
         with _workers(data.n_graphs, options.processes, ALL) as workers:
-            yield Input(data.n_graphs, iter([part]), workers=workers)
+            yield Input(data.n_graphs, iter([part]), notes=notes, workers=workers)
         return
-    header = _check_smiles(members, "data", "SMILES", "a GraphSet")
+    header = _check_smiles(members, "data", "SMILES", "graphs")
     for row, text in enumerate(data):
         if not isinstance(text, str):
             raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")
-    with molecules.open_smiles(data, header, readings, options.processes, part_rows) as source:
+    with molecules.open_smiles(data, header, readings, options, part_rows) as source:
         yield source
 
 
@@ -165,9 +170,18 @@ def _stored(
         elif skip < dataset.n_graphs:
             yield part(skip, dataset.read(np.arange(skip, dataset.n_graphs)))
 
-    source, notes = dataset.header.source, version_notes(trained, dataset.header.featurizer)
+    source, notes = dataset.header.source, featurizer_notes(trained, dataset.header.featurizer)
+    notes += _other_labels(str(dataset.path), dataset.header, trained, dataset.y)
     trained_on = bool(source) and source == trained.source
     return Input(dataset.n_graphs, parts(), trained_on, notes, workers=workers)
+
+
+def _other_labels(place: str, header: Header, trained: Header, y: NDArray[Any]) -> tuple[str, ...]:
+    """Return a note if data have labels that are not those of the model."""
+    known = y >= 0 if header.target == "multiclass" else ~np.isnan(y)
+    if not known.any() or not (other := other_outputs(header, trained)):
+        return ()
+    return (f"no metrics: {place} has {other} of the model",)
 
 
 def _one_ahead(make: Callable[..., Part], calls: Sequence[tuple[int, int]]) -> Iterator[Part]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.featurizer import load_rdkit
-from gcnbatch.data.importers.dialect import DECIMAL_COMMA
 from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.smi import about_extensions, without_extension
@@ -34,13 +33,13 @@ ALL_COLUMNS = "all"
 
 @contextmanager
 def open_smiles(
-    smiles: list[str], header: Header, readings: tuple[Reading, ...], processes: int, part_rows: int
+    smiles: list[str], header: Header, readings: tuple[Reading, ...], options: CsvOptions, part_rows: int
 ) -> Iterator[Input]:
-    """Open SMILES in memory; rows are numbered."""
+    """Open SMILES in memory: a table of one column, whose rows are numbered."""
     features = FeatureColumns.of("data", (), header)
-    converter = Converter(header, Columns(0, -1, {}, None, features), readings)
+    converter = Converter(header, Columns(0, -1, _kept(("smiles",), "", options), None, features), readings)
     size = _size(part_rows)
-    with _workers(len(smiles), processes) as workers:
+    with _workers(len(smiles), options.processes) as workers:
         parts = _parts(_chunks(([text] for text in smiles), 0, Share(), size), converter, workers, size)
         several = len(smiles) > molecule_graphs.CHUNK
         yield Input(len(smiles), parts, False, features.notes, several, workers if len(smiles) > size else None)
@@ -88,9 +87,9 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         found, notes = find_columns(path, sample, **wished), []
         smiles_at, id_at = (source.names.index(name) if name else -1 for name in (found.smiles, found.id))
         if labels is not None:
-            labels = labels.with_decimal(path, options.format.decimal, sample)
-            notes += [DECIMAL_COMMA] if labels.decimal != (options.format.decimal or ".") else []
-        features = FeatureColumns.of(path, source.names, header).with_decimal(path, options.format.decimal, sample)
+            labels = labels.with_format(path, options.format, sample)
+            notes += [*labels.notes, *labels.written.notes]
+        features = FeatureColumns.of(path, source.names, header).with_format(path, options.format, sample)
         columns = Columns(smiles_at, id_at, _kept(source.names, found.id, options), labels, features)
         total = extended = blank = 0
         for block in chain([first], blocks):

@@ -7,8 +7,9 @@ them on.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.inference.labels import UnknownLabels
 from gcnbatch.text import QUOTED, printable
 from gcnbatch.worker import Workers
 
@@ -44,6 +46,8 @@ class Texts:
         Columns of the input that go to the output.
     smiles : list of str, or None
         SMILES of the rows that could be read; None: the input has none, or gives them in another way.
+    unknown : UnknownLabels or None
+        Texts in place of targets that the models do not know.
     """
 
     ids: Sequence[str] | NDArray[np.str_]
@@ -51,15 +55,17 @@ class Texts:
     y: NDArray[Any] | None = None
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     smiles: list[str] | None = None
+    unknown: UnknownLabels | None = None
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Texts:
         """Return all rows."""
         if len(parts) == 1:
             return parts[0]
-        first, errors, before = parts[0], dict[int, str](), 0
+        first, errors, unknown, before = parts[0], dict[int, str](), None, 0
         for part in parts:
             errors |= {before + row: reason for row, reason in (part.errors or {}).items()}
+            unknown = part.unknown.after(unknown, before) if part.unknown else unknown
             before += len(part.ids)
         return cls(
             [text for part in parts for text in part.ids],
@@ -67,6 +73,7 @@ class Texts:
             None if first.y is None else np.concatenate([part.y for part in parts if part.y is not None]),
             {name: [text for part in parts for text in part.kept[name]] for name in first.kept},
             None if first.smiles is None else [text for part in parts for text in part.smiles or ()],
+            unknown,
         )
 
     def rows(self, at: slice) -> Texts:
@@ -77,6 +84,20 @@ class Texts:
         """Return why each row could not be read, (R,), "" for the others; None if the input has no such rows."""
         return None if self.errors is None else np.array([self.errors.get(row, "") for row in range(len(self.ids))])
 
+    def with_errors(self, more: Mapping[int, str], first: int) -> Texts:
+        """Return the texts with more reasons by position; `first` is the number of rows before them.
+
+        Raises
+        ------
+        InputError
+            When the table has no column for reasons. Names the first row.
+        """
+        if not more:
+            return self
+        if self.errors is None:
+            raise self._bad_row(min(more), more, first, "Leave the row out.")
+        return replace(self, errors={**self.errors, **more})
+
     def refuse_bad_row(self, first: int) -> None:
         """Refuse rows of which one could not be read; `first` is the number of rows before them.
 
@@ -86,12 +107,11 @@ class Texts:
             Names the first such row.
         """
         if self.errors:
-            at = min(self.errors)
-            raise InputError(
-                f"row {first + at + 1}, id {printable(str(self.ids[at]), QUOTED)}",
-                self.errors[at],
-                hint="Fix the row, or keep such rows blank with --on-bad-row keep.",
-            )
+            hint = "Fix the row, or keep such rows blank with --on-bad-row keep."
+            raise self._bad_row(min(self.errors), self.errors, first, hint)
+
+    def _bad_row(self, at: int, errors: Mapping[int, str], first: int, hint: str) -> InputError:
+        return InputError(f"row {first + at + 1}, id {printable(str(self.ids[at]), QUOTED)}", errors[at], hint=hint)
 
 
 @dataclass(frozen=True)
@@ -106,16 +126,19 @@ class Block:
         R, their number.
     places : (M,) int64
         Position among them of each row that could be read.
+    alike : Counter of str
+        Number of molecules with each element that has no feature of its own.
     """
 
     packed: tuple[bytes, ...]
     rows: int
     places: Int64
+    alike: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, texts: Texts, places: Int64) -> Block:
+    def of(cls, texts: Texts, places: Int64, alike: Counter[str] | None = None) -> Block:
         """Pack texts; `places` are the rows that could be read."""
-        return cls((pickle.dumps(texts, pickle.HIGHEST_PROTOCOL),), len(texts.ids), places)
+        return cls((pickle.dumps(texts, pickle.HIGHEST_PROTOCOL),), len(texts.ids), places, alike or Counter())
 
     @classmethod
     def joined(cls, blocks: Sequence[Block]) -> Block:
@@ -123,7 +146,8 @@ class Block:
         rows = [block.rows for block in blocks]
         starts = np.cumsum([0, *rows[:-1]]).tolist()
         places = [block.places + start for block, start in zip(blocks, starts, strict=True)]
-        return cls(tuple(piece for block in blocks for piece in block.packed), sum(rows), np.concatenate(places))
+        pieces = tuple(piece for block in blocks for piece in block.packed)
+        return cls(pieces, sum(rows), np.concatenate(places), sum((block.alike for block in blocks), Counter()))
 
     def texts(self) -> Texts:
         """Return the texts of the rows."""

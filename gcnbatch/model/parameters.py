@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 
 ALIGN = 32  # elements: each parameter starts on a 128-byte boundary, so that kernels can use vector loads
+LARGEST = 2.0**63  # of a trained value: the product of two is finite in float32
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class ParameterSpec:
         False for running statistics.
     decays : bool
         Whether weight decay and L2 apply (to weights, not to biases or norms).
+    negative : bool
+        Whether values below 0 are possible: not of variances and scales.
     """
 
     name: str
@@ -40,6 +43,15 @@ class ParameterSpec:
     fans: tuple[int, int] = (1, 1)
     trainable: bool = True
     decays: bool = False
+    negative: bool = True
+
+
+class Misfit(NamedTuple):
+    """An array that no training gives: its name, what is in it, and what is possible."""
+
+    name: str
+    got: str
+    expected: str
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,18 @@ class ParameterLayout:
     def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Return the initial value of every parameter; it depends on (seed, name) only, so all backends start alike."""
         return {name: _initial(slot.spec, seed) for name, slot in self.slots.items()}
+
+    def misfit(self, arrays: Mapping[str, NDArray[np.float32]]) -> Misfit | None:
+        """Return the first of these arrays with values that no training gives; None if there is none."""
+        for name, values in arrays.items():
+            spec = self.slots[name].spec
+            if not np.isfinite(values).all():
+                return Misfit(name, "numbers that are not finite", "finite numbers")
+            if not spec.negative and values.min(initial=0) < 0:
+                return Misfit(name, f"{values.min():g}", "no number below 0")
+            if spec.trainable and (largest := max(values.max(initial=0), -values.min(initial=0))) > LARGEST:
+                return Misfit(name, f"{largest:g}", f"numbers up to {LARGEST:g}")
+        return None
 
     def fill(self, values: Mapping[str, float]) -> NDArray[np.float32]:
         """Return a flat (n_trainable,) array with one constant per named parameter, 0 elsewhere."""

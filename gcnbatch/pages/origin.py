@@ -15,7 +15,7 @@ def software(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     commit = f", commit {found['commit']}" if found.get("commit") else ""
     yield "gcnbatch", f"{found.get('gcnbatch', 'unknown')}{commit}"
     if isinstance(cpu, dict):
-        yield "CPU", f"{cpu.get('model')}, {cpu.get('usable_cores')} of {cpu.get('cores')} cores usable"
+        yield "CPU", f"{cpu.get('model')}, {cpu.get('usable_cores')} of {cpu.get('cores')} usable cores"
     yield "Python", f"{found.get('python', 'unknown')}, {found.get('platform', 'unknown')}"
     if isinstance(packages, dict):
         yield "Packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version)

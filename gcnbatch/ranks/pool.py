@@ -28,7 +28,7 @@ class RankWorkers(Executor):
         self._threads = ThreadPoolExecutor(world.size)
         self._failed: BaseException | None = None
         self._idle: SimpleQueue[int] = SimpleQueue()
-        for rank in range(world.size):
+        for rank in (*range(1, world.size), 0):  # the worker of rank 0 has yet to start
             self._idle.put(rank)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

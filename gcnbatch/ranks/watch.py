@@ -2,7 +2,8 @@
 
 MPI does not say that a process is gone: the others wait in their next collective for ever, unless their launcher kills
 them. A kernel closes the connections of a process that ends, however it ends. No data go through them, only the lines
-below. A stranger who connects is not answered.
+below. A stranger who connects is not answered. The witness (`gcnbatch.ranks.witness`), which outlives the ranks, has
+connections of its own and reports what has ended.
 
 - ``stop``: rank 0 asks for a checkpoint and an end, as after Ctrl-C.
 - ``end``: the command has ended.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 from gcnbatch.errors import MachineError
 
 CONNECT_SECONDS = 20.0
+LINES, WITNESS = 0, 1  # connections of a rank: for lines, and for the witness, which carries none
 _LOCAL = "127.0.0.1"
 _TOKEN = 32  # bytes
 
@@ -54,7 +56,7 @@ class Watch:
         self._left = set(connections)
         self._changed = threading.Condition()
         for connection in connections.values():
-            _notice_dead_hosts(connection)
+            notice_dead_hosts(connection)
         threading.Thread(target=self._listen, name="watch of ranks", daemon=True).start()
 
     def send(self, line: str) -> None:
@@ -115,36 +117,39 @@ class Listener:
         host = socket.gethostname()
         self.door = Door(host, _addresses(host), self._socket.getsockname()[1], secrets.token_bytes(_TOKEN))
 
-    def accept(self, ranks: Sequence[int]) -> dict[int, socket.socket]:
-        """Return the connections of these ranks.
+    def accept(self, ranks: Sequence[int]) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
+        """Return the connections of these ranks by rank: those for lines, and those for the witness.
 
         Raises
         ------
         MachineError
             When one does not connect in time.
         """
-        found: dict[int, socket.socket] = {}
+        found: dict[tuple[int, int], socket.socket] = {}
+        wanted = {(rank, kind) for rank in ranks for kind in (LINES, WITNESS)}
         self._socket.settimeout(CONNECT_SECONDS)
         with self._socket:
-            while missing := sorted(set(ranks) - found.keys()):
+            while missing := sorted(wanted - found.keys()):
                 try:
                     connection, _ = self._socket.accept()
                     connection.settimeout(CONNECT_SECONDS)
-                    token, number = _receive(connection, _TOKEN), int.from_bytes(_receive(connection, 4), "big")
+                    token, about = _receive(connection, _TOKEN), _receive(connection, 5)
                 except TimeoutError as error:
-                    raise _unreachable(missing[0], self.door) from error
+                    raise _unreachable(missing[0][0], self.door) from error
                 except OSError:
                     continue
-                if hmac.compare_digest(token, self.door.token) and number in missing:
+                key = int.from_bytes(about[:4], "big"), about[4]
+                if hmac.compare_digest(token, self.door.token) and key in missing:
                     connection.settimeout(None)
-                    found[number] = connection
+                    found[key] = connection
                 else:
                     connection.close()
-        return found
+        lines, witness = ({rank: found[rank, kind] for rank in ranks} for kind in (LINES, WITNESS))
+        return lines, witness
 
 
-def connect(door: Door, rank: int) -> socket.socket:
-    """Return the connection of a rank to rank 0.
+def connect(door: Door, rank: int, kind: int = LINES) -> socket.socket:
+    """Return a connection of a rank to rank 0.
 
     Raises
     ------
@@ -156,7 +161,7 @@ def connect(door: Door, rank: int) -> socket.socket:
         with suppress(OSError):
             connection = socket.create_connection((address, door.port), CONNECT_SECONDS / 4)
             connection.settimeout(None)
-            connection.sendall(door.token + rank.to_bytes(4, "big"))
+            connection.sendall(door.token + rank.to_bytes(4, "big") + bytes([kind]))
             return connection
     raise _unreachable(rank, door)
 
@@ -184,7 +189,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     return received
 
 
-def _notice_dead_hosts(connection: socket.socket) -> None:
+def notice_dead_hosts(connection: socket.socket) -> None:
     """Let the connection end seven seconds after its host has lost power or network."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 2)):

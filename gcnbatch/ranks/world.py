@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import signal
+import socket
 import sys
 import threading
 import time
@@ -17,14 +18,16 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from gcnbatch import __version__, environment, worker
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import Launched
-from gcnbatch.ranks.watch import Listener, Watch, connect
-from gcnbatch.text import printable
+from gcnbatch.ranks.watch import LINES, WITNESS, Listener, Watch, connect, notice_dead_hosts
+from gcnbatch.ranks.witness import Witness, has_said
+from gcnbatch.text import counted, printable
 
 MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
 LIBRARY = "Install an MPI library, such as your system's openmpi or mpich package, or: pip install mpich"
@@ -32,6 +35,7 @@ _CALL, _ANSWER = 1, 2  # tags
 _POLL_SECONDS = 0.002  # MPI itself would wait in a loop, which takes a processor
 _GRACE_SECONDS = 4.0  # for a follower to end, and for rank 0 to report its own error first
 _MACHINE = MachineError.exit_code
+Advice = tuple[str, Path | None]
 
 
 class _About(NamedTuple):
@@ -60,8 +64,8 @@ class World:
         For the data of calls that all ranks run together.
     stop_asked : bool
         Whether rank 0 has asked for a checkpoint and an end of the current call; the command ends then.
-    advice : callable
-        Returns what to do after a rank has ended, for users.
+    advice : (str, Path or None)
+        What to do after a rank has ended, for users, if the path exists.
     """
 
     def __init__(self, comm: Any, launched: Launched, abouts: Sequence[_About]) -> None:
@@ -69,19 +73,36 @@ class World:
         self._comm, self._abouts = comm, abouts
         self.data = comm.Dup()
         self.stop_asked = False
-        self.advice: Callable[[], str] = lambda: ""
+        self.advice: Advice = ("", None)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         if self.rank == 0:
             listener = Listener(here=len({about.host for about in abouts}) == 1)
             comm.bcast(listener.door)
-            self._watch = Watch(listener.accept(range(1, self.size)), self._heard_from_follower)
+            connections, witnessed = listener.accept(range(1, self.size))
+            self._witness = self._start_witness(witnessed)
+            self._watch = Watch(connections, self._heard_from_follower)
         else:
-            self._watch = Watch({0: connect(comm.bcast(None), self.rank)}, self._heard_from_leader)
+            door = comm.bcast(None)
+            connection, self._to_witness = (connect(door, self.rank, kind) for kind in (LINES, WITNESS))
+            self._watch = Watch({0: connection}, self._heard_from_leader)
 
     def name(self, rank: int) -> str:
         """Return a rank's name for users."""
         return f"rank {rank} on {printable(self._abouts[rank].host, 40)}"
+
+    def process(self, rank: int) -> str:
+        """Return a rank's name and process for users."""
+        return f"{self.name(rank)} (process {self._abouts[rank].process})"
+
+    def _start_witness(self, connections: dict[int, socket.socket]) -> Witness:
+        for connection in connections.values():
+            notice_dead_hosts(connection)
+        try:
+            return Witness([self.process(rank) for rank in range(self.size)], connections)
+        except OSError as error:
+            reason = f"cannot be started ({error.strerror})"
+            raise MachineError("a process of rank 0", reason, hint="Raise ulimit -u, or end others.") from error
 
     @property
     def local_size(self) -> int:
@@ -136,6 +157,7 @@ class World:
     def end(self, code: int) -> None:
         """End the followers. One that does not end takes all down, with this exit code."""
         self._ended.set()
+        self._witness.end()
         self._watch.send("end")
         if not self._watch.wait_for_byes(2 * _GRACE_SECONDS):
             self._quit(code)
@@ -145,17 +167,20 @@ class World:
         if line is None and self._ended.is_set():
             return
         if line is None:
-            about = self._abouts[rank]
-            self._fail(
-                f"{self.name(rank)} (process {about.process}) ended unexpectedly; all ranks stop. {self.advice()}"
-            )
+            if not self._witness.has_reported(_GRACE_SECONDS):
+                _print_error(f"{self.process(rank)} ended unexpectedly; all ranks stop.")
+            self._quit(_MACHINE)
         elif line.startswith("fail "):
             _, code, text = line.split(" ", 2)
-            self._fail(text, int(code))
+            self._witness.end()
+            _print_error(text)
+            self._quit(int(code))
 
-    def _fail(self, message: str, code: int = _MACHINE) -> NoReturn:
-        _print_error(message)
-        self._quit(code)
+    def advise(self, advice: Advice) -> Advice:
+        """Set the advice; return that of before."""
+        before, self.advice = self.advice, advice
+        self._witness.advise(printable(advice[0]), advice[1])
+        return before
 
     def _quit(self, code: int) -> NoReturn:
         self._watch.send(f"quit {code}")
@@ -203,8 +228,8 @@ class World:
 
     def _heard_from_leader(self, rank: int, line: str | None) -> None:
         if line is None:
-            if self.rank == 1:
-                _print_error(f"{self.name(0)} (process {self._abouts[0].process}) ended unexpectedly; all ranks stop.")
+            if self.rank == 1 and not has_said(self._to_witness, _GRACE_SECONDS):
+                _print_error(f"{self.process(0)} ended unexpectedly; all ranks stop.")
             os._exit(_MACHINE)
         elif line == "stop":
             self.stop_asked = True
@@ -231,16 +256,16 @@ def stop_is_asked() -> bool:
 
 
 @contextmanager
-def advised(advice: Callable[[], str]) -> Iterator[None]:
-    """While entered, add this advice to the message about a rank that has ended."""
+def advised(text: str, path: Path) -> Iterator[None]:
+    """While entered, add this advice to the message about a rank that has ended, if the path exists."""
     if _world is None:
         yield
         return
-    before, _world.advice = _world.advice, advice
+    before = _world.advise((text, path.absolute()))
     try:
         yield
     finally:
-        _world.advice = before
+        _world.advise(before)
 
 
 @contextmanager
@@ -274,7 +299,8 @@ def join(launched: Launched, arguments: Sequence[str]) -> World:
     if comm.Get_size() != launched.size:
         raise MachineError(
             "MPI",
-            f"{launched.launcher} started {launched.size} processes, the library {_library()} sees {comm.Get_size()}",
+            f"{launched.launcher} started {counted(launched.size, 'process', 'processes')}, the library "
+            f"{_library()} sees {comm.Get_size()}",
             "a launcher and a library of the same MPI",
             "Use the mpirun of that library, under Slurm srun --mpi=pmix or pmi2.",
         )
@@ -287,7 +313,7 @@ def join(launched: Launched, arguments: Sequence[str]) -> World:
 
 
 def _mpi(launched: Launched) -> Any:
-    started = f"{launched.launcher} started {launched.size} processes"
+    started = f"{launched.launcher} started {counted(launched.size, 'process', 'processes')}"
     try:
         return import_module("mpi4py.MPI")
     except ModuleNotFoundError as error:

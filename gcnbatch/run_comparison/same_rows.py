@@ -8,25 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from gcnbatch.data.shards import fingerprint
-from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.training import run_files
-from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fitted import Fit, block_name, read_fits
+from gcnbatch.training.run_data import RunData
 
 _HINT = "Train both with the same --data, split, folds, repeats and seed."
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run with its name in the comparison, its fits, and the path and digest of its data."""
+    """A run with its name in the comparison, its fits and its data."""
 
     name: str
     folder: Path
     fits: list[Fit]
-    data: Path
-    digest: str
+    data: RunData
 
     @property
     def model(self) -> str:
@@ -63,33 +59,18 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _read(name: str, folder: Path) -> ComparedRun:
     fits = read_fits(folder)
-    text = run_files.read_text(folder / DIGEST, "the data set's digest").strip()
-    digest, _, path = text.partition("  ")
-    return ComparedRun(name, folder, fits, Path(path), digest)
+    return ComparedRun(name, folder, fits, RunData.of(folder))
 
 
 def _check_same_data(first: ComparedRun, other: ComparedRun) -> None:
     """Files may differ, in features for example; ids and targets may not."""
-    if first.digest == other.digest:
+    if first.data.digest == other.data.digest:
         return
-    with open_data(first) as one, open_data(other) as two:
+    with first.data.open() as one, other.data.open() as two:
         if one.header.task_names != two.header.task_names or one.header.target != two.header.target:
             raise InputError(str(other.folder), "other tasks", f"those of {first.folder}", _HINT)
         if one.ids.tolist() != two.ids.tolist() or not np.array_equal(one.y, two.y, equal_nan=one.y.dtype.kind == "f"):
             raise InputError(str(other.folder), f"other ids or targets ({two.path})", f"those of {one.path}", _HINT)
-
-
-def open_data(run: ComparedRun) -> Dataset:
-    """Open the data set of a run.
-
-    Raises
-    ------
-    InputError
-        When it is gone or has changed.
-    """
-    if fingerprint(run.data) != run.digest:
-        raise InputError(str(run.data), "changed since the run", f"the data of {run.folder}", "Restore it.")
-    return Dataset(run.data, check=False)
 
 
 def _check_same_splits(first: ComparedRun, other: ComparedRun) -> None:

@@ -13,6 +13,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.text import counted
 from gcnbatch.training.fits import SPLITS
 
 
@@ -37,11 +38,11 @@ class HeldOut:
     graphs: int
     ids: NDArray[np.str_]
     y: NDArray[Any]
-    outputs: NDArray[np.float32]
+    outputs: NDArray[np.floating]
     smiles: list[str] | None
 
 
-def read(data: Dataset, rows: Int64, outputs: NDArray[np.float32]) -> HeldOut:
+def read(data: Dataset, rows: Int64, outputs: NDArray[np.floating]) -> HeldOut:
     """Return these rows of a data set, ascending numbers, with the outputs for them.
 
     Raises
@@ -50,7 +51,7 @@ def read(data: Dataset, rows: Int64, outputs: NDArray[np.float32]) -> HeldOut:
         When the set has fewer rows, or damaged targets or SMILES.
     """
     if rows[-1] >= len(data.y):
-        raise InputError(str(data.path), f"{len(data.y)} rows", f"more than {rows[-1]}, as in {SPLITS}")
+        raise InputError(str(data.path), counted(len(data.y), "row"), f"more than {rows[-1]}, as in {SPLITS}")
     check_targets(data.path, data.header, data.y)
     smiles = data.smiles()
     picked = None if smiles is None else [smiles[row] for row in rows]

@@ -7,8 +7,7 @@ import re
 
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.trained import trained
-from gcnbatch.text import markdown
-from gcnbatch.training.metrics import label
+from gcnbatch.text import counted, markdown
 
 FILL = "*to fill*"
 _SEAL = re.compile(r"\n<!-- sha256 of the text above, as generated: ([0-9a-f]{64}) -->\n\Z")
@@ -68,7 +67,7 @@ def _metrics(figures: Figures) -> list[str]:
     if not figures.metrics:
         return ["The run has no test rows."]
     lines = [
-        "| rows | " + " | ".join(map(label, figures.metrics)) + " |",
+        "| rows | " + " | ".join(map(markdown, figures.labels)) + " |",
         "| --- |" + " ---: |" * len(figures.metrics),
     ]
     for part, cells in figures.parts():
@@ -83,7 +82,8 @@ def _limits(figures: Figures) -> list[str]:
     if record.metrics["split"]["kind"] == "random":
         lines.append("- The split is random: test rows may be close to training rows, which flatters the figures.")
     if undefined := record.test.get("undefined"):
-        lines.append(f"- {len(undefined):,} tasks lack a figure: their test rows have labels of one class or none.")
+        tasks = counted(len(undefined), "task lacks", "tasks lack")
+        lines.append(f"- {tasks} a figure: the test rows have labels of one class or none.")
     baseline = record.metrics.get("baseline")
     if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
         lines.append(f"- {markdown(baseline['verdict'])}")

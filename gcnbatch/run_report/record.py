@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import fileio
-from gcnbatch.config import Config, resolve
+from gcnbatch.config import Config
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError
 from gcnbatch.run_report.examined import Examined, examine
 from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.text import printable
 from gcnbatch.training import run_files
-from gcnbatch.training.digest import DIGEST
 from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.fitted import Fit, read_fits
-from gcnbatch.training.plan import GENERATED
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run_data import RunData
 from gcnbatch.training.summary import pooled
 
 
@@ -104,23 +102,22 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     fits = read_fits(folder)
     metrics = run_files.read_figures(folder / METRICS)
     config = None
-    if (folder / CONFIG).is_file():
-        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    if (folder / run_files.CONFIG).is_file():
+        config = read_config(folder)
     environment = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
-    digest, _, path = run_files.read_text(folder / DIGEST, "the data set's digest").strip().partition("  ")
-    data = folder / GENERATED if (folder / GENERATED).is_file() else Path(path)
+    data = RunData.of(folder)
     why_not = ""
     try:
-        if check_data and fileio.sha256(data) != digest:
+        if check_data and data.is_changed:
             why_not = "the data set changed since the run"
         elif not any(len(fit.split.test) for fit in fits):
             why_not = "the run has no test rows"
         elif examined is None:
-            examined = _examined(data, fits)
+            examined = _examined(data.path, fits)
     except GcnbatchError as error:
         why_not = printable(str(error), 200)
     environment = environment if isinstance(environment, dict) else {}
-    return Record(folder, config, environment, data, digest, metrics, fits, examined, why_not)
+    return Record(folder, config, environment, data.path, data.digest, metrics, fits, examined, why_not)
 
 
 def _one_split(fits: Sequence[Fit]) -> bool:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 
 from gcnbatch.config import Config
+from gcnbatch.data.splits import title
 from gcnbatch.model.gcn import build, joins_graph_features
 from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import number
 from gcnbatch.run_report.held_out import HeldOut
 from gcnbatch.run_report.record import Record
-from gcnbatch.text import listed
+from gcnbatch.text import counted, listed
 from gcnbatch.training.fit_report import METRICS
 
 
@@ -28,19 +29,18 @@ def data(record: Record) -> str:
     if tested is None:
         return record.data.name
     header = tested.header
-    size = f"{tested.graphs:,} graphs" if header.level == "graph" else "one graph, a row per node"
-    tasks = f"{len(header.task_names):,} {header.target} task{'s' if len(header.task_names) > 1 else ''}"
+    size = counted(tested.graphs, "graph") if header.level == "graph" else "one graph, a row per node"
+    tasks = counted(len(header.task_names), f"{header.target} task")
     return f"{header.name}: {size}, {tasks} ({listed(header.task_names)})"
 
 
 def split(record: Record) -> str:
-    """Return kind, seed and sizes of the split."""
+    """Return kind, name, seed and sizes of the split."""
     found = record.metrics["split"]
-    named = f" {found['name']}" if isinstance(found.get("name"), str) else ""
     if len(record.fits) > 1:
-        return f"{found['kind']}{named}, {record.models}, seed {found['seed']}"
+        return f"{title(found)}, {record.models}"
     sizes = zip(("training", "validation", "test"), found["sizes"], strict=False)
-    return f"{found['kind']}{named}, seed {found['seed']}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
+    return f"{title(found)}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
 
 
 def environment(record: Record) -> Iterator[tuple[str, str]]:
@@ -62,8 +62,10 @@ def _model(record: Record) -> str:
 def _parameters(config: Config, tested: HeldOut) -> str:
     header = tested.header
     joined = joins_graph_features(config.model, header)
-    features = f"; {len(header.graph_feature_names):,} features of graphs joined to the readout" if joined else ""
-    return f"{features}; {build(config.model, header, tested.graphs == 1).layout().count():,} parameters"
+    features = (
+        f"; {counted(len(header.graph_feature_names), 'feature')} of graphs joined to the readout" if joined else ""
+    )
+    return f"{features}; {counted(build(config.model, header, tested.graphs == 1).layout().count(), 'parameter')}"
 
 
 def _course(record: Record) -> str:
@@ -73,8 +75,11 @@ def _course(record: Record) -> str:
     train, best = record.config.train, record.metrics.get("best_epoch")
     chosen = f" (best: {best})" if isinstance(best, int) else ""
     rate = f"learning rate {train.learning_rate:g}, {train.schedule}"
-    epochs = f"{number(record.metrics.get('epochs'))} epochs{chosen}, batch {train.batch_size}"
-    return f"{epochs}, {train.optimizer}, {rate}, seed {record.config.seed}; {seconds}"
+    count = record.metrics.get("epochs")
+    epochs = counted(count, "epoch") if isinstance(count, int) else f"{number(count)} epochs"
+    return (
+        f"{epochs}{chosen}, batch {train.batch_size}, {train.optimizer}, {rate}, seed {record.config.seed}; {seconds}"
+    )
 
 
 def _backend(record: Record) -> str:

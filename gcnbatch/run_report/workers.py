@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gcnbatch.data.graphs import Int64
     from gcnbatch.run_report.examined import Examined
-    from gcnbatch.training.fit_report import Report
+    from gcnbatch.training.fit_report import OpenWriter, Report
 
 Result = TypeVar("Result")
 
@@ -64,6 +64,11 @@ class Writer:
         self._pools, self._alone = pools, alone
         self._examined: Future[Examined] | Examined | None = None
 
+    @property
+    def elsewhere(self) -> OpenWriter | None:
+        """As `gcnbatch.training.fit_report.Writer`: worker processes there, too."""
+        return beside_training if self._pools else None
+
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
         if self._pools:
@@ -90,7 +95,7 @@ class Writer:
             pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
             self.examine(report.data, pool.rows, pool.mean, True)
 
-    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
+    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> None:
         """Start to examine the run's test rows; see `gcnbatch.training.fit_report.Writer`."""
         from gcnbatch.run_report.examined import examine_file
 
@@ -126,19 +131,24 @@ class Writer:
 
 
 @contextmanager
-def report_workers(enabled: bool, members: int = 1) -> Iterator[Writer]:
+def report_workers(enabled: bool, members: int = 1, sharing: int = 1) -> Iterator[Writer]:
     """Yield what writes reports, in worker processes if `enabled`. They end with the context.
 
     Without workers, this process writes the reports. A worker takes a part of a report, or the whole of one without
-    figures: the training process then only sends it.
+    figures: the training process then only sends it. `sharing` processes of this host share its cores.
     """
     with ExitStack() as stack:
-        yield Writer(_start(stack, members) if enabled and sys.executable else None, members == 1)
+        yield Writer(_start(stack, members, sharing) if enabled and sys.executable else None, members == 1)
 
 
-def _start(stack: ExitStack, members: int) -> Pools | None:
+def beside_training(members: int, sharing: int) -> AbstractContextManager[Writer]:
+    """Open what writes the reports of so many members; see `Writer.elsewhere`."""
+    return report_workers(True, members, sharing)
+
+
+def _start(stack: ExitStack, members: int, sharing: int) -> Pools | None:
     """Return the pools, or None if a process or thread cannot be started."""
-    cores = len(os.sched_getaffinity(0))
+    cores = max(len(os.sched_getaffinity(0)) // sharing, 1)
     plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(members, DRAWN_MEMBERS), cores))
     kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
         (min(members, max(cores // 2, 1)), preload, FITS),

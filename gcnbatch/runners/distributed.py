@@ -8,14 +8,15 @@ ranks call the same methods with the same arguments (`gcnbatch.runners.leader`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import START, Backend, Batch, Clock, Feed, Offset, Runner
-from gcnbatch.backends.ops import Array, Csr, Ops
+from gcnbatch.backends.ops import Array, Csr, OpsOnPart
 from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.labelled import labelled_part
@@ -35,11 +36,22 @@ class DistributedBackend(Backend, Protocol):
     def communicator(self, ranks: Communicator) -> Communicator:
         """Return the door for the backend's arrays between these ranks, given that for host arrays."""
 
-    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> OpsOnPart:
         """Return the operations on this rank's part; `ranks` is what `communicator` returned."""
 
-    def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
-        """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
+    def part_feed(self, part: GraphPart, targets: NDArray[Any], ranks: Communicator) -> Feed:
+        """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph.
+
+        All ranks call; `ranks` is that of host arrays.
+        """
+
+
+@runtime_checkable
+class ClosingCommunicator(Protocol):
+    """A communicator that holds memory or connections of its own."""
+
+    def close(self) -> None:
+        """Give them back; all ranks call, after their last operation."""
 
 
 def refuses(backend: Backend, task: RunnerTask, ranks: World) -> str | None:
@@ -71,7 +83,7 @@ class DistributedRunner(OpsRunner):
         super().__init__(backend, task)
         self._sync = task.train.sync_batch_norm
         self._door = backend.communicator(ranks)
-        self._ops = backend.distributed_ops(self._door, self._sync)
+        self._ops: OpsOnPart = backend.distributed_ops(self._door, self._sync)
         self._parts: list[Part] = []
 
     def _open_feed(self, backend: Any, task: RunnerTask) -> Feed:
@@ -81,7 +93,7 @@ class DistributedRunner(OpsRunner):
         part = read_part(task.source.file, task.source.normalize, self._ranks)
         part = replace(part, labelled=labelled_part(part, task.targets, self._ranks))
         self._bounds = part.bounds
-        feed: Feed = backend.part_feed(part, task.targets, self._ranks.rank)
+        feed: Feed = backend.part_feed(part, task.targets, self._ranks)
         return feed
 
     @property
@@ -100,6 +112,13 @@ class DistributedRunner(OpsRunner):
         self._gradients_of_all(self._feed.batch(index), Clock(self._epoch, index), self._totals, part)
         self._update()
 
+    def close(self) -> None:
+        """Give back memory and connections; all ranks call."""
+        super().close()
+        self._ops.close()
+        if isinstance(self._door, ClosingCommunicator):
+            self._door.close()
+
     def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
         return predict_together(super().predict, self._part(graphs), rows, self._ranks)
 
@@ -110,7 +129,8 @@ class DistributedRunner(OpsRunner):
             stored = self._ranks.all_gather(np.array([len(batch.x.data)]))
             offset = offset._replace(entries=int(stored[: self._ranks.rank].sum()))
         before = None if self._sync else self._at.read(self._buffers)
-        found = self.gradients_of(batch, clock, totals, offset)
+        with self._ops.in_chunks() if self._bounds is not None else nullcontext():
+            found = self.gradients_of(batch, clock, totals, offset)
         self._door.all_reduce(self._gradients)
         if before is not None:
             self._average_statistics(before, part.nodes)

@@ -81,6 +81,7 @@ class OpsRunner(ModelState):
 
     def close(self) -> None:
         self._feed.close()
+        self._prepared = None
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
         super().load_state(state)

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.machine import blame
+from gcnbatch.model.parameters import Misfit, ParameterLayout
+from gcnbatch.text import QUOTED, printable
 
 FORMAT = "gcnbatch checkpoint"
 VERSION = 1
@@ -68,7 +71,8 @@ def load(path: StrPath) -> Checkpoint:
     Raises
     ------
     InputError
-        When the file is missing, truncated or altered, or comes from another program or version.
+        When the file is missing, truncated or altered, comes from another program or version, or has an array with
+        numbers that are not finite.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -81,6 +85,7 @@ def load(path: StrPath) -> Checkpoint:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        blame(error)
         raise _damaged(place, str(error)) from error
     if FORMAT not in metadata:
         raise InputError(str(place), "a safetensors file of another program", f"a {FORMAT}")
@@ -90,10 +95,39 @@ def load(path: StrPath) -> Checkpoint:
     digest, _, about = rest.partition(" ")
     if digest != _digest(arrays, about):
         raise _damaged(place, "its contents do not match its digest")
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise refused(place, Misfit(name, "numbers that are not finite", "finite numbers"))
     try:
-        return Checkpoint(arrays, dict(json.loads(about)))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged(place, "its description is not a JSON object") from error
+        described = json.loads(about, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        described = None
+    if not isinstance(described, dict):
+        raise _damaged(place, "its description is not a JSON object")
+    return Checkpoint(arrays, described)
+
+
+def check_weights(path: Path, layout: ParameterLayout, arrays: Arrays, group: str = "") -> None:
+    """Refuse weights with values that no training gives; `group` begins their names in the file.
+
+    Raises
+    ------
+    InputError
+        Names the first such array.
+    """
+    weights = {name: arrays[group + name] for name in layout.slots if group + name in arrays}
+    if misfit := layout.misfit(weights):
+        raise refused(path, misfit._replace(name=group + misfit.name))
+
+
+def refused(path: Path, misfit: Misfit) -> InputError:
+    """Return the error for an array of a file."""
+    hint = "Copy the file again, or train again, with a lower train.learning_rate."
+    return InputError(f"{path}: {printable(misfit.name, QUOTED)}", misfit.got, misfit.expected, hint)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 def _damaged(place: Path, reason: str) -> InputError:

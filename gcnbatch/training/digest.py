@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gcnbatch import fileio
@@ -10,6 +11,8 @@ from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 
 DIGEST = "data.sha256"
+_DIGEST = re.compile(r"[0-9a-f]{64}(?=\s|$)")
+_MOST_BYTES = 1 << 16  # of a digest and a path
 
 
 def record(folder: Path, experiment: Experiment) -> None:
@@ -29,7 +32,20 @@ def check(folder: Path, experiment: Experiment, wrong: str) -> None:
     ------
     InputError
     """
-    place = folder / DIGEST
-    if run_files.read_text(place, "the data set's digest").split()[:1] != [experiment.fingerprint]:
+    if read(folder) != experiment.fingerprint:
         path = str(experiment.dataset.path)
-        raise InputError(path, wrong, f"the data of {place}", "Restore it, or start anew.")
+        raise InputError(path, wrong, f"the data of {folder / DIGEST}", "Restore it, or start anew.")
+
+
+def read(folder: Path) -> str:
+    """Return the digest of the data of the run in this folder.
+
+    Raises
+    ------
+    InputError
+    """
+    expected = "the data set's digest"
+    line = _DIGEST.match(run_files.read_text(folder / DIGEST, expected, _MOST_BYTES))
+    if line is None:
+        raise InputError(str(folder / DIGEST), "not a line of sha256sum", expected, "Restore the file.")
+    return line[0]

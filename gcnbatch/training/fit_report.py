@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,7 +50,7 @@ class Report:
     header : Header
     labels : dict of array
         Part ("train", "valid", "test") -> targets of its rows as in the data set: (R, K), or (R, 1) of classes.
-    outputs : dict of float32, (R, K) or (R, C)
+    outputs : dict of (R, K) or (R, C)
         Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
     data : Path
         The data set.
@@ -71,7 +72,7 @@ class Report:
     folder: Path
     header: Header
     labels: dict[str, NDArray[Any]]
-    outputs: dict[str, NDArray[np.float32]]
+    outputs: dict[str, NDArray[np.floating]]
     data: Path
     test_rows: Int64
     test_ids: NDArray[np.str_]
@@ -126,13 +127,26 @@ class Report:
         return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"], self.level)
 
 
-def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
-    """Return the metrics of these rows; `y` and `outputs` as in `metrics.evaluate`."""
-    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.floating]) -> dict[str, Any]:
+    """Return the metrics of these rows, and the units of tasks; `y` and `outputs` as in `metrics.evaluate`."""
+    found = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    for name, unit in header.units.items():
+        found["tasks"][name]["unit"] = unit
+    return found
+
+
+OpenWriter = Callable[[int, int], AbstractContextManager[Callable[[Report], dict[str, Any]]]]
 
 
 class Writer(Protocol):
     """Writes reports and other files of a run, perhaps in other processes."""
+
+    @property
+    def elsewhere(self) -> OpenWriter | None:
+        """Opens, in another process, what writes the reports of members that it fits; None: that process itself does.
+
+        Called with the number of these members, and of processes that share the cores of a host.
+        """
 
     def __call__(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
@@ -140,7 +154,7 @@ class Writer(Protocol):
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns that writes files of the run."""
 
-    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
+    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> None:
         """Start to examine the run's test rows for its page, if that is quicker than later.
 
         Parameters
@@ -154,6 +168,8 @@ class Writer(Protocol):
 
 class _WriterHere:
     """`Writer` in this process."""
+
+    elsewhere = None
 
     def __call__(self, report: Report) -> dict[str, Any]:
         return report.write()
@@ -174,7 +190,7 @@ def draw_curves(folder: Path, history: Sequence[dict[str, Any]], plotter: Execut
 
 
 def draw_uncertainty(
-    folder: Path, fitted: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], plotter: Executor = INLINE
+    folder: Path, fitted: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], plotter: Executor = INLINE
 ) -> Future[None]:
     """Start the plot of the uncertainty of test rows; `y` and `outputs` as in `metrics.evaluate`."""
     return plotter.submit(uncertainty_plot.draw, fitted, y, outputs, folder / RELIABILITY)
@@ -184,7 +200,7 @@ def draw(
     folder: Path,
     header: Header,
     y: NDArray[Any],
-    outputs: NDArray[np.float32],
+    outputs: NDArray[np.floating],
     figures: dict[str, Any],
     plotter: Executor = INLINE,
     part: str = "test rows",

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from gcnbatch import fileio, folders
 from gcnbatch.backends.base import Backend, CohortRunner
 from gcnbatch.data import splits
-from gcnbatch.data.graphs import Split
 from gcnbatch.model.predict import predict_members
 from gcnbatch.runners.choice import cohort_size, make_cohort
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
-from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.member import Member
 from gcnbatch.training.plan import Planned
@@ -39,13 +37,13 @@ class Fitted(NamedTuple):
         Content of its metrics.json; a future while its report is written.
     epochs : int
         Epochs that it has trained.
-    tested : float32, (R, K), or None
+    tested : (R, K), or None
         Outputs for its test rows; None: in its predictions.csv.
     """
 
     metrics: dict[str, Any] | Future[dict[str, Any]]
     epochs: int
-    tested: NDArray[np.float32] | None = None
+    tested: NDArray[np.floating] | None = None
 
     @classmethod
     def read(cls, metrics: dict[str, Any]) -> Fitted:
@@ -95,7 +93,6 @@ class Fits:
         self._quiet, self._say, self._write = quiet, say, write
         self._planned: dict[Member, Planned] = {}
         self._fitted: dict[str, Fitted] = {}
-        self._said: set[str] = set()
 
     def fit(self, planned: Sequence[Planned]) -> dict[str, Fitted]:
         """Train these members to the end and start to write their reports; return their results by name."""
@@ -120,10 +117,6 @@ class Fits:
         for number, member in splits_of.items():
             rows = {part: values.tolist() for part, values in member.split.parts().items()}
             texts[number] = json.dumps(rows)
-            for line in member.experiment.one_class_tasks(member.split):
-                if line not in self._said:
-                    self._said.add(line)
-                    self._say(line)
 
         def open_one(member: Member) -> None:
             place = self._folder / self._planned[member].name
@@ -166,6 +159,8 @@ def _rows(member: Member, part: str) -> Any:
 def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
     experiment, parts = member.experiment, member.split.parts()
+    config = experiment.config
+    split = splits.describe(config.split, config.seed, experiment.split_rows, member.split)
     return Report(
         folder=member.files.folder,
         header=experiment.header,
@@ -175,19 +170,11 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_f
         test_rows=member.split.test,
         test_ids=experiment.ids[member.split.test],
         history=member.rows,
-        course={**_course(cohort, member), "split": _describe_split(experiment, member.split)},
-        parquet=experiment.config.parquet,
-        level=experiment.config.train.level,
+        course={**_course(cohort, member), "split": split},
+        parquet=config.parquet,
+        level=config.train.level,
         has_figures=has_figures,
     )
-
-
-def _describe_split(experiment: Experiment, split: Split) -> dict[str, Any]:
-    """Return the name, seed and sizes of a split, for metrics.json."""
-    config = experiment.config.split
-    named = {"name": config.name or next(iter(experiment.dataset.splits))} if config.kind == "predefined" else {}
-    seed, sizes = splits.split_seed(config, experiment.config.seed), [len(rows) for rows in split.parts().values()]
-    return {"kind": config.kind, **named, "seed": seed, "sizes": sizes}
 
 
 def _course(cohort: CohortRunner, member: Member) -> dict[str, Any]:

@@ -6,8 +6,9 @@ A cohort of one member is the ordinary run. A member's results do not depend on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import CohortRunner, MemberEpoch
 from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_members
+from gcnbatch.text import counted
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.member import Member
 from gcnbatch.training.progress import Progress, open_progress
@@ -50,14 +52,14 @@ def fit(
     after_epoch : callable
         Called with the members, by number, that trained in an epoch; may set their `failure`.
     tolerant : bool
-        A loss that is not finite is the failure of its member and does not end the others.
+        A loss or weights that are not finite are the failure of their member and do not end the others.
 
     Raises
     ------
     Interrupted
         After Ctrl-C; the checkpoints are written.
     GcnbatchError
-        When a loss is not finite.
+        When a loss is not finite, or the best weights are not.
     """
     waiting = list(members)
     while waiting:
@@ -140,7 +142,8 @@ class CohortLoop:
         for (i, loss), score in zip(losses.items(), scored, strict=True):
             done = epochs[i]
             assert done is not None
-            rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))
+            with self._failing(running[i]):
+                rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))
         self._after_epoch(running)
         self._keep(running)
         if rows:
@@ -172,13 +175,19 @@ class CohortLoop:
         """Return the mean training losses of the epoch by member."""
         totals, losses = self.cohort.take_losses(), {}
         for i, member in running.items():
-            try:
+            with self._failing(member):
                 losses[i] = member.check_loss(*totals[i])
-            except InputError as error:
-                if not self._tolerant:
-                    raise
-                member.failure = error
         return losses
+
+    @contextmanager
+    def _failing(self, member: Member) -> Iterator[None]:
+        """Let an error that training has diverged be the failure of its member, if the loop is tolerant."""
+        try:
+            yield
+        except InputError as error:
+            if not self._tolerant:
+                raise
+            member.failure = error
 
     def validate(self, numbers: Sequence[int]) -> list[NDArray[np.float32] | None]:
         """Return the logits of the validation rows of these members; None for the others, and without such rows."""
@@ -200,7 +209,9 @@ class CohortLoop:
             self._saved_at = time.monotonic()
         if self._stop.made:
             at = next(iter(running.values())).position
-            raise Interrupted(f"stopped after {at.epoch} epochs and {at.step} steps", "all is saved")
+            raise Interrupted(
+                f"stopped after {counted(at.epoch, 'epoch')} and {counted(at.step, 'step')}", "all is saved"
+            )
 
     def _due(self) -> bool:
         return time.monotonic() - self._saved_at >= self.members[0].train.checkpoint_seconds

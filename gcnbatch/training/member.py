@@ -24,6 +24,7 @@ from gcnbatch.training.schedule import learning_rate, rates_differ
 from gcnbatch.training.validation import Score, Validation
 
 OTHER_RANKS = "other roundings than on the same number to the end"
+_DIVERGED = "Lower train.learning_rate or set train.clip_norm, and start again."
 OTHER_RATES = "had other learning rates than this version gives for its schedule"
 State = Callable[[], Arrays]  # returns a copy of the member's training state
 
@@ -100,11 +101,12 @@ class Member:
         self.files = MemberFiles(folder, data, self.experiment.fingerprint, self.about(), events)
 
     def about(self) -> dict[str, Any]:
-        """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""
+        """Return what `infer` needs to use the weights: model, header of the data, scaling, tasks without outputs."""
         return {
             "model": self.experiment.config.model.model_dump(mode="json"),
             "header": self.header.model_dump(mode="json"),
             "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
+            "left_out": [self.header.task_names[task] for task in np.flatnonzero(self.validation.left_out)],
         }
 
     def best_weights(self) -> Checkpoint:
@@ -122,7 +124,8 @@ class Member:
         carried, self._carried = self._carried, None
         if carried is not None or self.files is None:
             return carried
-        if (found := self.files.restore(state(), self.train.epochs, self.steps)) is None:
+        layout = self.task.model.layout()
+        if (found := self.files.restore(layout, state(), self.train.epochs, self.steps)) is None:
             self.position.ranks = ranks
             return None
         if found.position.epoch < self.train.epochs and rates_differ(self.train, found.history):
@@ -181,6 +184,11 @@ class Member:
             Of the validation rows.
         seconds : float
             The member's share of the epoch's time.
+
+        Raises
+        ------
+        InputError
+            When weights would be kept that no model can have: training has diverged in its last steps.
         """
         seen = sum(len(batch) for batch in done.batches[done.first :])
         row = {
@@ -194,7 +202,11 @@ class Member:
         }
         self.graphs += seen
         if self.position.end_epoch(score.monitored, metrics.higher_is_better(self.monitor), self.train):
-            self.best = {name: array for name, array in state().items() if is_weight(name)}
+            best = {name: array for name, array in state().items() if is_weight(name)}
+            if misfit := self.task.model.layout().misfit(best):
+                got = f"{misfit.got} in {misfit.name}"
+                raise InputError(f"weights after epoch {done.epoch + 1}", got, misfit.expected, _DIVERGED)
+            self.best = best
         self.rows.append(row)
         if self.files:
             self.files.append(row)
@@ -219,13 +231,13 @@ class Member:
                 f"training loss in epoch {self.position.epoch + 1}",
                 str(loss),
                 "a finite number",
-                "Lower train.learning_rate or set train.clip_norm, and start again.",
+                _DIVERGED,
             )
         return loss
 
     # -------------------------------------------------------------------------------------------- outputs
 
-    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
         """Return the model's outputs: probabilities, or values in the unit of the targets."""
         return self.validation.outputs(logits)
 

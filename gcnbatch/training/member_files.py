@@ -16,6 +16,8 @@ from pydantic import TypeAdapter
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
+from gcnbatch.model.parameters import Misfit, ParameterLayout
+from gcnbatch.text import counted
 from gcnbatch.training import checkpoint, run_files
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
 from gcnbatch.training.event_file import EventFile
@@ -81,11 +83,12 @@ class MemberFiles:
         # LAST is written after BEST: a run killed in between resumes from the previous LAST and writes BEST again.
         checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
 
-    def restore(self, like: Arrays, epochs: int, steps: int) -> Restored | None:
+    def restore(self, layout: ParameterLayout, like: Arrays, epochs: int, steps: int) -> Restored | None:
         """Return the last checkpoint and cut the history to its epochs; None and no history if there is none.
 
         Parameters
         ----------
+        layout : ParameterLayout
         like : dict of arrays
             The state of the model at its start: names, shapes and types that the checkpoint must have.
         epochs, steps : int
@@ -94,7 +97,7 @@ class MemberFiles:
         Raises
         ------
         InputError
-            When the checkpoint is damaged, or of other data or another model.
+            When the checkpoint is damaged, of other data or another model, or has values that no training gives.
         """
         path = self.folder / LAST
         if not path.exists():
@@ -111,9 +114,12 @@ class MemberFiles:
             needed = [state, *([best] if is_weight(name) and (best or position.finished) else [])]
             if any(name not in of or (of[name].shape, of[name].dtype) != (array.shape, array.dtype) for of in needed):
                 raise InputError(str(path), f"a checkpoint of another model ({name})", "the model of config.toml")
+        for group in ("state", "best"):
+            checkpoint.check_weights(path, layout, found.arrays, f"{group}/")
+        _check_moments(path, state, epochs * steps)
         if position.epoch > epochs or position.step > steps:
             got = f"epoch {position.epoch}, step {position.step}"
-            raise InputError(str(path), got, f"at most {epochs} epochs of {steps} steps")
+            raise InputError(str(path), got, f"at most {counted(epochs, 'epoch')} of {counted(steps, 'step')}")
         history = _trim(self.folder / HISTORY, position.epoch)
         self._begin_events(history)
         return Restored(state, best, position, history)
@@ -126,6 +132,16 @@ class MemberFiles:
 def is_weight(name: str) -> bool:
     """Return whether `name` is a parameter or running statistic, not an optimiser moment (``adam.m/…``) or counter."""
     return "/" not in name and name not in ("updates", "loss")
+
+
+def _check_moments(path: Path, state: Arrays, most: int) -> None:
+    """Refuse Adam's second moments below 0, and a number of updates that no run of `most` steps makes."""
+    for name, values in state.items():
+        if name.startswith("adam.v/") and values.min(initial=0) < 0:
+            raise checkpoint.refused(path, Misfit(f"state/{name}", f"{values.min():g}", "no number below 0"))
+    updates = state["updates"]
+    if not 0 <= updates.min(initial=0) <= updates.max(initial=0) <= most:
+        raise checkpoint.refused(path, Misfit("state/updates", str(updates.tolist()), f"0 to {most}"))
 
 
 def _sync(path: Path) -> None:

@@ -10,6 +10,8 @@ from pydantic import Field
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.training.schedule import Plateau
 
+_MOST_SECONDS = 1e10  # 300 years
+
 
 @dataclass
 class Position:
@@ -34,10 +36,10 @@ class Position:
     epoch: Annotated[int, Field(ge=0)] = 0
     step: Annotated[int, Field(ge=0)] = 0
     best_epoch: Annotated[int, Field(ge=-1)] = -1
-    best_value: float | None = None
-    waited: int = 0
+    best_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    waited: Annotated[int, Field(ge=0)] = 0
     plateau: Plateau = field(default_factory=Plateau)
-    seconds: float = 0.0
+    seconds: Annotated[float, Field(ge=0, le=_MOST_SECONDS)] = 0.0
     finished: bool = False
     ranks: Annotated[int, Field(ge=1)] = 1
 

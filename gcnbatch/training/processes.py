@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.runners.choice import cohort_size
 from gcnbatch.training import digest, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import Report
-from gcnbatch.training.fits import Fits, Say
+from gcnbatch.training.fit_report import INLINE, OpenWriter, Report
+from gcnbatch.training.fits import Fits, Say, Write
 from gcnbatch.training.plan import Planned, data_file, plan
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
@@ -37,7 +37,14 @@ def processes(backend: Backend, jobs: int, members: int) -> int:
 
 
 def fit_in_processes(
-    folder: Path, config: Config, planned: Sequence[Planned], backend: Backend, count: int, say: Say, lock: int
+    folder: Path,
+    config: Config,
+    planned: Sequence[Planned],
+    backend: Backend,
+    count: int,
+    say: Say,
+    lock: int,
+    open_writer: OpenWriter | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Fit these members in `count` processes; return their metrics by name.
 
@@ -47,6 +54,8 @@ def fit_in_processes(
         Of the run.
     lock : int
         File descriptor of the folder's lock, which the processes of this host hold, too.
+    open_writer : callable or None
+        As `gcnbatch.training.fit_report.Writer.elsewhere`.
 
     Raises
     ------
@@ -68,7 +77,10 @@ def fit_in_processes(
 
     with pool(count, lock) as workers:
         names = [[one.name for one in group] for group in groups]
-        run_calls(workers, {some[0]: (fit_members, str(folder.resolve()), text, some) for some in names}, done)
+        ranks = world.current()
+        sharing = count if ranks is None else ranks.local_size
+        about = fit_members, str(folder.resolve()), text
+        run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
     return metrics
 
 
@@ -140,12 +152,24 @@ def run_calls(
         raise Interrupted("stopped", "all is saved")
 
 
-def fit_members(folder: str, config: str, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Fit these members of a run in this process and return their metrics by name."""
-    planned, backend = _opened(folder, config)
-    fits = Fits(Path(folder), backend, 0, True, lambda line: None, Report.write)
-    fitted = fits.fit([planned[name] for name in names])
-    return {name: one.result() for name, one in fitted.items()}
+def fit_members(
+    folder: str, config: str, names: Sequence[str], sharing: int = 1, open_writer: OpenWriter | None = None
+) -> dict[str, dict[str, Any]]:
+    """Fit these members of a run in this process and return their metrics by name.
+
+    `sharing` processes of this host share its cores; `open_writer` as in `fit_in_processes`.
+    """
+    with ExitStack() as stack:
+        write: Write = Report.write
+        writers: Executor = INLINE
+        if open_writer is not None:
+            write = stack.enter_context(open_writer(len(names), sharing))
+            writers = stack.enter_context(ThreadPoolExecutor(len(names)))
+        planned, backend = _opened(folder, config)
+        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers).fit(
+            [planned[name] for name in names]
+        )
+        return {name: one.result() for name, one in fitted.items()}
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from gcnbatch import fileio
 from gcnbatch.config_tree import deeper, parse_toml
 from gcnbatch.errors import InputError, misfit
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
+CONFIG, STUDY = "config.toml", "study.json"  # of a run or a study; of a study alone
 _MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
 _CONFIG_BYTES = 1 << 20
 _DEEPEST = 20  # lists and objects within each other
@@ -87,6 +89,21 @@ _EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | No
 _FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
 
 
+def lacking(folder: Path, file: str, commands: str = "'gcnbatch train'") -> InputError:
+    """Return the error for a folder without a file that a run has: it is stopped, a study, or something else."""
+    if not folder.is_dir():
+        got = "not a folder" if folder.exists() else "no such folder"
+        return InputError(str(folder), got, "the folder of a run", f"Make one with {commands}.")
+    place, got = shlex.quote(str(folder)), f"no {file} in it"
+    if (folder / STUDY).is_file():
+        hint = f"It is a study: train its best configuration with 'gcnbatch train {place}/best.toml'."
+        return InputError(str(folder), got, "the folder of a run", hint)
+    if (folder / CONFIG).is_file():
+        got = f"{got}: the run was stopped before it wrote one"
+        return InputError(str(folder), got, hint=f"Go on with: gcnbatch train --resume {place}")
+    return InputError(str(folder), got, "the folder of a run", f"Make one with {commands}.")
+
+
 def refuse_links(folder: Path) -> None:
     """Refuse a run folder with a symbolic link anywhere in it: reading or writing could lead outside.
 
@@ -124,15 +141,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     return parse_toml(read_text(path, "a TOML configuration", _CONFIG_BYTES), str(path))
 
 
-def read_text(path: Path, expected: str, most: int = _MOST_BYTES) -> str:
-    """Return the text of a file of at most `most` bytes.
+def read_text(path: Path, expected: str, most: int = _MOST_BYTES, follow: bool = False) -> str:
+    """Return the text of a file of at most `most` bytes. With `follow`, for a file of the user's, it may be a link.
 
     Raises
     ------
     InputError
         When it is not a regular file, too large or not UTF-8.
     """
-    with fileio.open_regular(path, expected, follow=False) as stream:
+    with fileio.open_regular(path, expected, follow) as stream:
         raw = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # Python allocates all of it first
     if len(raw) > most:
         raise InputError(str(path), f"more than {most >> 20} MiB", expected, _HINT)
@@ -197,7 +214,7 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
             raise InputError(place, f"epoch {quoted(row.get('epoch'))}", f"{number}", _HINT)
         rows.append(row)
     if len(rows) < epochs:
-        raise InputError(str(path), f"{len(rows)} epochs", f"{epochs}, as in the checkpoint", _HINT)
+        raise InputError(str(path), counted(len(rows), "epoch"), f"{epochs}, as in the checkpoint", _HINT)
     return rows
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from gcnbatch.config_sections import TrainConfig
 
@@ -14,8 +16,8 @@ from gcnbatch.config_sections import TrainConfig
 class Plateau:
     """State of ``schedule = "plateau"``: the current factor, and the epochs since the best validation value or cut."""
 
-    factor: float = 1.0
-    waited: int = 0
+    factor: Annotated[float, Field(ge=0, le=1)] = 1.0
+    waited: Annotated[int, Field(ge=0)] = 0
 
     def observe(self, improved: bool, train: TrainConfig) -> None:
         """Count an epoch; reduce the factor after `schedule_every` epochs without a better validation value."""

@@ -68,7 +68,7 @@ def resumable(command: str, config: Path) -> Iterator[None]:
     """
     go_on = f"Go on with: gcnbatch {command} --resume {shlex.quote(str(config.parent))}"
     try:
-        with world.advised(lambda: go_on if config.exists() else ""):
+        with world.advised(go_on, config):
             yield
     except (Interrupted, KeyboardInterrupt) as stop:
         what = str(stop) if isinstance(stop, Interrupted) else "stopped"

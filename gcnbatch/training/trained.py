@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.checks import check_header
@@ -21,23 +21,28 @@ from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
 from gcnbatch.training.member_files import BEST
 from gcnbatch.training.plan import member_folders
+from gcnbatch.training.run_files import lacking
+
+_KIND = "featurizer, kind"
+_OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or import and train again."
 
 
 class Scale(BaseModel):
     """Mean and standard deviation of each output."""
 
-    model_config = ConfigDict(extra="forbid")
-    mean: list[float]
-    std: list[float]
+    model_config = ConfigDict(extra="forbid", strict=True)
+    mean: list[FiniteFloat]
+    std: list[Annotated[FiniteFloat, Field(gt=0)]]
 
 
 class About(BaseModel):
-    """The description that training stores with the weights."""
+    """The description that training stores with the weights; tasks that are left out have no outputs."""
 
     model_config = ConfigDict(extra="forbid")
     model: ModelConfig
     header: Header
     scaling: Scale
+    left_out: list[str] = []
     epoch: int = Field(ge=0)
 
 
@@ -67,6 +72,11 @@ class Trained:
         return self.about.header
 
     @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks (T,) have no outputs, as its training rows could not teach them."""
+        return np.isin(self.header.task_names, self.about.left_out)
+
+    @property
     def adjacency(self) -> str:
         """Its normalisation of the adjacency; see `BatchSource`."""
         return self.about.model.adjacency
@@ -89,8 +99,7 @@ def model_folders(folder: Path) -> list[Path]:
         return [folder]
     ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
     if not ready:
-        got = f"no {BEST} in it" if folder.is_dir() else "not a folder" if folder.exists() else "no such folder"
-        raise InputError(str(folder), got, "the folder of a run", "Make one with 'gcnbatch train'.")
+        raise lacking(folder, BEST)
     return ready
 
 
@@ -100,7 +109,7 @@ def read_trained(folder: Path) -> Trained:
     Raises
     ------
     InputError
-        When they are damaged, or do not fit their own description.
+        When they are damaged, do not fit their own description, or have values that no training gives.
     """
     path = folder / BEST
     found = checkpoint.load(path)
@@ -112,12 +121,15 @@ def read_trained(folder: Path) -> Trained:
     sizes = (len(about.scaling.mean), len(about.scaling.std))
     if set(sizes) != {about.header.n_outputs}:
         raise InputError(f"{path}: scaling", f"{sizes} outputs", f"{about.header.n_outputs} each")
+    if unknown := set(about.left_out) - set(about.header.task_names):
+        raise InputError(f"{path}: left_out", listed(sorted(unknown)), "tasks of the model")
     model = build(about.model, about.header)
     for name, slot in model.layout().slots.items():
         array: Any = found.arrays.get(name)
         if array is None or array.shape != slot.spec.shape or array.dtype != np.float32:
             got = "missing" if array is None else f"{array.dtype} {array.shape}"
             raise InputError(f"{path}: {name}", got, f"float32 {slot.spec.shape}, as its own description says")
+    checkpoint.check_weights(path, model.layout(), found.arrays)
     return Trained(folder, about, model, found.arrays)
 
 
@@ -140,13 +152,23 @@ def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: 
     aspects = [*_inputs(header, trained), *(_outputs(header, known) if outputs else ())]
     for what, got, expected in aspects:
         if got != expected:
-            this, that = _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
+            hint = _OTHER_KIND if what == _KIND else hint
+            this, that = _both(got, expected)
             raise InputError(f"{place}: {what}", this, f"{that}, as in {trained.place}", hint)
 
 
 def same_outputs(header: Header, trained: Header) -> bool:
     """Whether data have the tasks and classes of a model, so that its metrics on them can be computed."""
-    return all(got == expected for _, got, expected in _outputs(header, trained))
+    return not other_outputs(header, trained)
+
+
+def other_outputs(header: Header, trained: Header) -> str:
+    """Return the first difference of target, tasks and classes of data from those of a model, "" if there is none."""
+    for what, got, expected in _outputs(header, trained):
+        if got != expected:
+            this, that = _both(got, expected)
+            return f"{what} {this} in place of {that}"
+    return ""
 
 
 def _outputs(header: Header, trained: Header) -> Iterator[tuple[str, Any, Any]]:
@@ -165,7 +187,8 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "features", header.feature_names, trained.feature_names
     yield "channels", header.channel_names, trained.channel_names
     if header.featurizer and trained.featurizer:
-        for key in ("kind", "atom_features", "self_loops"):
+        yield _KIND, header.featurizer.get("kind"), trained.featurizer.get("kind")
+        for key in ("atom_features", "self_loops"):
             yield f"featurizer, {key}", header.featurizer.get(key), trained.featurizer.get(key)
         for key in STANDARDIZERS:
             yield f"featurizer, {key}", header.featurizer.get(key, False), trained.featurizer.get(key, False)
@@ -173,6 +196,10 @@ def _inputs(header: Header, model: Trained) -> Iterator[tuple[str, Any, Any]]:
         yield "normalized edge weights", header.normalized, trained.normalized
     if model.joins_graph_features:
         yield "graph features", header.graph_feature_names, trained.graph_feature_names
+
+
+def _both(got: Any, expected: Any) -> tuple[str, str]:
+    return _first_difference(got, expected) if isinstance(got, tuple) else (_text(got), _text(expected))
 
 
 def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[str, str]:

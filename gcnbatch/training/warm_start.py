@@ -6,13 +6,14 @@ whatever becomes of the run that they come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.config import Config
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.model.gcn import build
 from gcnbatch.text import listed, printable
 from gcnbatch.training import checkpoint
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
@@ -21,6 +22,7 @@ from gcnbatch.training.trained import Trained, check_fit, model_folders, read_tr
 
 INITIAL = "initial.safetensors"
 OUTPUT = "output"  # the layer whose columns are the tasks
+_OF_TRAINING = ("dropout", "input_dropout", "batch_norm_momentum")  # keys of [model] that change no parameter
 _ONE_MODEL = "the folder of one model"
 
 
@@ -35,7 +37,9 @@ def weights(config: Config, header: Header, folder: Path | None = None) -> Array
     if not config.train.from_run:
         return {}
     if folder is not None and (folder / INITIAL).exists():
-        return checkpoint.load(folder / INITIAL).arrays
+        kept = checkpoint.load(folder / INITIAL).arrays
+        checkpoint.check_weights(folder / INITIAL, build(config.model, header).layout(), kept)
+        return kept
     trained = source(config.train.from_run)
     _check_alike(config, header, trained)
     taken = dict(trained.weights)
@@ -75,13 +79,30 @@ def source(run: str) -> Trained:
     return read_trained(folders[0])
 
 
-def with_model_of(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration tree with `train.from_run`; keys that [model] lacks have the values of that run."""
+def with_model_of(tree: Mapping[str, Any], chosen: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return a configuration tree with `train.from_run` and the model of that run, and the keys that are not used.
+
+    Parameters
+    ----------
+    tree : mapping
+    chosen : collection of str
+        Keys of [model] that change the model of the run. Of the others in the tree, those of `_OF_TRAINING` are used,
+        and a kind of its own, which `weights` refuses.
+    """
     run, model = tree["train"]["from_run"], tree.get("model", {})
     if not isinstance(run, str) or not isinstance(model, dict):
-        return dict(tree)
+        return dict(tree), []
     known = source(run).about.model.model_dump(mode="json")
-    return {**tree, "model": {**known, **model} if model.get("kind", known["kind"]) == known["kind"] else model}
+    if model.get("kind", known["kind"]) != known["kind"]:
+        return dict(tree), []
+    own = {key: value for key, value in model.items() if key not in known or key in {*chosen, *_OF_TRAINING}}
+    unused = [key for key, value in model.items() if key not in own and value not in (known[key], *_only(known[key]))]
+    return {**tree, "model": {**known, **own}}, unused
+
+
+def _only(value: Any) -> list[Any]:
+    """Return the value of a list of one, which may stand in its place."""
+    return value if isinstance(value, list) and len(value) == 1 else []
 
 
 def describe(experiment: Experiment) -> str:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import read_toml
 from gcnbatch.figures import png
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
 from gcnbatch.pages.origin import software, started
+from gcnbatch.text import counted, figure
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
-from gcnbatch.training.run import CONFIG, ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run_files import CONFIG
 from gcnbatch.tuning import charts, library
 from gcnbatch.tuning.record import value_of
 from gcnbatch.tuning.space import Space
@@ -25,7 +25,7 @@ from gcnbatch.tuning.study import Study
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-SPACE = "space.toml"
+SPACE, BEST = "space.toml", "best.toml"
 _LISTED = 10  # trials in the table
 _DRAWN = 5  # learning curves
 
@@ -34,6 +34,17 @@ def objective(summary: dict[str, Any]) -> str:
     """Return the name of the objective for readers."""
     part, metric = summary["objective"].split(" ")
     return f"{part} {label(metric)}"
+
+
+def not_learned(summary: dict[str, Any]) -> str:
+    """Return a sentence if the best trial is no better than constant outputs, else ""."""
+    if summary["learned"]:
+        return ""
+    best, constant = (f"{value:.4g}" for value in (summary["best"]["value"], summary["constant"]))
+    return (
+        f"No trial learned: the best {objective(summary)}, {best}, is not better than {constant}, that of the mean "
+        f"label for every row. {BEST} has the keys of the best trial all the same; check the data, epochs and space."
+    )
 
 
 def render(folder: Path, study: Study, space: Space, experiment: Experiment, summary: dict[str, Any]) -> str:
@@ -49,12 +60,13 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
     names, title = space.names, f"Study: {folder.name}"
     maximize, monitor = study.direction == "maximize", objective(summary)
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
-    lead = paragraph(f"{summary['trials']} trials: {counts}; {monitor}, {summary['direction']}d", "lead")
+    lead = paragraph(f"{counted(summary['trials'], 'trial')}: {counts}; {monitor}, {summary['direction']}d", "lead")
     complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     if not complete:
         failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, space, experiment)]
         return document(title, failed, failed=True)
     best, shares = summary["best"], _importance(study)
+    found = f"Best: {monitor} {figure(best['value'])} in trial {best['number']}."
     ranked = sorted(complete, key=value_of, reverse=maximize)
     drawn = {
         "History": charts.history(study.trials, maximize, monitor),
@@ -66,7 +78,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
         title,
         [
             lead,
-            paragraph(f"Best: {monitor} {best['value']:.4f} in trial {best['number']}.", "verdict"),
+            paragraph(not_learned(summary) or found, "verdict"),
             section("Best trials", _best(ranked[:_LISTED], names)),
             *(section(title, picture(png(figure), title)) for title, figure in drawn.items() if figure),
             *_origin(folder, space, experiment),
@@ -76,14 +88,14 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
 
 def _origin(folder: Path, space: Space, experiment: Experiment) -> list[Html]:
     """Return what was searched on what, the environment and the command."""
-    dataset, config = experiment.dataset, resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    dataset, config = experiment.dataset, read_config(folder)
     path = folder / ENVIRONMENT
     found = run_files.read_json(path, "a JSON object") if path.exists() else {}
     about = found if isinstance(found, dict) else {}
     split = config.split
     count = f", {split.folds} folds" if split.folds else f", {split.repeats} repeats" if split.repeats > 1 else ""
     searched = [
-        ("Data", f"{dataset.header.name}: {dataset.n_graphs:,} graphs"),
+        ("Data", f"{dataset.header.name}: {counted(dataset.n_graphs, 'graph')}"),
         ("File", f"{dataset.path}, sha256 {experiment.fingerprint}"),
         ("Validation", f"{split.kind}{count}, seed {config.seed}; test rows are never used"),
         ("Backend", config.backend),
@@ -107,7 +119,7 @@ def _best(trials: Sequence[FrozenTrial], names: Sequence[str]) -> Html:
     rows = []
     for trial in trials:
         epochs = " ".join(str(epoch) for epoch in trial.user_attrs["epochs"])
-        cells = [str(trial.user_attrs["number"]), f"{trial.value:.4f}", epochs]
+        cells = [str(trial.user_attrs["number"]), figure(value_of(trial)), epochs]
         rows.append([*cells, *(_shown(trial.params.get(name)) for name in names)])
     return table(["trial", "value", "best epochs", *names], rows, words=())
 

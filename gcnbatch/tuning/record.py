@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
+from gcnbatch.machine import blame
 from gcnbatch.training import run_files
 from gcnbatch.tuning import library
+from gcnbatch.tuning.space import Space
 from gcnbatch.tuning.trials import COMPLETE, FAILED, PRUNED, Outcome
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
 JOURNAL, STUDY = "study.journal", "gcnbatch"
 _EXPECTED = "the journal of a study"
+_MOST = 2**53  # of a trial's numbers and seconds
 
 
 class Record:
@@ -30,37 +33,44 @@ class Record:
     ----------
     folder : Path
     direction : {"maximize", "minimize"}
-    names : collection of str
-        Parameters of the space.
+    space : Space
 
     Raises
     ------
     InputError
         When the journal is damaged, or of another space or objective.
+    MachineError
+        When the disk is full or fails.
     """
 
-    def __init__(self, folder: Path, direction: str, names: Collection[str]) -> None:
-        optuna, path = library.optuna(), folder / JOURNAL
+    def __init__(self, folder: Path, direction: str, space: Space) -> None:
+        optuna, self._path = library.optuna(), folder / JOURNAL
+        path = self._path
         _cut(path)
         try:
-            backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_Locked())
-            storage = optuna.storages.JournalStorage(backend)
-            self._study = optuna.create_study(
-                storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
-            )
+            with fileio.write_errors(path):
+                backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_Locked())
+                storage = optuna.storages.JournalStorage(backend)
+                self._study = optuna.create_study(
+                    storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
+                )
             trials = self._study.get_trials(deepcopy=False)
             kept = self._study.direction.name.lower()
         except Exception as error:  # whatever Optuna raises on lines that are not its own
+            blame(error)
             reason = f"damaged ({type(error).__name__})"
             raise InputError(str(path), reason, _EXPECTED, "Restore it, or start a new study.") from error
         if kept != direction:
             raise InputError(str(path), f"a study that {kept}s its objective", f"one that {direction}s it")
-        self.trials = {_number(str(path), trial, set(names)): trial for trial in trials}
+        asked = optuna.create_study().ask()
+        space.suggest(asked)
+        self.trials = {_number(str(path), trial, asked.distributions): trial for trial in trials}
 
     def add(self, outcome: Outcome, asked: FrozenTrial) -> None:
         """Write a finished trial."""
         trial = frozen(outcome, asked)
-        self._study.add_trial(trial)
+        with fileio.write_errors(self._path):
+            self._study.add_trial(trial)
         self.trials[outcome.number] = trial
 
 
@@ -68,23 +78,37 @@ class _About(BaseModel):
     """What is kept of a trial beside Optuna's entries."""
 
     model_config = ConfigDict(extra="allow", strict=True)
-    number: int = Field(ge=0)
-    values: list[float | None]
-    epochs: list[int]
-    seconds: run_files.Number
+    number: int = Field(ge=0, le=_MOST)
+    values: list[run_files.Number | None]
+    epochs: list[Annotated[int, Field(ge=0, le=_MOST)]]
+    seconds: Annotated[float, Field(ge=0, le=_MOST)]
     reason: str
 
 
-_ABOUT = TypeAdapter(_About)
+class _Finished(BaseModel):
+    """What Optuna keeps of a trial."""
+
+    model_config = ConfigDict(strict=True)
+    state: Literal["COMPLETE", "PRUNED", "FAIL"]
+    values: Annotated[list[run_files.Number], Field(min_length=1, max_length=1)] | None
+    intermediate_values: dict[Annotated[int, Field(ge=0, le=_MOST)], run_files.Number]
 
 
-def _number(place: str, trial: FrozenTrial, names: set[str]) -> int:
+_ABOUT, _FINISHED = TypeAdapter(_About), TypeAdapter(_Finished)
+
+
+def _number(place: str, trial: FrozenTrial, space: Mapping[str, BaseDistribution]) -> int:
     """Return the number of a trial of the journal, which may be damaged or a stranger's."""
     place = f"{place}, trial {trial.number}"
     found: _About = run_files.checked(place, trial.user_attrs, _ABOUT, _EXPECTED)
-    wrong = trial.state.name not in ("COMPLETE", "PRUNED", "FAIL")
-    wrong = wrong or (trial.state.name == "COMPLETE" and (trial.value is None or not math.isfinite(trial.value)))
-    if wrong or trial.params.keys() != names:
+    kept = {"values": trial.values, "intermediate_values": trial.intermediate_values}
+    run_files.checked(place, {"state": trial.state.name, **kept}, _FINISHED, _EXPECTED)
+    try:  # also of a value that is missing, or outside of the space
+        library.optuna().trial.create_trial(state=trial.state, **kept, params=trial.params, distributions=dict(space))
+        is_of_space = trial.distributions == space
+    except Exception:  # whatever Optuna raises
+        is_of_space = False
+    if not is_of_space:
         raise InputError(place, "not a finished trial of this space", _EXPECTED, "Restore it, or start a new study.")
     return found.number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.text import QUOTED, printable, shown
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
 DEFAULT = Path(__file__).with_name("space.toml")
 _ON_STEP = 1e-6  # of a step: rounding of a value that lies on it
+_MOST_REPEATS = 4096  # length of a list: of widths, or of weights of tasks
 _RANGE, _CHOICES = {"low", "high", "log", "step", "repeat"}, {"choices", "repeat"}
 # Keys that keep a model's shapes and kernels, so that trials that differ in them alone train together.
 _FREE = {
@@ -196,7 +199,9 @@ def _tables(tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()) -> 
     for name, value in tree.items():
         key = ".".join((*path, name))
         if not isinstance(value, dict):
-            raise InputError(f"{where}: {key}", repr(value), "{ low = …, high = … } or { choices = […] }")
+            raise InputError(
+                f"{where}: {printable(key, QUOTED)}", shown(value), "{ low = …, high = … } or { choices = […] }"
+            )
         if not value or any(isinstance(inner, dict) and field != "repeat" for field, inner in value.items()):
             yield from _tables(value, where, (*path, name))
         else:
@@ -204,26 +209,33 @@ def _tables(tree: Mapping[str, Any], where: str, path: tuple[str, ...] = ()) -> 
 
 
 def _dimension(key: str, table: dict[str, Any], where: str) -> Dimension:
-    place = f"{where}: {key}"
+    place = f"{where}: {printable(key, QUOTED)}"
     allowed = _CHOICES if "choices" in table else _RANGE
     for field in table:
         if field not in allowed:
-            raise InputError(f"{place}.{field}", "unknown key", hint=nearest(field, allowed))
+            raise InputError(f"{place}.{printable(field, QUOTED)}", "unknown key", hint=nearest(field, allowed))
     repeat = None
     if "repeat" in table:
         if not isinstance(table["repeat"], dict):
-            raise InputError(f"{place}.repeat", repr(table["repeat"]), "{ low = 1, high = … }")
+            raise InputError(f"{place}.repeat", shown(table["repeat"]), "{ low = 1, high = … }")
         repeat = _dimension(f"{key}.repeat", table["repeat"], where)
-        if not repeat.choices and not isinstance(repeat.low, int):
-            raise InputError(f"{place}.repeat", f"{repeat.low} to {repeat.high}", "whole numbers")
+        for count in repeat.choices or (repeat.low, repeat.high):
+            if not _is_number(count) or not isinstance(count, int) or not 1 <= count <= _MOST_REPEATS:
+                raise InputError(f"{place}.repeat", shown(count), f"whole numbers from 1 to {_MOST_REPEATS}")
     if "choices" in table:
         choices = table["choices"]
         if not isinstance(choices, list) or not choices:
-            raise InputError(f"{place}.choices", repr(choices), "a list of at least one value")
+            raise InputError(f"{place}.choices", shown(choices), "a list of at least one value")
         if len({json.dumps(_label(choice), default=str) for choice in choices}) < len(choices):
-            raise InputError(f"{place}.choices", repr(choices), "different values")
+            raise InputError(f"{place}.choices", shown(choices), "different values")
         return Dimension(key, tuple(choices), repeat=repeat)
     return _range(key, table, place, repeat)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold."""
+    largest = sys.float_info.max
+    return isinstance(value, int | float) and not isinstance(value, bool) and -largest <= value <= largest
 
 
 def _range(key: str, table: dict[str, Any], place: str, repeat: Dimension | None) -> Dimension:
@@ -231,11 +243,11 @@ def _range(key: str, table: dict[str, Any], place: str, repeat: Dimension | None
         if end not in table:
             raise InputError(place, f"no '{end}'", "low and high, or choices")
     for name in ("low", "high", "step"):
-        if name in table and (isinstance(table[name], bool) or not isinstance(table[name], int | float)):
-            raise InputError(f"{place}.{name}", repr(table[name]), "a number")
+        if name in table and not _is_number(table[name]):
+            raise InputError(f"{place}.{name}", shown(table[name]), "a finite number")
     low, high, log, step = table["low"], table["high"], table.get("log", False), table.get("step")
     if not isinstance(log, bool):
-        raise InputError(f"{place}.log", repr(log), "true or false")
+        raise InputError(f"{place}.log", shown(log), "true or false")
     if not low <= high:
         raise InputError(place, f"an empty range, {low} to {high}", "low at most high")
     if log and low <= 0:
@@ -252,7 +264,9 @@ def _checked(dimension: Dimension, base: Config, where: str) -> Dimension:
     key = dimension.key
     section, _, name = key.partition(".")
     if section not in ("seed", "model", "train") or key in _FIXED:
-        raise InputError(f"{where}: {key}", "cannot be searched", "a key of [model] or [train], or seed")
+        raise InputError(
+            f"{where}: {printable(key, QUOTED)}", "cannot be searched", "a key of [model] or [train], or seed"
+        )
     values = base.model_dump(mode="json")
     if key != "seed" and section == "model" and name not in values["model"]:
         try:

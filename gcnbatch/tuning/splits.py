@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from gcnbatch.config import Config
-from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.splits import SplitRows
@@ -19,8 +18,9 @@ _NO_ROWS: Int64 = np.zeros(0, np.int64)
 def search_splits(config: Config, rows: SplitRows) -> list[Split]:
     """Return the splits whose mean validation value is the objective; their test parts are empty.
 
-    The configuration's split without folds names the test rows. With folds, the other rows are divided into folds, and
-    each fold validates once. With repeats, they are divided anew with the following seeds.
+    The configuration's split without folds names the test rows. With folds, its other rows are divided into folds, and
+    each fold validates once. With repeats, they are divided anew with the following seeds. Those of a predefined split
+    are divided as `valid_kind` says.
 
     Raises
     ------
@@ -28,22 +28,20 @@ def search_splits(config: Config, rows: SplitRows) -> list[Split]:
         As `splits.make_split` and `splits.make_folds`; or if no rows validate.
     """
     given = config.split
-    outer = splits.make_split(_split(given, folds=0, repeats=1), config.seed, rows)
+    outer = splits.make_split(given.model_copy(update={"folds": 0, "repeats": 1}), config.seed, rows)
     seed = splits.split_seed(given, config.seed)
-    left = _without(rows, outer.test)
+    left = _only(rows, np.concatenate([outer.train, outer.valid]))
+    rule = given.model_copy(update={"kind": given.rule, "name": "", "test": 0.0})
+    drawn = [rule.model_copy(update={"seed": seed + repeat}) for repeat in range(given.repeats)]
     if given.folds:
-        kind = "random" if given.kind == "predefined" else given.kind
         found = [
             Split(part.train, part.test, _NO_ROWS)
-            for repeat in range(given.repeats)
-            for part in splits.make_folds(_split(given, kind=kind, name="", valid=0.0, seed=seed + repeat), 0, left)
+            for own in drawn
+            for part in splits.make_folds(own.model_copy(update={"valid": 0.0}), 0, left)
         ]
     elif given.repeats > 1:
-        valid = given.valid / (1.0 - given.test)
-        found = [
-            splits.make_split(_split(given, repeats=1, valid=valid, test=0.0, seed=seed + repeat), 0, left)
-            for repeat in range(given.repeats)
-        ]
+        valid = given.valid if given.kind == "predefined" else given.valid / (1.0 - given.test)
+        found = [splits.make_split(own.model_copy(update={"valid": valid}), 0, left) for own in drawn]
     else:
         found = [replace(outer, test=_NO_ROWS)]
     if not all(len(part.valid) for part in found):
@@ -51,12 +49,8 @@ def search_splits(config: Config, rows: SplitRows) -> list[Split]:
     return found
 
 
-def _split(given: SplitConfig, **values: object) -> SplitConfig:
-    return given.model_copy(update=values)
-
-
-def _without(rows: SplitRows, test: Int64) -> SplitRows:
-    """Return the rows with the test rows' targets removed: rows without targets are in no part."""
-    y = rows.y.copy()
-    y[test] = -1 if y.dtype.kind == "i" else np.nan
+def _only(rows: SplitRows, kept: Int64) -> SplitRows:
+    """Return the rows with the targets of the others removed: rows without targets are in no part."""
+    y = np.full_like(rows.y, -1 if rows.y.dtype.kind == "i" else np.nan)
+    y[kept] = rows.y[kept]
     return replace(rows, y=y)

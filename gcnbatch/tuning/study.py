@@ -74,6 +74,10 @@ class Study:
         sign = -1.0 if self.direction == "maximize" else 1.0
         return min(complete, key=lambda trial: sign * value_of(trial), default=None)
 
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether a value of the objective is better than another one."""
+        return value > than if self.direction == "maximize" else value < than
+
     def search(self, count: int, deadline: float, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
         """Run trials until there are `count` of them; begin no round after the deadline.
 

@@ -19,14 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gcnbatch.text import counted
+
 Float64 = NDArray[np.float64]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 LEAST_ROWS, LEAST_OF_A_CLASS = 50, 10
 FOLDS = 5
-_ITERATIONS = 50
+_ITERATIONS, _STEP = 50, 2.0  # of Newton's method; no step changes a coefficient by more
 _RIDGE = 1e-3  # keeps scale and shift finite where classes separate
 _EDGE = 1e-7  # of a probability, before its logit
+_LOG_SCALE = 4.0  # largest logarithm of the scale of classes
+Coefficient = Annotated[float, Field(ge=-(1 + _STEP * _ITERATIONS), le=1 + _STEP * _ITERATIONS)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Temperature(BaseModel):
@@ -34,8 +38,8 @@ class Temperature(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     kind: Literal["temperature"] = "temperature"
-    scale: Number
-    shift: Number = 0.0
+    scale: Coefficient
+    shift: Coefficient = 0.0
 
     def apply(self, p: NDArray[np.floating]) -> Float64:
         """Return calibrated probabilities: of a binary task (R,), or of classes (R, C)."""
@@ -49,8 +53,8 @@ class Isotonic(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     kind: Literal["isotonic"] = "isotonic"
-    x: list[Number] = Field(min_length=1)
-    y: list[Number] = Field(min_length=1)
+    x: list[Probability] = Field(min_length=1)
+    y: list[Probability] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _increases(self) -> Isotonic:
@@ -108,7 +112,7 @@ def fit_temperature(y: NDArray[np.bool_], p: NDArray[np.floating]) -> Temperatur
         gradient = columns @ (q - y) + _RIDGE * (weights - [1.0, 0.0])
         hessian = (columns * (q * (1 - q))) @ columns.T + _RIDGE * np.eye(2)
         step = np.linalg.solve(hessian, gradient)
-        weights = weights - step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
+        weights = weights - step * min(1.0, _STEP / max(float(np.abs(step).max()), 1e-12))
         if np.abs(step).max() < 1e-8:
             break
     return Temperature(scale=float(weights[0]), shift=float(weights[1]))
@@ -136,16 +140,16 @@ def fit_classes(y: NDArray[np.integer], p: NDArray[np.floating]) -> Temperature:
     def loss(log_scale: float) -> float:
         return -float(np.mean(np.log(np.clip(_softmax(np.exp(log_scale) * z)[rows, y], _EDGE, 1.0))))
 
-    found = minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded")
+    found = minimize_scalar(loss, bounds=(-_LOG_SCALE, _LOG_SCALE), method="bounded")
     return Temperature(scale=float(np.exp(found.x)))
 
 
 def too_few(y: NDArray[np.bool_] | NDArray[np.integer]) -> str:
     """Return why labels (n,) are too few to calibrate on, else ""."""
     if len(y) < LEAST_ROWS:
-        return f"{len(y)} validation rows; {LEAST_ROWS} are needed"
+        return f"{counted(len(y), 'validation row')}; {LEAST_ROWS} are needed"
     if y.dtype == np.bool_ and (least := int(min(y.sum(), (~y).sum()))) < LEAST_OF_A_CLASS:
-        return f"{least} validation rows of the rarer class; {LEAST_OF_A_CLASS} are needed"
+        return f"{counted(least, 'validation row')} of the rarer class; {LEAST_OF_A_CLASS} are needed"
     return ""
 
 

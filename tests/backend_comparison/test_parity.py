@@ -52,11 +52,13 @@ def test_everything_is_compared(parity: Parity, workload: Workload) -> None:
         "batch 1 (12 graphs)",
         "batch 2 (12 graphs)",
         "batch 3 (7 graphs)",
-        *(f"step {step}" for step in range(1, 5)),
-        "after step 4",
+        *(where for step in range(1, 5) for where in (f"step {step}", f"after step {step}")),
     ]
     assert by_place["batch 3 (7 graphs)"] == {"loss", *layout.names(True)}
-    assert by_place["after step 4"] == by_place["before training"] == {*layout.names(True), *layout.names(False)}
+    moments = {f"{moment}/{name}" for moment in ("adam.m", "adam.v") for name in layout.names(True)}
+    state = {*layout.names(True), *layout.names(False), *moments, "updates"}
+    assert by_place["after step 4"] == by_place["after step 2"] == by_place["before training"] == state
+    assert by_place["after step 1"] == state - {*layout.names(True)}, "Adam's first update is the sign of the gradient"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_wrong_update_leaves_gradients_alone(parity: Parity) -> None:
 
 
 def test_the_rule_is_stated_with_its_numbers(parity: Parity) -> None:
-    assert "8 times in float32" in parity.rule
+    assert "16 times in float32" in parity.rule
     assert f"up to {8**0.5:.3g} units" in parity.rule
     assert "the 8 terms" in parity.rule
 

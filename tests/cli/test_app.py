@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
@@ -19,7 +20,7 @@ from gcnbatch import __version__
 from gcnbatch.cli import app
 from gcnbatch.errors import CheckFailed, InputError, MachineError
 from gcnbatch.training.stop import Interrupted
-from tests.training.runs import environment, gcnbatch
+from tests.training.runs import environment, gcnbatch, write_set
 
 Call = Callable[..., tuple[int, str, str]]
 HEAVY = ("numpy", "scipy", "h5py", "matplotlib", "sklearn", "rdkit", "safetensors", "pycuda", "cuda")
@@ -159,6 +160,15 @@ def test_a_name_that_is_too_long_is_one_line_and_code_2(
     assert (code, err.count("\n")) == (2, 1)
     assert "too long" in err
     assert "nnn" in err
+
+
+def test_names_are_utf8_also_where_the_locale_is_ascii(tmp_path: Path) -> None:
+    write_set(tmp_path / "ä.h5", 3)
+    command = [sys.executable, "-m", "gcnbatch", "data", "info", "ä.h5", "--json"]
+    ascii_locale = environment() | {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=ascii_locale, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["path"] == "ä.h5"
 
 
 def test_a_lost_device_ends_the_process_without_messages_of_pycuda() -> None:

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from functools import partial
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
+import gcnbatch
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from tests.builders import build_graphset
@@ -43,7 +45,7 @@ def test_a_table_on_stdout_and_its_figures_on_stderr(call, files) -> None:
     assert lines[0] == "id,even,third"
     assert [line.split(",")[0] for line in lines[1:]] == [f"M{i}" for i in range(40)]
     assert "ROC-AUC" in err
-    assert "40 rows predicted by 1 model(s)" in err
+    assert "40 rows predicted by 1 model in" in err
 
 
 def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
@@ -51,7 +53,7 @@ def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
     code, printed, err = call(files["run"], files["again"], files["csv"], "-o", out, "--batch-size", 7)
     assert (code, printed) == (0, "")
     assert list(read_rows(out)["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]
-    assert "by 2 model(s) in" in err
+    assert "by 2 models in" in err
     assert str(out) in err
 
 
@@ -124,6 +126,113 @@ def test_refusals_are_one_line_and_leave_no_file(call, files, tmp_path) -> None:
         f"error: DATA: missing; expected a data set or a file of molecules after the run {files['run']}\n",
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that gives the command its standard input."""
+
+    def give(text: str | bytes | None) -> None:
+        content = text.encode() if isinstance(text, str) else text
+        monkeypatch.setattr(sys, "stdin", None if content is None else TextIOWrapper(BytesIO(content)))
+
+    return give
+
+
+def test_a_smiles_in_place_of_a_file_is_one_molecule(call, files, tmp_path) -> None:
+    code, out, err = call(files["run"], "C/C=C/C(=O)O")
+    assert code == 0
+    assert [line.split(",")[:2] for line in out.splitlines()] == [["id", "smiles"], ["1", "C/C=C/C(=O)O"]]
+    assert err.splitlines()[0] == "'C/C=C/C(=O)O' is no file: it is read as a SMILES"
+    assert "1 row predicted by 1 model in" in err
+    assert call(files["run"], "CCO", "-o", tmp_path / "out.jsonl", "-q") == (0, "", "")
+    found = json.loads((tmp_path / "out.jsonl").read_text())
+    assert found["even"] == pytest.approx(gcnbatch.Run(files["run"]).predict("CCO").outputs[0, 0])
+
+
+def test_a_file_wins_over_a_smiles_and_a_name_like_a_files_is_no_smiles(call, files, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "CCO").write_text("")
+    assert "error: CCO: unknown ending" in call(files["run"], "CCO")[2]
+    assert "error: CC.csv: no such file; expected a readable file" in call(files["run"], "CC.csv")[2]
+    for text, reason in (("CC(", "not valid SMILES"), ("C(C)(C)(C)(C)C", "valence")):
+        code, out, err = call(files["run"], text)
+        assert (code, out) == (2, "")
+        assert f"error: '{text}': no such file, and no SMILES (" in err
+        assert reason in err
+        assert "or - for standard input; it comes last, after the runs" in err
+
+
+def test_several_ranks_need_a_file(call, files, typed, monkeypatch) -> None:
+    typed("CCO\n")
+    monkeypatch.setattr("gcnbatch.inference.given.world.current", object)
+    for name, shown in (("CCO", "CCO"), ("-", "standard input")):
+        message = f"error: {shown}: given to several ranks; expected a file that all of them can read\n"
+        assert message in call(files["run"], name)[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("CCO\nc1ccccc1\n", ["1", "2"]),
+        ("\nCCO first\nc1ccccc1\tsecond\n", ["first", "second"]),
+        ("smiles name\nCCO first\n", ["first"]),
+        ("SMILES\nCCO\n", ["1"]),
+        ("id;smiles\na;CCO\nb;CCN\n", ["a", "b"]),
+        ("mol_id,structure\na,CCO\n", ["a"]),
+    ],
+)
+def test_standard_input_is_a_table_or_lines_of_smiles(call, files, typed, text: str, ids: list[str]) -> None:
+    typed(text)
+    code, out, err = call(files["run"], "-")
+    assert code == 0, err
+    header, *rows = out.splitlines()
+    assert header == "id,even,third,error"
+    assert [row.split(",")[0] for row in rows] == ids
+    assert not any(row.endswith("SMILES") for row in rows)
+
+
+def test_an_sdf_file_on_standard_input_is_read(call, files, typed) -> None:
+    chem = pytest.importorskip("rdkit.Chem")
+    typed(chem.MolToMolBlock(chem.MolFromSmiles("CCO")) + "$$$$\n")
+    assert call(files["run"], "-")[1].startswith("id,even,third,error\n1,0.")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "standard input: closed; expected a table or lines of SMILES"),
+        ("", "standard input: empty file"),
+        (
+            b"\x89HDF\r\n",
+            "standard input: not text; expected a table or lines of SMILES. Give the file's name in place",
+        ),
+        ("a,b\n1,2\n", "standard input: no column 'smiles'"),
+        ("smiles,y\nCCO\n", "standard input, row 1: 1 field; expected 2"),
+    ],
+)
+def test_other_standard_input_is_refused_by_name(call, files, typed, tmp_path, text, message: str) -> None:
+    typed(text)
+    code, _, err = call(files["run"], "-", "-o", tmp_path / "out.csv")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_input_cannot_be_resumed(call, files, tmp_path) -> None:
+    code, _, err = call(files["run"], "-", "-o", tmp_path / "out.csv", "--resume")
+    assert (code, err) == (2, "error: --resume: with data from standard input; expected a file of data\n")
+
+
+def test_explain_reads_a_smiles_and_standard_input(command, files, typed, tmp_path) -> None:
+    code, _, err = command("explain", files["run"], "CCO", "-o", tmp_path / "one", "--steps", 4)
+    assert code == 0, err
+    assert "Explanations of CCO by" in (tmp_path / "one" / "index.html").read_text()
+    typed("CCO a\nCCN b\n")
+    code, _, err = command("explain", files["run"], "-", "-o", tmp_path / "two", "--steps", 4)
+    assert code == 0, err
+    assert list(read_rows(tmp_path / "two" / "molecules.csv")) == ["a", "b"]
 
 
 def test_a_closed_pipe_ends_the_command_quietly(files) -> None:

@@ -51,6 +51,29 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return folder, CompletedProcess(words, 0, out.getvalue(), err.getvalue())
 
 
+@pytest.mark.parametrize("more", [(), ("--ensemble", "2")])
+def test_a_published_split_of_train_and_test_trains(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    lighten(monkeypatch)
+    parts = ["train"] * 16 + ["test"] * 4
+    lines = [f"{'C' * (row + 1)}O,{row * 0.3},{part}\n" for row, part in enumerate(parts)]
+    (tmp_path / "ace.csv").write_text("smiles,y,split\n" + "".join(lines))
+    data, run = tmp_path / "ace.h5", tmp_path / "run"
+    code, out, _ = call("data", "import", "smiles", tmp_path / "ace.csv", "-o", data, "--split-column", "split")
+    assert not code, out
+    words = "--epochs", "1", "--set", "split.kind=predefined", "--set", "split.valid=0.25", *more
+    code, out, err = call("train", "--data", data, "-o", run, "--set", "model.widths=[4]", *words)
+    assert not code, err
+    assert err.count("split 'split' has no validation rows: the share 0.25 of its 16 training rows validates") == 1
+    assert "predefined split 'split', random validation rows, seed 0" in out
+    found = [json.loads(path.read_text()) for path in run.rglob("splits.json")]
+    assert len(found) == (2 if more else 1)
+    for split in found:
+        assert (len(split["valid"]), split["test"]) == (4, [16, 17, 18, 19])
+        assert sorted(split["train"] + split["valid"]) == list(range(16))
+
+
 def resolved(folder: Path) -> dict[str, dict[str, object]]:
     return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
 
@@ -122,7 +145,7 @@ def test_folds_show_mean_and_deviation(call: Call, tmp_path: Path, data: Path) -
     assert out.startswith("2 folds, cpu, random split, seed 0: mean ± standard deviation\n")
     mean, std = (metrics[key]["test"]["accuracy"] for key in ("mean", "std"))
     assert f"{mean:.4f} ± {std:.4f}" in out
-    said = [line.partition(":")[0] for line in err.splitlines()]
+    said = [line.partition(":")[0] for line in err.splitlines() if not line.startswith("valid rows")]
     assert said[0] == "fold 1 of 2"
     assert said[-1] == "epoch 3/3"
     assert said.count("epoch 3/3") == 2

@@ -74,7 +74,7 @@ def test_a_table_without_ids_counts_rows_and_folds_give_a_split_each(data: Path,
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("split\ntrain\n", {}, "1 rows and no column of ids; expected 5 rows, as in the data set"),
+        ("split\ntrain\n", {}, "1 row and no column of ids; expected 5 rows, as in the data set"),
         ("id,split\na,train\na,test\n", {}, "id 'a' stands there more than once; expected each id once"),
         ("id,split\nx,train\ny,test\n", {}, "none of its ids is in the data set; expected ids such as 'a'"),
         ("id,set\na,1.5\n", {}, "no column looks like a split. Did you mean"),

@@ -1,4 +1,4 @@
-"""Copies, salts, stereochemistry: what an import tells about its molecules; and RDKit's standardisation."""
+"""Copies, salts, stereochemistry, elements: what an import tells about its molecules; and RDKit's standardisation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.data import copies
 from gcnbatch.data.add_splits import SplitTable, add_splits
+from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk
-from gcnbatch.data.importers.chemistry import structure_keys
+from gcnbatch.data.featurizer_options import MORGAN
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_graphs import SMALL_FILE
 from gcnbatch.data.scaffolds import MAX_MURCKO_ATOMS
-from gcnbatch.data.store import Dataset
+from gcnbatch.data.store import Dataset, write_graphset
 
 PLAIN = FeaturizerOptions()
 
@@ -50,21 +52,59 @@ def test_processes_find_the_copies_that_a_fork_finds(tmp_path: Path) -> None:
 def test_stereo_isotopes_and_salts_are_counted(tmp_path: Path) -> None:
     text = "smiles,y\nC[C@H](O)N,1\nC[C@@H](O)N,0\n[13CH4],1\nCC.Cl,1\n"
     assert notes(tmp_path, text) == [
+        "stereochemistry: 2 molecules differ from another in it alone",
         "salts: 1 row has several molecules in one SMILES; --largest-fragment keeps the largest",
-        "not seen by the features: 2 with stereochemistry and 1 with isotopes; "
-        "2 molecules differ from another only there",
+        "not seen by the features: 2 with stereochemistry and 1 with isotopes",
+    ]
+
+
+STEREO = FeaturizerOptions(atom_features=EXTENDED, bond_properties=("stereo",))
+
+
+@pytest.mark.parametrize("options", [PLAIN, STEREO, FeaturizerOptions(fingerprint=MORGAN)])
+def test_copies_are_found_however_they_are_written(tmp_path: Path, options: FeaturizerOptions) -> None:
+    rows = [
+        "C[C@H](O)N,1,train",
+        "[NH2:3][C@@H:2]([OH:4])[CH3:1],1,test",
+        "[H]OC([H])(N)C,1,valid",
+        "C[C@@H](O)N,1,test",
+    ]
+    rows += ["c1ccccc1C,1,train", "CC1=CC=CC=C1,0,test", "[CH3][c]1[cH][cH][cH][cH][cH]1,1,train"]
+    assert notes(tmp_path, "\n".join(["smiles,y,part", *rows]), options, split_column="part")[:2] == [
+        "copies: 2 molecules appear more than once, in 5 rows; 1 of them with different targets; "
+        "2 of them in different parts of split 'part'",
+        "stereochemistry: 3 molecules differ from another in it alone; 1 of them in different parts of split 'part'",
+    ]
+
+
+def test_copies_are_found_after_standardisation(tmp_path: Path) -> None:
+    text = "smiles,y\nCCN,1\nCC[NH3+].[Cl-],1\n"
+    assert notes(tmp_path, text) == [
+        "salts: 1 row has several molecules in one SMILES; --largest-fragment keeps the largest"
+    ]
+    options = FeaturizerOptions(largest_fragment=True, neutralize=True)
+    assert notes(tmp_path, text, options)[0].startswith("copies: 1 molecule appears more than once, in 2 rows")
+
+
+def test_elements_that_look_alike_are_named_with_the_option_that_helps(tmp_path: Path) -> None:
+    text = "smiles,y\nCl[Ru]Cl,1\n[U],0\n[He],1\n*CC,1\nC*,0\n[Fe],1\n"
+    assert notes(tmp_path, text) == [
+        "elements without a feature of their own: * in 2 molecules, He in 1 molecule, Ru in 1 molecule, U in 1 "
+        "molecule; a model sees all such elements as the same one; an import with --atom-features extended86 tells "
+        "them apart by mass"
+    ]
+    assert notes(tmp_path, text, FeaturizerOptions(atom_features=EXTENDED)) == []
+
+
+def test_bonds_that_count_as_single_bonds_are_named(tmp_path: Path) -> None:
+    text = "smiles,y\nC->[Fe],1\nC~C,0\nC$C,1\n[Cr]$[Cr],1\nCC,1\n"
+    assert notes(tmp_path, text) == [
+        "bonds that count as single bonds: quadruple in 2 molecules, dative in 1 molecule, unspecified in 1 molecule"
     ]
 
 
 def test_an_ordinary_table_has_no_notes(tmp_path: Path) -> None:
     assert notes(tmp_path, "smiles,y\nCCO,1\nCOC,0\nCCN,1\n") == []
-
-
-def test_keys_are_equal_for_equal_graphs_only() -> None:
-    smiles = ["CCO", "OCC", "COC", "CC(C)CO", "CCCCO", "C1CCCCC1", "C[NH+](C)C", "CN(C)C"]
-    keys = structure_keys(featurize_chunk(smiles, 0, PLAIN, scaffolds=False))
-    assert keys[0] == keys[1]
-    assert len(np.unique(keys)) == len(smiles) - 1
 
 
 @pytest.mark.parametrize(
@@ -111,15 +151,40 @@ def test_scaffolds_of_large_and_small_molecules_agree(core: str) -> None:
     assert scaffold(large) == scaffold(small) != ""
 
 
-def test_a_split_that_is_added_later_counts_copies_too(tmp_path: Path) -> None:
-    rows = ["CCO,train", "OCC,test", "C,train", "C,train", "CC,valid", "C[C@H](O)N,train", "C[C@@H](O)N,valid"]
+def split_notes(folder: Path, options: FeaturizerOptions, **header: object) -> list[str]:
+    rows = ["CCO,train", "[CH3][CH2]O,test", "C,train", "C,train", "CC,valid"]
+    rows += ["C[C@H](O)N,train", "C[C@@H](O)N,valid"]
     chain = "C" * 12
     rows += [f"{chain[:6]}O{chain[6:]},train", f"{chain[:5]}O{chain[5:]},test"]  # alike but for their ends
-    table = tmp_path / "split.csv"
+    table = folder / "split.csv"
     table.write_text("\n".join(["smiles,part", *rows]) + "\n")
-    import_smiles(table, tmp_path / "out.h5", PLAIN, no_targets=True, processes=1)
+    import_smiles(table, folder / "out.h5", options, no_targets=True, processes=1)
+    with Dataset(folder / "out.h5") as dataset:
+        return add_splits(dataset, folder / "out.h5", SplitTable(table))[1]
+
+
+@pytest.mark.parametrize("options", [PLAIN, STEREO, FeaturizerOptions(as_written=True)])
+def test_a_split_that_is_added_later_counts_copies_too(tmp_path: Path, options: FeaturizerOptions) -> None:
+    assert split_notes(tmp_path, options) == [
+        "copies: 2 molecules appear more than once, in 4 rows; 1 of them in different parts of split 'part'",
+        "stereochemistry: 2 molecules differ from another in it alone; 1 of them in different parts of split 'part'",
+    ]
+
+
+def test_a_file_of_another_program_counts_equal_graphs(tmp_path: Path) -> None:
+    split_notes(tmp_path, PLAIN)
     with Dataset(tmp_path / "out.h5") as dataset:
-        _, lines = add_splits(dataset, tmp_path / "out.h5", SplitTable(table))
-    assert lines == [
+        graphs = dataset.load()
+    header = graphs.header.model_copy(update={"featurizer": {"kind": "molecule"}})
+    write_graphset(tmp_path / "other.h5", replace(graphs, header=header))
+    with Dataset(tmp_path / "other.h5") as dataset:
+        found = copies.stored_copies(dataset)
+    assert found is not None
+    assert [len(found.same), found.stereo] == [3, []]
+
+
+def test_without_rdkit_equal_graphs_count_as_copies(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(copies, "find_spec", lambda name: None)
+    assert split_notes(tmp_path, PLAIN) == [
         "copies: 3 molecules appear more than once, in 6 rows; 2 of them in different parts of split 'part'"
     ]

@@ -176,6 +176,12 @@ def test_a_split_column_is_stored_without_the_rows_left_out(tmp_path: Path) -> N
     assert parts == {"train": [0], "valid": [1], "test": [2]}
 
 
+def test_a_split_column_beside_named_targets_is_pointed_out(tmp_path: Path) -> None:
+    columns = {"y": [0.5, 1.5, 2.5], "part": ["train", "train", "test"]}
+    for options in (RoleOptions(targets=["y"]), RoleOptions(no_targets=True), RoleOptions()):
+        assert roles(tmp_path, options, **columns)["part"][-1] == "looks like a split; --split-column keeps it"
+
+
 def test_numbers_of_folds_give_a_split_each() -> None:
     splits = read_splits("t.csv", "fold", ["1", "2", "3", "1"])
     assert list(splits) == ["fold-1", "fold-2", "fold-3"]
@@ -194,7 +200,7 @@ def test_numbers_of_folds_give_a_split_each() -> None:
         (["", "NA"], "t.csv: no value in any row; expected train, valid and test"),
         (["2", "train"], "row 2: 'train'; expected train, valid or test, or the number of a fold"),
         (["test", "valid"], "t.csv: no training row"),
-        (["3", "3"], "t.csv: 1 folds; expected 2 to 1000"),
+        (["3", "3"], "t.csv: 1 fold; expected 2 to 1000"),
     ],
 )
 def test_other_split_columns_are_refused(texts: list[str], message: str) -> None:

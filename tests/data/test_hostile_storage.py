@@ -180,7 +180,7 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
     "wide": (put("graphs/group", np.zeros(6, "i8")), OTHER_TYPE),
     "double": (put("nodes/x", np.zeros((15, 4), "f8")), "/nodes/x: another type; expected u1 or i1 or f2 or f4"),
     "committed type": (committed, OTHER_TYPE),
-    "long ids": (put("graphs/id", np.zeros(6, "S1025")), "/graphs/id: texts of 1025 bytes; expected at most 1024"),
+    "long ids": (put("graphs/id", np.zeros(6, "S1025")), "/graphs/id: texts of 1,025 bytes; expected at most 1024"),
     "flat features": (put("nodes/x", np.zeros(15, "f4")), r"/nodes/x: shape \(15,\); expected 2 dimensions"),
     "deep ids": (put("graphs/id", np.zeros((6, 1), "S3")), r"/graphs/id: shape \(6, 1\); expected 1 dimension$"),
     "no format": (

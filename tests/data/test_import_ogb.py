@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
         "node-feat.csv.gz, row 2, column 1: nan; expected a finite",
     ),
     "labels short": ({"raw/graph-label": "0\n1\n"}, "graph-label.csv.gz: 2 rows; expected 3, one per graph"),
-    "labels ragged": ({"raw/graph-label": "0,1\n1\n0,0\n"}, "graph-label.csv.gz, row 2: 1 labels; expected 2"),
+    "labels ragged": ({"raw/graph-label": "0,1\n1\n0,0\n"}, "graph-label.csv.gz, row 2: 1 label; expected 2"),
     "label text": (
         {"raw/graph-label": "0\nx\n1\n"},
         "graph-label.csv.gz, row 2: could not convert string to float: 'x'",
@@ -115,7 +115,7 @@ WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "label infinite": ({"raw/graph-label": "0\ninf\n1\n"}, "graph-label.csv.gz, row 2: an infinite label"),
     "split twice": ({"split/scaffold/test": "0\n"}, "a graph twice or out of range; expected graphs 0 to 2"),
     "split part": ({"split/scaffold/test": None}, "test.csv.gz: no such file"),
-    "mapping short": ({"mapping/mol": "mol_id\nm1\n"}, "mol.csv.gz: 1 rows; expected 3, one per graph"),
+    "mapping short": ({"mapping/mol": "mol_id\nm1\n"}, "mol.csv.gz: 1 row; expected 3, one per graph"),
 }
 
 

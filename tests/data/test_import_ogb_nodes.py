@@ -67,7 +67,7 @@ def test_a_node_set_is_one_graph_with_ids_labels_and_splits(tmp_path: Path) -> N
     assert summary.notes == (
         "each listed edge counts both ways, once; I is added",
         f"ids: column 'asin' of {source}/mapping/nodeidx2asin.csv.gz",
-        "1 listed edges join a node to itself",
+        "1 listed edge joins a node to itself",
         f"not read: node_year.csv.gz in {source}/raw",
     )
     assert (summary.nodes, summary.edges, summary.labelled) == (4, 8, 3)
@@ -112,7 +112,7 @@ def test_blocks_of_any_size_give_the_same_set(tmp_path: Path, monkeypatch: pytes
         ({"split/time/test": "4\n"}, "a node twice or out of range; expected nodes 0 to 3, each at most once"),
         (
             {"mapping/nodeidx2asin": "node idx,asin\n0,a\n"},
-            "nodeidx2asin.csv.gz: 1 rows; expected each node from 0",
+            "nodeidx2asin.csv.gz: 1 row; expected each node from 0",
         ),
         ({"mapping/nodeidx2asin": "node idx,asin\nx,a\n"}, "nodeidx2asin.csv.gz, column 'node idx': invalid literal"),
         ({"mapping/nodeidx2asin": "n,a,b\n0,a,b\n"}, "nodeidx2asin.csv.gz: 3 columns; expected 2: a node's number"),

@@ -38,10 +38,10 @@ def one(smiles: str, options: FeaturizerOptions) -> dict[str, np.ndarray]:
 def test_extended_atoms_add_rings_chirality_and_mass_to_the_75() -> None:
     options = replace(WITHOUT, atom_features=EXTENDED)
     assert options.feature_names == (*FEATURE_NAMES, *EXTRA)
-    spiro = one("C1CC12CCCC2", options)
-    assert spiro["rings"].tolist() == [1, 1, 2, 1, 1, 1, 1]
-    assert spiro["ring_size=3"].tolist() == [1, 1, 1, 0, 0, 0, 0]
-    assert spiro["ring_size=5"].tolist() == [0, 0, 1, 1, 1, 1, 1]
+    spiro = one("C1CCC2(C1)CC2", options)
+    assert spiro["rings"].tolist() == [1, 1, 1, 2, 1, 1, 1]
+    assert spiro["ring_size=3"].tolist() == [0, 0, 0, 1, 0, 1, 1]
+    assert spiro["ring_size=5"].tolist() == [1, 1, 1, 1, 1, 0, 0]
     turned = [one(text, options) for text in ("C[C@H](O)F", "C[C@@H](O)F", "CC(O)F")]
     assert [(atoms["chirality=R"][1], atoms["chirality=S"][1]) for atoms in turned] == [(1, 0), (0, 1), (0, 0)]
     assert turned[0]["ring"].tolist() == [0, 0, 0, 0]
@@ -143,7 +143,7 @@ def test_own_columns_come_first_and_missing_values_are_told(tmp_path: Path, monk
     np.testing.assert_array_equal(
         graphs.graph_features, np.float32([[1, 2.5, 1, huge], [3, np.nan, np.nan, huge], [5, 4, 0.5, huge]])
     )
-    line = "missing features, taken as the mean of the training rows: b in 1, Inverse in 1 rows"
+    line = "missing features, taken as the mean of the training rows: b in 1 row, Inverse in 1 row"
     assert line in about.notes
     assert [role[:2] for role in about.columns] == [
         *(("smiles", "smiles"), ("y", "target"), ("b", "feature"), ("a", "feature"))
@@ -201,7 +201,7 @@ def test_feature_columns_that_cannot_be_used_are_refused(columns: list[str], mes
         ("fingerprint", "maccs", "expected morgan"),
         ("radius", 11, "expected 0 to 10"),
         ("size", True, "expected 16 to 65536"),
-        ("atom_features", "mine", "atom features 'mine'; expected kind smiles, atom features deepchem75 or extended86"),
+        ("atom_features", "mine", "atom features 'mine'; expected kind molecule or smiles, atom features deepchem75"),
     ],
 )
 def test_options_of_a_header_that_are_unknown_are_refused(key: str, value: object, message: str) -> None:
@@ -221,6 +221,6 @@ def test_the_command_stores_features_and_info_shows_them(tmp_path: Path, call) -
     assert "of graphs     17 features" in printed
     assert load(tmp_path / "m.h5").x.shape == (6, 88)
     code, printed, _ = call("data", "info", tmp_path / "m.h5")
-    assert "graph features  1 (a) and 16 counts of fragments (morgan2=0, …); 1 missing values" in printed
+    assert "graph features  1 (a) and 16 counts of fragments (morgan2=0, …); 1 missing value" in printed
     code, _, errors = call("data", "import", "smiles", source, "-o", tmp_path / "n.h5", "--positional", "rw99")
     assert (code, errors.strip()) == (2, "error: featurizer, positional: 'rw99'; expected rw1 to rw32")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,18 @@ from sklearn.model_selection import GroupKFold
 
 from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.splits import SplitRows, left_out, make_folds, make_split, part_sizes, split_seed, strata
+from gcnbatch.data.splits import (
+    SplitRows,
+    describe,
+    make_folds,
+    make_split,
+    make_splits,
+    notes,
+    part_sizes,
+    split_seed,
+    strata,
+    title,
+)
 from gcnbatch.errors import InputError
 
 few = settings(deadline=None, max_examples=30, derandomize=True)
@@ -144,8 +156,8 @@ def test_rows_without_labels_are_left_out_of_generated_splits(level: str) -> Non
     assert_partition(make_split(SplitConfig(), 0, rows), labelled(rows))
     folds = make_folds(SplitConfig(folds=3), 0, rows)
     np.testing.assert_array_equal(np.sort(np.concatenate([fold.test for fold in folds])), labelled(rows))
-    assert left_out(SplitConfig(), rows) == 90 - len(labelled(rows)) > 0
-    assert left_out(SplitConfig(kind="predefined"), rows) == 0
+    count = 90 - len(labelled(rows))
+    assert notes(SplitConfig(), rows) == [f"{count} of 90 rows have no label and are left out"]
 
 
 def test_a_set_without_any_label_cannot_be_split() -> None:
@@ -279,14 +291,74 @@ def test_a_predefined_split_is_found_by_name_or_as_the_only_one() -> None:
     assert_same(predefined("", {"only": FILE["planetoid"]}), predefined("planetoid", FILE))
 
 
-def test_a_predefined_split_without_validation_needs_a_share_of_0() -> None:
-    splits = {"only": stored(train=5, valid=0, test=2)}
-    assert len(predefined("", splits, valid=0.0).valid) == 0
-    with pytest.raises(
-        InputError,
-        match=r"set\.h5: the valid part of the split has no row \(train 5, valid 0, test 2\).*split\.valid to 0",
-    ):
-        predefined("", splits)
+def train_and_test(target: str, n: int, seed: int) -> tuple[SplitRows, Split]:
+    """Rows with a stored split of two parts: of some labelled and unlabelled rows, others are in none."""
+    rows = random_rows(target, n, seed)
+    order = np.random.default_rng(seed).permutation(n)
+    split = Split(train=order[: n // 2], valid=order[:0], test=order[n // 2 : n // 2 + n // 5])
+    rows.splits["only"] = split
+    return rows, split
+
+
+@few
+@given(shapes, st.sampled_from((0.1, 0.2, 0.4)), st.sampled_from(KINDS))
+def test_validation_rows_of_a_stored_split_without_them_are_drawn_from_its_training_rows(shape, valid, kind) -> None:
+    rows, known = train_and_test(*shape)
+    assert rows.groups is not None
+    rows.groups[:] = np.arange(len(rows.groups)) // 2
+    config = SplitConfig(kind="predefined", valid=valid, valid_kind=kind)
+    split = make_split(config, shape[2], rows)
+    assert_same(split, make_split(config, shape[2], rows))
+    np.testing.assert_array_equal(split.test, np.sort(known.test))
+    np.testing.assert_array_equal(np.sort(np.concatenate([split.train, split.valid])), np.sort(known.train))
+    candidates = np.intersect1d(known.train, labelled(rows))
+    assert np.isin(split.valid, candidates).all()
+    pairs = np.intersect1d(rows.groups[split.valid], rows.groups[np.intersect1d(split.train, candidates)])
+    assert kind != "scaffold" or not len(pairs)
+    assert abs(len(split.valid) - valid * len(candidates)) <= (1 if kind != "scaffold" else 3)
+
+
+def test_drawn_validation_rows_follow_the_seed_and_the_strata() -> None:
+    rows, known = train_and_test("multiclass", 200, 0)
+    one, other = (make_split(SplitConfig(kind="predefined", valid=0.5), seed, rows).valid for seed in (1, 2))
+    assert not np.array_equal(one, other)
+    drawn = make_split(SplitConfig(kind="predefined", valid=0.5, valid_kind="stratified"), 0, rows).valid
+    classes = np.intersect1d(known.train, labelled(rows))
+    assert np.all(np.abs(np.bincount(rows.y[drawn, 0]) - np.bincount(rows.y[classes, 0]) / 2) <= 1)
+
+
+def test_what_a_predefined_split_lacks_is_said() -> None:
+    def said(**config: Any) -> list[str]:
+        return notes(SplitConfig(kind="predefined", **config), rows)
+
+    rows = rows_of(np.zeros((8, 1), np.float32), splits={"only": stored(train=5, valid=0, test=2)})
+    (line,) = said(valid=0.2, valid_kind="stratified")
+    assert line.startswith("split 'only' has no validation rows: the share 0.2 of its 5 training rows validates (strat")
+    assert said(valid=0.0) == []
+    rows = replace(rows, splits={"only": stored(train=5, valid=2, test=0)})
+    assert said() == ["split 'only' has no test rows: nothing is tested"]
+    assert len(make_split(SplitConfig(kind="predefined"), 0, rows).test) == 0
+    (line,) = notes(SplitConfig(), rows)
+    assert "set.h5 has a stored split ('only'), which this run does not use" in line
+    assert notes(SplitConfig(kind="random"), rows) == []
+
+
+def test_a_split_is_described_with_the_rule_of_drawn_validation_rows() -> None:
+    config = SplitConfig(kind="predefined", valid=0.4)
+    rows = rows_of(np.zeros((8, 1), np.float32), splits={"only": stored(train=5, valid=0, test=3)})
+    about = describe(config, 7, rows, make_split(config, 7, rows))
+    assert about == {"kind": "predefined", "name": "only", "valid_kind": "random", "seed": 7, "sizes": [3, 2, 3]}
+    assert title(about) == "predefined split 'only', random validation rows, seed 7"
+    rows = replace(rows, splits={"only": stored(train=5, valid=2, test=1)})
+    assert title(describe(config, 7, rows, make_split(config, 7, rows))) == "predefined split 'only', seed 7"
+
+
+@pytest.mark.parametrize("key", ["folds", "repeats"])
+def test_folds_and_repeats_of_a_predefined_split_are_refused(key: str) -> None:
+    rows = rows_of(np.zeros((8, 1), np.float32), splits={"only": stored(train=5, valid=0, test=3)})
+    message = rf"^split\.{key}: 3 with a predefined split, whose test rows are fixed\. .* train\.ensemble"
+    with pytest.raises(InputError, match=message):
+        make_splits(SplitConfig(kind="predefined", **{key: 3}), 0, rows)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +382,7 @@ def test_too_few_rows_name_the_empty_part_and_the_sizes(n: int) -> None:
 
 def test_one_group_cannot_fill_three_parts() -> None:
     rows = rows_of(np.zeros((9, 1), np.float32), groups=np.zeros(9, np.int32))
-    with pytest.raises(InputError, match=r"the train part .* \(train 0, valid 0, test 9\)"):
+    with pytest.raises(InputError, match=r"all 9 rows are in one group \(a scaffold\), .*expected at least 3 groups"):
         make_split(SplitConfig(kind="scaffold"), 0, rows)
     rows = rows_of(np.zeros((9, 1), np.float32), groups=np.repeat(np.arange(2, dtype=np.int32), [5, 4]))
     with pytest.raises(InputError, match=r"set\.h5, fold 1 of 2: the train part .* \(train 0, valid 4, test 5\)"):
@@ -325,9 +397,20 @@ def test_a_scaffold_split_without_groups_says_what_to_do(make: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [("random", r"split\.folds = 5 for 4 rows; .*one fold per row"), ("scaffold", r"split\.folds = 5 for 2 groups")],
+    [
+        ("random", r"split\.folds = 5 for 4 rows; .*one fold per row"),
+        ("scaffold", r"2 groups \(scaffolds\) for 5 parts"),
+    ],
 )
 def test_more_folds_than_rows_or_groups_are_refused(kind: str, message: str) -> None:
     rows = rows_of(np.zeros((4, 1), np.float32), groups=np.array([0, 0, 1, 1], np.int32))
     with pytest.raises(InputError, match=message):
         make_folds(SplitConfig(kind=kind, folds=5), 0, rows)
+
+
+@pytest.mark.parametrize(("make", "parts"), [(make_split, 3), (make_folds, 4)])
+def test_one_scaffold_of_all_rows_is_said_with_what_helps(make: Any, parts: int) -> None:
+    rows = rows_of(np.zeros((9, 1), np.float32), groups=np.zeros(9, np.int32))
+    message = rf"set\.h5: all 9 rows are in one group .*at least {parts} groups\. Set split\.kind to \"random\" or"
+    with pytest.raises(InputError, match=message):
+        make(SplitConfig(kind="scaffold", folds=4), 0, rows)

@@ -72,7 +72,7 @@ def test_a_parquet_file_of_few_bytes_and_many_cells_is_refused(tmp_path: Path, m
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(binary, "_FREE_CELLS", 1)
     parquet.write_table(arrow.table({"smiles": ["C"] * 1_000_000}), tmp_path / "m.parquet")
-    with pytest.raises(InputError, match=r"1,000,000 rows of 1 columns in .*; expected at most 100 cells per byte"):
+    with pytest.raises(InputError, match=r"1,000,000 rows of 1 column in .*; expected at most 100 cells per byte"):
         read_molecules(tmp_path / "m.parquet")
 
 

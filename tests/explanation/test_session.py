@@ -76,6 +76,43 @@ def test_sums_agree_with_the_rows_and_predictions_with_infer(
     assert (bad["id"], bad["task"], bad["sum"]) == ("B", "", "")
 
 
+def test_rows_keep_the_order_of_the_input(
+    why: tuple[Path, Path, ExplanationSummary], chemistry: tuple[Path, Path, Path], tmp_path: Path, monkeypatch
+) -> None:
+    def names(folder: Path) -> list[str]:
+        return list(dict.fromkeys(row["id"] for row in table(folder / "molecules.csv")))
+
+    assert names(why[0])[:3] == ["A", "B", "C"]
+    texts = ["CCO", "xx", "yy", "c1ccncc1", "C(", "CC", "zz"]
+    many = tmp_path / "many.csv"
+    many.write_text("mol_id,structure\n" + "".join(f"M{at},{text}\n" for at, text in enumerate(texts)))
+    about = {"steps": 1, "backend": "cpu", "quiet": True, "output": Output(drawings=False)}
+    for size in (4096, 2):
+        monkeypatch.setattr(inputs, "PART_ROWS", size)
+        monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", size)
+        explain([chemistry[0]], many, tmp_path / f"in{size}", **about)
+        assert names(tmp_path / f"in{size}") == [f"M{at}" for at in range(7)]
+    explain([chemistry[0]], many, tmp_path / "top", top=9, **about)
+    assert names(tmp_path / "top")[3:] == ["M1", "M2", "M4", "M6"]
+    assert "4 rows could not be read: see column error of molecules." in (tmp_path / "top" / "index.html").read_text()
+
+
+def test_a_molecule_too_large_to_draw_says_so(
+    chemistry: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gcnbatch.data.molecule_drawings.MOST_ATOMS", 5)
+    (tmp_path / "new.csv").write_text("mol_id,structure\nsmall,CCO\nring,c1ccncc1\nchain,CCCCCCC\n")
+    said: list[str] = []
+    about = {"steps": 1, "backend": "cpu", "quiet": True, "say": said.append}
+    summary = explain([chemistry[0]], tmp_path / "new.csv", tmp_path / "why", **about)
+    assert (summary.molecules, summary.drawn) == (3, 1)
+    assert said == ["2 molecules are too large to draw: 'ring' has 6 atoms, more than 5."]
+    page = (tmp_path / "why" / "index.html").read_text(encoding="utf-8")
+    assert said[0].replace("'", "&#x27;") in page
+    assert ">not drawn: 6 atoms, more than 5<" in page
+    assert ">not drawn: 7 atoms, more than 5<" in page
+
+
 def test_drawings_are_svg_with_a_panel_per_task(why: tuple[Path, Path, ExplanationSummary]) -> None:
     folder, _, summary = why
     files = sorted((folder / "molecules").iterdir())

@@ -1,7 +1,7 @@
 """Fuzz by hand, for hours: ``python -m tests.fuzz --hours 8``.
 
-Rounds of data set files, folders of numbers, run folders, tables, SMILES and faults of the machine take turns. The
-first failure ends the run with the smallest case that hypothesis finds; cases that failed are kept as files
+Rounds of data set files, pickles, folders of numbers, run folders, tables, SMILES and faults of the machine take
+turns. The first failure ends the run with the smallest case that hypothesis finds; cases that failed are kept as files
 (`tests.fuzz.findings`), except faults of the machine, which are printed.
 """
 
@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import data_files, faults, findings, headers, number_folders, run_folders, tables
+from tests.fuzz import data_files, faults, findings, headers, number_folders, pickles, run_folders, tables
 from tests.training.runs import lighten
 
 _ROUND = 300  # cases between two lines of progress
@@ -80,6 +80,9 @@ def _targets(folder: Path, kept: Path, stack: ExitStack) -> list[Target]:
     def of_table(case: tables.Table) -> str:
         return of_raw(case.ending, lambda raw: tables.read_table(case.ending, raw))(case.content())
 
+    def of_pickle(case: tuple[str, bytes]) -> str:
+        return of_raw(f"{case[0]}.pkl", lambda raw: pickles.verdict(case[0], raw))(case[1])
+
     def of_smiles(text: str) -> str:
         return of_raw("smiles", lambda raw: tables.read_smiles([text])[0] or "read")(text.encode())
 
@@ -91,6 +94,7 @@ def _targets(folder: Path, kept: Path, stack: ExitStack) -> list[Target]:
     return [
         ("data set files", data_files.changed_files(), of_raw("h5", data_files.verdict)),
         ("headers", headers.hostile_headers(), of_raw("h5", data_files.verdict)),
+        ("pickles", pickles.changed_pickles(), of_pickle),
         ("folders of numbers", number_folders.changed_folders(), lambda case: number_folders.verdict(*case)),
         ("run folders", damaged, of_run),
         ("tables", tables.hostile_tables(), of_table),

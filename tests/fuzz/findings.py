@@ -1,6 +1,7 @@
 """Cases that failed, as files: kept by ``python -m tests.fuzz``, and played again from the folder ``regressions``.
 
-A file ``NAME.ENDING.gz`` is a compressed data set (h5), table (csv, csv.gz, parquet …) or SMILES (smiles).
+A file ``NAME.ENDING.gz`` is a compressed data set (h5), table (csv, csv.gz, parquet …), SMILES (smiles) or pickle
+(KIND.pkl).
 ``KIND-NAME.tar.gz`` has the changed files of a run folder of this kind; a removed one is there as ``FILE.removed``.
 """
 
@@ -15,14 +16,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz import data_files, run_folders, tables
+from tests.fuzz import data_files, pickles, run_folders, tables
 
 FOLDER = Path(__file__).parent / "regressions"
 RUNS, REMOVED = ".tar.gz", ".removed"
 
 
 def keep(folder: Path, ending: str, raw: bytes) -> Path:
-    """Keep a data set, a table or a SMILES that failed."""
+    """Keep a data set, a table, a SMILES or a pickle that failed."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{hashlib.sha256(raw).hexdigest()[:16]}.{ending}.gz"
     path.write_bytes(gzip.compress(raw, mtime=0))
@@ -56,6 +57,8 @@ def replay(path: Path, bases: Path) -> str:
         return data_files.verdict(raw)
     if ending == "parquet":
         return tables.read_parquet(raw)
+    if ending.endswith(".pkl"):
+        return pickles.verdict(ending.removesuffix(".pkl"), raw)
     if ending == "smiles":
         return tables.read_smiles([raw.decode()])[0] or "read"
     if ending != "tar":

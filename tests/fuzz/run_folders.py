@@ -1,47 +1,79 @@
-"""Run folders with damaged files: resume, report and infer refuse them in a line or go on; none writes outside."""
+"""Folders of runs and studies with damaged files: whoever reads one refuses it in a line or goes on.
+
+Nobody writes outside.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
+from gcnbatch.api.run import Run
 from gcnbatch.errors import GcnbatchError, InputError
+from gcnbatch.explanation.session import explain
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.run_report.files import write
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import checkpoint, run
 from gcnbatch.training.checkpoint import Checkpoint
+from gcnbatch.tuning import session
+from gcnbatch.tuning.session import Limits
 from tests.training.kills import THOROUGH, killed
-from tests.training.runs import fit, write_set
+from tests.training.runs import configure, fit, write_set
 
 SECONDS = 60  # for a case; a pipe that is read would last for ever
 FILES = ("config.toml", "env.json", "splits.json", "data.sha256", "history.jsonl", "metrics.json", "predictions.csv")
+OF_STUDY = ("config.toml", "space.toml", "study.json", "env.json", "data.sha256", "study.journal", "trials.csv")
 CHECKPOINTS = ("last.safetensors", "best.safetensors", "uncertainty.safetensors")
-VALUES: list[Any] = [None, [], {}, "", 0, -1, 2**70, 1e300, True, "\x1b[31m", [[]], {"a": {}}]
+VALUES: list[Any] = [
+    *(None, [], {}, "", 0, -1, 2**70, 1e300, True, "\x1b[31m", [[]], {"a": {}}),
+    *(10**4000, float("nan"), float("inf"), -1e308, "1", "a\0b", "\ud800", 2**53, 0.5),
+]
+TOML = (
+    "",
+    "-1",
+    "9" * 5000,
+    "0x" + "f" * 5000,
+    "1e999",
+    "nan",
+    '"a\\u0000b"',
+    "[[[]]]",
+    "1979-05-27",
+    "true",
+    "{ a = 1 }",
+)
+NUMBERS = (float("nan"), float("inf"), 3e38, -3e38, 1e18, -1.0, 0.0, 2.0**62)
+SPARSE_BYTES = 3 << 30
 
 
 def write_bases(folder: Path) -> None:
-    """Write runs to damage: finished, stopped in its second epoch, stopped in its second fold, folds finished."""
+    """Write runs to damage: finished, stopped in its second epoch, stopped in its second fold, folds; and a study."""
     write_set(folder / "set.h5")
     fit(folder / "set.h5", folder / "finished", *THOROUGH)
     assert killed(folder / "set.h5", folder / "stopped", THOROUGH, OpsRunner, "step", 6)
     folds = (*THOROUGH, "split.folds=2")
     assert killed(folder / "set.h5", folder / "in_folds", folds, OpsRunner, "step", 12)
     fit(folder / "set.h5", folder / "folds", *folds)
+    tree = {"train": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}}
+    base = configure(f"data.path={folder / 'set.h5'}", "train.epochs=1", "jobs=1", "backend=cpu")
+    session.start(base, folder / "study", tree, Limits(2), quiet=True)
 
 
 KEYS = ("position", "header", "model", "scaling", "epoch", "calibrators", "notes")
 INNER = ("", "epoch", "step", "best_epoch", "plateau", "finished", "n_features", "mean", "waited")
-HOW = ("content", "cut", "insert", "remove", "folder", "pipe", "link", "dangling", "value", "value")
-KINDS = ("finished", "stopped", "in_folds", "folds")
+HOW = ("content", "cut", "insert", "remove", "folder", "pipe", "link", "dangling", "grow", "value", "value", "value")
+KINDS = ("finished", "stopped", "in_folds", "folds", "study")
 Change = Callable[[Path], object]
 Damage = tuple[str, Change]
 
@@ -54,12 +86,15 @@ def _nested(depth: int) -> bytes:
 def damages(draw: st.DrawFn) -> Damage:
     """Draw the name of a file and what happens to it."""
     folder = draw(st.sampled_from(["", "", "fold1/", "fold2/"]))
-    if draw(st.integers(0, 3)) == 0:
+    value, number = draw(st.sampled_from(VALUES)), draw(st.integers(0, 10**6))
+    if (kind := draw(st.integers(0, 5))) < 2:
         name = folder + draw(st.sampled_from(CHECKPOINTS))
-        key, inner = draw(st.sampled_from(KEYS)), draw(st.sampled_from(INNER))
-        value, dropped = draw(st.sampled_from(VALUES)), draw(st.booleans())
-        return name, lambda path: _describe(path, key, inner, value, dropped)
-    name = folder + draw(st.sampled_from((*FILES, *CHECKPOINTS)))
+        key, inner, dropped = draw(st.sampled_from(KEYS)), draw(st.sampled_from(INNER)), draw(st.booleans())
+        values = draw(st.sampled_from(NUMBERS))
+        if kind == 0:
+            return name, lambda path: _describe(path, key, inner, value, dropped)
+        return name, lambda path: _other_number(path, number, values)
+    name = draw(st.sampled_from([*(folder + name for name in (*FILES, *CHECKPOINTS)), *OF_STUDY]))
     raw = draw(
         st.one_of(
             st.binary(max_size=40),
@@ -68,10 +103,8 @@ def damages(draw: st.DrawFn) -> Damage:
             st.sampled_from([b"", b"\0" * 100, b"\xff\xfe", b"a,b\n1,2\n" * 9]),
         )
     )
-    part, number = draw(st.floats(0, 1)), draw(st.integers(0, 10**6))
-    value = draw(st.sampled_from(VALUES))
-    how = draw(st.sampled_from(HOW))
-    return name, lambda path: _damage(path, how, raw, part, number, value)
+    part, how, toml = draw(st.floats(0, 1)), draw(st.sampled_from(HOW)), draw(st.sampled_from(TOML))
+    return name, lambda path: _damage(path, how, raw, part, number, toml if path.suffix == ".toml" else value)
 
 
 def _damage(path: Path, how: str, raw: bytes, part: float, number: int, value: Any) -> None:
@@ -94,8 +127,23 @@ def _damage(path: Path, how: str, raw: bytes, part: float, number: int, value: A
     elif how in ("link", "dangling"):
         outside = next(parent for parent in path.parents if (parent / "outside").is_dir()) / "outside" / "file"
         path.symlink_to(outside if how == "link" else outside.with_name("new"))
+    elif how == "grow":
+        path.write_bytes(old)
+        os.truncate(path, SPARSE_BYTES)
+    elif how == "value" and path.suffix in (".toml", ".csv", ".sha256"):
+        path.write_bytes(_other_text(old, number, str(value)))
     elif how == "value":
         path.write_bytes(_other_value(old, number, value))
+
+
+def _other_text(old: bytes, number: int, text: str) -> bytes:
+    """Replace what follows a separator in a line: a value of TOML, a cell of a CSV, the path beside a digest."""
+    lines = old.split(b"\n")
+    at = number % len(lines)
+    parts = re.split(rb"(= |,|  )", lines[at])
+    parts[2 * (number // len(lines) % (len(parts) // 2 + 1))] = text.encode("utf-8", "surrogatepass")
+    lines[at] = b"".join(parts)
+    return b"\n".join(lines)
 
 
 def _other_value(old: bytes, number: int, value: Any) -> bytes:
@@ -130,7 +178,22 @@ def _describe(path: Path, key: str, inner: str, value: Any, dropped: bool) -> No
     else:
         about[key] = value
     arrays = dict(list(found.arrays.items())[1:]) if dropped else found.arrays
-    checkpoint.save(path, Checkpoint(arrays, about))
+    with suppress(ValueError, UnicodeEncodeError):  # what no checkpoint can hold
+        checkpoint.save(path, Checkpoint(arrays, about))
+
+
+def _other_number(path: Path, number: int, value: float) -> None:
+    """Change a number of a checkpoint, whose digest is made right again."""
+    try:
+        found = checkpoint.load(path)
+    except InputError:  # damaged before
+        return
+    arrays = [array for array in found.arrays.values() if array.size]
+    if arrays:
+        array = arrays[number % len(arrays)]
+        with np.errstate(invalid="ignore"):
+            array.flat[number // len(arrays) % array.size] = np.array(value).astype(array.dtype)
+        checkpoint.save(path, found)
 
 
 def damaged(bases: Path, place: Path, kind: str, damage: Sequence[Damage]) -> Path:
@@ -145,16 +208,29 @@ def damaged(bases: Path, place: Path, kind: str, damage: Sequence[Damage]) -> Pa
 
 
 def verdict(bases: Path, place: Path, kind: str, damage: Sequence[Damage]) -> list[str]:
-    """Damage a copy of a run, resume it, write its report, predict with it; return what they say."""
-    folder = damaged(bases, place, kind, damage)
-    lines = [
-        _line(lambda: run.resume(folder, quiet=True)),
-        _line(lambda: write(folder)),
-        _line(lambda: infer([folder], bases / "set.h5", str(place / "p.csv"), quiet=True)),
-    ]
+    """Damage a copy of a run or a study and let everybody read it; return what they say."""
+    folder, data = damaged(bases, place, kind, damage), bases / "set.h5"
+    if kind == "study":
+        readers = [lambda: session.resume(folder, Limits(3), quiet=True), lambda: session.report(folder)]
+    else:
+        readers = [
+            lambda: run.resume(folder, quiet=True),
+            lambda: write(folder),
+            lambda: infer([folder], data, str(place / "p.csv"), quiet=True),
+            lambda: _look_at(Run.load(folder)),
+            lambda: explain([folder], data, place / "e", steps=1, top=1, quiet=True),
+        ]
+    lines = [_line(reader) for reader in readers]
     assert [path.name for path in (place / "outside").iterdir()] == ["file"]
     assert (place / "outside" / "file").read_text() == "mine"
     return lines
+
+
+def _look_at(found: Run) -> None:
+    for one in (found, *found.members):
+        assert isinstance(one.metrics, dict)
+        assert isinstance(one.history, list)
+    assert found.config.model_dump()
 
 
 def _line(work: Callable[[], object]) -> str:

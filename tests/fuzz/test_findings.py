@@ -33,7 +33,11 @@ def test_every_regression_file_is_played() -> None:
 
 @pytest.mark.parametrize(
     ("ending", "raw", "message"),
-    [("csv", b"smiles,smiles\nC,C\n", "two columns are named"), ("smiles", b"C(", "not valid SMILES")],
+    [
+        ("csv", b"smiles,smiles\nC,C\n", "two columns are named"),
+        ("smiles", b"C(", "not valid SMILES"),
+        ("array.pkl", b"cos\nsystem\n.", "refused: names os.system"),
+    ],
 )
 def test_a_kept_case_is_played_again(tmp_path: Path, ending: str, raw: bytes, message: str) -> None:
     assert message in replay(keep(tmp_path / "kept", ending, raw), tmp_path)

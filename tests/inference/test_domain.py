@@ -48,6 +48,7 @@ def test_similarity_is_1_for_a_known_molecule_and_falls_with_the_difference() ->
     assert salt[0] == 1
 
 
+@pytest.mark.numerical(bound="one product from one state")
 def test_the_embedding_is_what_enters_the_output_layer(folder: Path) -> None:
     (member,) = load_members([folder / "run"], print)
     choice = BackendChoice("cpu")

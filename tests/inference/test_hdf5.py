@@ -107,7 +107,11 @@ def test_an_unfinished_run_is_used_and_named(tmp_path, trained) -> None:
     said: list[str] = []
     rows, _ = predict(tmp_path, [copy], data, say=said.append)
     assert rows == predict(tmp_path, [run], data)[0]
-    assert said == [f"{copy} is not finished: taking the best weights so far of 1 model(s)"]
+    so_far = f"{copy} is not finished: taking the best weights so far of 1 model"
+    assert said == [so_far]
+    (copy / "config.toml").touch()
+    predict(tmp_path, [copy], data, say=said.append)
+    assert said[1] == f"{so_far}; gcnbatch train --resume {copy} goes on"
 
 
 def test_metrics_equal_those_of_training(tmp_path, trained) -> None:

@@ -52,7 +52,7 @@ def test_bad_rows_keep_their_position_and_give_the_reason(tmp_path, chemistry) -
         "",
     ]
     assert (summary.rows, summary.unreadable) == (5, 3)
-    assert said == [NO_SETS, "3 of 5 rows could not be read; see column error"]
+    assert said == [NO_SETS, "3 of 5 rows have no prediction; see column error"]
     assert np.isnan(numbers(rows)).all(axis=1).tolist() == [False, True, True, True, False]
     first, *_, last = numbers(rows)
     np.testing.assert_allclose(first, last, **CLOSE)  # one molecule; sums round as its place in the batch has it
@@ -168,7 +168,64 @@ def test_labels_in_the_table_give_metrics_with_a_caution_for_training_data(tmp_p
     other.write_text("structure,even\nCCO,1\nxx,1\nCC,unknown\nCN,0\n")
     found = infer([run], other, str(tmp_path / "other_out.csv"), quiet=True, say=said.append).metrics
     assert found is not None
-    assert said[4:] == [NO_SETS, "1 of 4 rows could not be read; see column error"]
+    assert said[4:] == [
+        NO_SETS,
+        "metrics from 2 of 4 rows; row 3: 'unknown' is none of the model's labels 0, 1 of 'even'",
+        "1 of 4 rows have no prediction; see column error",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "labelled"),
+    [
+        ("even,third\nCCO,1,0\nCC,0,1\n", [], 2),
+        ("even,third\nCCO,,\nCC,NA,-\n", [], 0),
+        ("even,third\nCCO,1,\nCC,,\n", ["metrics from 1 of 2 rows"], 1),
+        ("even\nCCO,active\nCC,0\nC,\nCN,inactive\n", ["metrics from 1 of 4 rows; row 1: 'active' is none of"], 1),
+        ("even\nCCO,yes\nCC,no\n", ["no metrics; row 1: 'yes' is none of the model's labels 0, 1 of 'even' (2 "], 0),
+        ("Even\nCCO,1\nCC,0\n", ["labels of tasks from columns in another case: 'Even' for 'even'"], 2),
+        ("Even,EVEN,third\nCCO,1,1,0\n", ["no labels from columns in another case: 'Even' and 'EVEN' for 'even'"], 1),
+    ],
+)
+def test_rows_without_a_label_that_the_model_knows_are_told(tmp_path, chemistry, columns, said, labelled) -> None:
+    table, lines = tmp_path / "new.csv", list[str]()
+    table.write_text("structure," + columns)
+    found = infer([chemistry[0]], table, str(tmp_path / "out.csv"), quiet=True, say=lines.append)
+    lines.remove(NO_SETS)
+    assert [line.startswith(start) for line, start in zip(lines, said, strict=True)] == [True] * len(said), lines
+    assert found.labelled == labelled
+    assert (found.metrics is None) == (labelled == 0)
+
+
+def test_labels_are_counted_over_all_parts_and_processes(tmp_path, chemistry, monkeypatch) -> None:
+    lines = [f"{'C' * (row % 9 + 1)},{'x' if row in (700, 900) else row % 2}" for row in range(1000)]
+    (tmp_path / "long.csv").write_text("\n".join(["structure,even", *lines]) + "\n")
+    monkeypatch.setattr(inputs, "PART_ROWS", 256)
+    for processes in (1, 2):
+        said: list[str] = []
+        options = {"csv": CsvOptions(processes=processes), "quiet": True, "say": said.append}
+        found = infer([chemistry[0]], tmp_path / "long.csv", str(tmp_path / "out.csv"), **options)
+        message = (
+            "metrics from 998 of 1,000 rows; row 701: 'x' is none of the model's labels 0, 1 of 'even' (2 such cells)"
+        )
+        assert said[1:] == [message]
+        assert found.labelled == 998
+
+
+def test_a_data_set_with_other_tasks_gives_no_metrics_and_says_so(tmp_path, chemistry) -> None:
+    run, table, _ = chemistry
+    options = FeaturizerOptions(bond_channels=True, max_nodes=14)
+    for columns, message in (
+        (["even"], "tasks 1 (even) in place of 2 (even, third)"),
+        (None, ""),
+    ):
+        about = {"smiles_column": "structure", "target_columns": columns, "no_targets": columns is None}
+        import_smiles(table, tmp_path / "other.h5", options, processes=1, **about)
+        said: list[str] = []
+        found = infer([run], tmp_path / "other.h5", str(tmp_path / "out.csv"), quiet=True, say=said.append)
+        assert found.metrics is None
+        expected = [f"no metrics: {tmp_path / 'other.h5'} has {message} of the model"] if message else []
+        assert [line for line in said if line != NO_SETS] == expected
 
 
 def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> None:
@@ -203,6 +260,39 @@ def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> Non
         r2("", slice(8, 9))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1.5 uM", 1.5),
+        ("250 nM", 0.25),
+        (">2 mM", 2000.0),
+        ("1.5", 1.5),
+        ("1,500.5 nM", 1.5005),
+        ("3 mg/L", np.nan),
+        ("n.d.", np.nan),
+        ("high", np.nan),
+        ("fail", np.nan),
+    ],
+)
+def test_measured_labels_are_read_in_the_unit_of_the_model(text: str, expected: float) -> None:
+    header = Header(
+        name="",
+        level="graph",
+        target="regression",
+        task_names=("ic50",),
+        units={"ic50": "uM"},
+        n_features=1,
+        channel_names=("bond",),
+    )
+    columns = LabelColumns.of(["smiles", "ic50"], header)
+    assert columns is not None
+    table, records = TableFormat(missing=("Fail",)), [["C", text]]
+    found, unknown = columns.with_format(Path("t.csv"), table, records).read(records)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [[expected]])
+    assert (unknown is not None) == (text in ("3 mg/L", "high"))
+
+
 def test_labels_are_read_as_training_stored_them() -> None:
     header = Header(
         name="",
@@ -216,11 +306,15 @@ def test_labels_are_read_as_training_stored_them() -> None:
     labels = LabelColumns.of(("plain", "x", "hit", "score"), header)
     assert labels is not None
     records = [["1", "", "Yes", "1.0"], ["0.5", "", "maybe", "-1"], ["NA", "", "1", "2"]]
-    np.testing.assert_array_equal(labels.read(records), [[1, 1, 1], [np.nan, 0, np.nan], [np.nan, np.nan, np.nan]])
+    y, unknown = labels.read(records)
+    np.testing.assert_array_equal(y, [[1, 1, 1], [np.nan, 0, np.nan], [np.nan, np.nan, np.nan]])
+    assert unknown == (4, 1, "hit", "maybe")
     classes = header.model_copy(
         update={"target": "multiclass", "task_names": ("kind",), "class_names": ("a", "b"), "label_names": {}}
     )
     labels = LabelColumns.of(("kind",), classes)
     assert labels is not None
-    np.testing.assert_array_equal(labels.read([["B"], ["c"], [""]]), [[1], [-1], [-1]])
+    y, unknown = labels.read([["B"], ["c"], [""]])
+    np.testing.assert_array_equal(y, [[1], [-1], [-1]])
+    assert unknown == (1, 1, "kind", "c")
     assert LabelColumns.of(("smiles",), header) is None

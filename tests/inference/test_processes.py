@@ -140,6 +140,7 @@ def test_rows_of_a_process_that_died_are_made_here(
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
+@pytest.mark.numerical
 def test_tables_of_a_data_set_are_made_by_processes_with_the_same_bytes(
     tmp_path: Path, trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gcnbatch.api.run import Run
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.explanation.session import explain
+from gcnbatch.inference import domain_report
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.options import CsvOptions
+from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import checkpoint
 from tests.builders import build_graphset
 from tests.inference.runs import molecule_table, stored, train_on
@@ -84,6 +89,13 @@ def test_an_ensemble_of_different_tasks_is_refused(tmp_path, trained, named) -> 
 def test_folders_that_are_not_runs_are_refused(tmp_path, trained) -> None:
     run, data = trained
     assert "no best.safetensors in it; expected the folder of a run" in refused([tmp_path], data)
+    (tmp_path / "config.toml").touch()
+    assert refused([tmp_path], data) == (
+        f"{tmp_path}: no best.safetensors in it: the run was stopped before it wrote one. "
+        f"Go on with: gcnbatch train --resume {tmp_path}"
+    )
+    (tmp_path / "study.json").touch()
+    assert f"It is a study: train its best configuration with 'gcnbatch train {tmp_path}/b" in refused([tmp_path], data)
     assert f"{tmp_path / 'nowhere'}: no such folder" in refused([tmp_path / "nowhere"], data)
     assert f"{data}: not a folder" in refused([data], data)
     assert f"{run}: given twice" in refused([run, run], data)
@@ -110,10 +122,60 @@ def test_weights_that_contradict_their_description_are_refused(tmp_path, trained
     assert "scaling: (1, 2) outputs; expected 2 each" in altered(whole.arrays, {**whole.about, "scaling": scaling})
 
 
+PREDICT = {
+    "infer": lambda run, trained, place: infer([run], trained[1], str(place / "p.csv"), quiet=True),
+    "an ensemble": lambda run, trained, place: infer([trained[0], run], trained[1], str(place / "p.csv"), quiet=True),
+    "Run.predict": lambda run, trained, place: Run.load(run).predict(trained[1]),
+}
+LOAD = PREDICT | {
+    "explain": lambda run, trained, place: explain([run], trained[1], place / "explained", quiet=True),
+    "Run.explain": lambda run, trained, place: Run.load(run).explain(trained[1]),
+    "applicability": lambda run, trained, place: domain_report.add_to_run(run, BackendChoice("cpu")),
+}
+WRONG_WEIGHTS = [
+    ("output.weight", 0, np.nan, "output.weight: numbers that are not finite; expected finite numbers"),
+    ("conv1.weight", 5, 3e38, "conv1.weight: 3e+38; expected numbers up to 9.22337e+18"),
+    ("norm1.running_var", 1, -2, "norm1.running_var: -2; expected no number below 0"),
+]
+WRONG_SCORES = [
+    ("scores", -1, np.inf, "scores: numbers that are not finite; expected finite numbers"),
+    ("scores", 0, -1, "scores: -1 to "),
+]
+WRONG = [
+    *((load, "best.safetensors", *wrong) for load in LOAD for wrong in WRONG_WEIGHTS),
+    *((load, "uncertainty.safetensors", *wrong) for load in PREDICT for wrong in WRONG_SCORES),
+]
+
+
+@pytest.mark.parametrize(("load", "file", "name", "at", "value", "message"), WRONG)
+def test_values_that_no_training_gives_are_refused_wherever_a_run_is_loaded(
+    tmp_path, trained, load, file, name, at, value, message
+) -> None:
+    shutil.copytree(trained[0], tmp_path / "run")
+    path = tmp_path / "run" / file
+    whole = checkpoint.load(path)
+    whole.arrays[name].flat[at] = value
+    checkpoint.save(path, whole)
+    with pytest.raises(InputError) as caught:
+        LOAD[load](tmp_path / "run", trained, tmp_path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("scaling", [("mean", "nan"), ("std", 0.0), ("std", -1.0), ("mean", "inf"), ("std", True)])
+def test_a_scaling_that_no_training_gives_is_refused(tmp_path, trained, scaling) -> None:
+    key, value = scaling
+    shutil.copytree(trained[0], tmp_path / "run")
+    whole = checkpoint.load(tmp_path / "run" / "best.safetensors")
+    whole.about["scaling"][key][1] = value
+    checkpoint.save(tmp_path / "run" / "best.safetensors", whole)
+    assert f"best.safetensors: 'scaling.{key}.1': Input should be" in refused([tmp_path / "run"], trained[1])
+
+
 def test_unknown_endings_of_outputs_and_inputs_are_refused(tmp_path, trained) -> None:
     run, data = trained
     assert "output x.txt: unknown ending; expected .csv, .jsonl, .h5" in refused([run], data, out="x.txt")
-    assert "the data file itself" in refused([run], data, out=str(data))
+    assert "the same file as the input" in refused([run], data, out=str(data))
     assert "unknown ending; expected .h5, .hdf5, .csv, .tsv, .txt, .smi" in refused([run], tmp_path / "data.doc")
 
 

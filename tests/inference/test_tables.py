@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from gcnbatch import predictions
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, open_sink, read_outputs, write_table
@@ -33,7 +36,7 @@ def header(*tasks: str, classes: tuple[str, ...] = ()) -> Header:
 
 
 def written(path: Path, *parts: Predictions) -> Path:
-    with open_sink(str(path)) as sink:
+    with open_sink(path) as sink:
         for part in parts:
             sink.append(part)
     return path
@@ -45,12 +48,52 @@ def cells(path: Path) -> list[list[str]]:
 
 
 @FEW
-@given(arrays(np.float32, st.tuples(st.integers(0, 5), st.just(2)), elements=st.floats(width=32)))
+@given(arrays(np.float64, st.tuples(st.integers(0, 5), st.just(2)), elements=st.floats()))
 def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
     names = np.array([f"row {i}" for i in range(len(values))], dtype=np.str_)
+    path, of_values = tmp_path / "out.csv", header("a", "b")
+    of_probabilities = of_values.model_copy(update={"target": "binary"})
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    for kind, outputs in ((of_values, values), (of_probabilities, narrow)):
+        write_table(path, Predictions(kind, names, outputs))
+        found = read_outputs(path, kind, len(values))
+        assert found.dtype == outputs.dtype
+        np.testing.assert_array_equal(found, outputs)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "0 bytes; expected predictions of 2 rows with 2 numbers each"),
+        (b"id,a,b\nx,1,2\n", "1 row; expected predictions of 2 rows"),
+        (b"id,a,b\n" + b"x,1,2\n" * 9, "more than 2 rows"),
+        (b"id,a,b\nx,\xff,2\ny,1,2\n", "row 1: 'utf-8' codec can't decode"),
+        (b'id,a,b\n"x\n' + b'","\n' * 9, "row 1: 0 numbers in place of 2"),
+        (b"id,a,b\n" + b"," * 200_000 + b"\n", "row 1: a line of more than 100,000 bytes"),
+    ],
+)
+def test_a_table_of_a_stranger_is_refused_in_one_line(tmp_path, content, message, monkeypatch) -> None:
+    monkeypatch.setattr(predictions, "_LINE_BYTES", 100_000)
     path = tmp_path / "out.csv"
-    write_table(path, Predictions(header("a", "b"), names, values))
-    np.testing.assert_array_equal(read_outputs(path, header("a", "b"), len(values)), values)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"out.csv(, )?(: )?{re.escape(message)}") as caught:
+        read_outputs(path, header("a", "b"), 2)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sparse_table_of_gigabytes_takes_a_line_of_memory(tmp_path) -> None:
+    path = tmp_path / "out.csv"
+    with path.open("wb") as stream:
+        stream.write(b"id,a,b\n")
+        stream.truncate(3 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="row 1: a line of more than 4,194,304 bytes"):
+            read_outputs(path, header("a", "b"), 2)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_all_formats_have_the_same_rows(tmp_path) -> None:
@@ -120,7 +163,7 @@ def test_a_table_that_fails_half_way_leaves_no_file(tmp_path) -> None:
     part = Predictions(header("x"), np.array(["a"]), np.zeros((1, 1), np.float32))
 
     def fail(path: Path) -> None:
-        with open_sink(str(path)) as sink:
+        with open_sink(path) as sink:
             sink.append(part)
             raise InputError("half way")
 
@@ -131,7 +174,8 @@ def test_a_table_that_fails_half_way_leaves_no_file(tmp_path) -> None:
 
 
 def test_standard_output_is_csv(capsys) -> None:
-    written(Path("-"), Predictions(header("x"), np.array(["a"]), np.full((1, 1), 0.1, np.float32)))
+    with open_sink(None) as sink:
+        sink.append(Predictions(header("x"), np.array(["a"]), np.full((1, 1), 0.1, np.float32)))
     assert capsys.readouterr().out == "id,x\na,0.1\n"
 
 

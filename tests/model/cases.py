@@ -57,22 +57,15 @@ class Case:
             for name, value in model.layout().initial(seed).items()
         }
         weights = rng.uniform(0.5, 2.0, graphs.header.n_outputs).astype(np.float32)
-        targets = graphs.y[source.rows]
+        targets = graphs.y[source.rows].astype(np.int32 if graphs.header.target == "multiclass" else np.float32)
         batch = Given(source.x, source.adjacency, source.node_ptr, targets, source.graph_features)
         return cls(model, parameters, batch, Loss(graphs.header.target, weights))
 
     def astype(self, dtype: type[np.floating[Any]]) -> Case:
         """Return this case with all numbers in this type."""
-        adjacency = self.batch.adjacency
-        forward, transpose = (_csr_as(part, dtype) for part in (adjacency.forward, adjacency.transpose))
-        x, joined = self.batch.x, self.batch.graph_features
-        batch = self.batch._replace(
-            x=_csr_as(x, dtype) if isinstance(x, Csr) else x.astype(dtype),
-            adjacency=Adjacency(forward, transpose, adjacency.n_channels),
-            graph_features=joined and GraphFeatures(joined.values.astype(dtype), joined.rows),
-        )
         loss = Loss(self.loss.target, self.loss.weights.astype(dtype))
-        return Case(self.model, {name: value.astype(dtype) for name, value in self.parameters.items()}, batch, loss)
+        parameters = {name: value.astype(dtype) for name, value in self.parameters.items()}
+        return Case(self.model, parameters, cast(self.batch, dtype), loss)
 
     def context(self, ops: Ops, training: bool = True) -> Context:
         """Return a context with a copy of the parameters, because running statistics change in place."""
@@ -101,6 +94,17 @@ class Case:
         value = self.parameters[name].copy()
         value[index] += by
         return replace(self, parameters={**self.parameters, name: value})
+
+
+def cast(batch: Given, dtype: type[np.floating[Any]]) -> Given:
+    """Return the batch with features and edge weights in this type."""
+    adjacency, x, joined = batch.adjacency, batch.x, batch.graph_features
+    forward, transpose = (_csr_as(part, dtype) for part in (adjacency.forward, adjacency.transpose))
+    return batch._replace(
+        x=_csr_as(x, dtype) if isinstance(x, Csr) else x.astype(dtype),
+        adjacency=Adjacency(forward, transpose, adjacency.n_channels),
+        graph_features=joined and GraphFeatures(joined.values.astype(dtype), joined.rows),
+    )
 
 
 def _csr_as(matrix: Csr, dtype: type[np.floating[Any]]) -> Csr:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
+from gcnbatch.backends.cuda.ranks.landing import Landing, nbytes_of
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from tests.ranks.threads import Result, ThreadCommunicator, on_ranks
 
@@ -83,11 +85,57 @@ class OneAtATime:
         return waiting
 
 
-class BackendOfThreads:
-    """A backend of one GPU, with `DeviceThreads` in place of NCCL."""
+class Boxes:
+    """`gcnbatch.backends.cuda.ranks.mailboxes.Mailboxes` of ranks that see each other's memory."""
 
-    def __init__(self, backend: CudaBackend) -> None:
-        self._backend = backend
+    def __init__(self, device: Any, ranks: Any, nbytes: int) -> None:
+        self.nbytes, self._own = nbytes, device.zeros(nbytes, np.uint8)
+        addresses = ranks.all_gather(np.array(self._own.ptr)).tolist()
+        self.of = tuple(DeviceArray(address, (nbytes,), self._own.dtype) for address in addresses)
+
+    def close(self) -> None:
+        pass
+
+
+class OneStream:
+    """`gcnbatch.backends.cuda.ranks.landing.Side` on the device's stream."""
+
+    def __init__(self, device: Any) -> None:
+        self.launch = device.launch
+
+    def follow(self) -> None:
+        pass
+
+    def precede(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class LandingOfThreads(Landing):
+    """Rooms of ranks that share a stream: all of them have queued their pushes when one goes on."""
+
+    def __init__(self, device: Any, ranks: Any, nbytes: int) -> None:
+        boxes: Any = Boxes(device, ranks, nbytes)
+        super().__init__(device, ranks, boxes, OneStream(device))
+        self._ranks = ranks
+
+    def wait(self, number: int) -> None:
+        assert set(self._ranks.all_gather(np.array(number)).tolist()) == {number}
+
+
+def open_rooms(device: Any, ranks: Any, halos: Any) -> Landing:
+    """Return rooms, as `gcnbatch.backends.cuda.ranks.landing.open_landing`."""
+    rows = max(n_own + sum(halo.received) for n_own, halo in halos)
+    return LandingOfThreads(device, ranks, nbytes_of(int(ranks.all_gather(np.array(rows)).max())))
+
+
+class BackendOfThreads:
+    """A backend of one GPU, with `DeviceThreads` in place of NCCL, and with rooms unless ranks exchange all rows."""
+
+    def __init__(self, backend: CudaBackend, pushes: bool) -> None:
+        self._backend, self._pushes = backend, pushes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -95,8 +143,14 @@ class BackendOfThreads:
     def communicator(self, ranks: Any) -> DeviceThreads:
         return DeviceThreads(self._backend, ranks)
 
+    def part_feed(self, part: Any, targets: Any, ranks: Any) -> GraphPartBatch:
+        rooms = open_rooms if self._pushes else lambda *about: None
+        return GraphPartBatch(self._backend.device, part, targets, ranks, self._backend._kernel, rooms)
 
-def on_device_ranks(backend: CudaBackend, size: int, run: Callable[[Any, Any], Result]) -> list[Result]:
+
+def on_device_ranks(
+    backend: CudaBackend, size: int, run: Callable[[Any, Any], Result], pushes: bool = True
+) -> list[Result]:
     """Call `run` with a backend and a door for host arrays on so many ranks; return what each returns."""
     turn, context = Lock(), backend.device._context
 
@@ -104,7 +158,7 @@ def on_device_ranks(backend: CudaBackend, size: int, run: Callable[[Any, Any], R
         with turn:
             context.push()
             try:
-                return run(BackendOfThreads(backend), OneAtATime(ranks, turn))
+                return run(BackendOfThreads(backend, pushes), OneAtATime(ranks, turn))
             finally:
                 context.pop()
 

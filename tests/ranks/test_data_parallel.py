@@ -1,4 +1,4 @@
-"""One run on several ranks: what one rank trains, up to rounding; equal bits on equally many ranks; refusals."""
+"""One run on several ranks: each step is that of one process up to rounding; equal bits on equally many ranks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data.partition import partition
-from gcnbatch.data.store import write_graphset
+from gcnbatch.data.splits import make_split
+from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.runners.choice import distributed_refusal
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.training import run
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.member import shuffled_batches
 from tests.builders import build_graphset
 from tests.ranks.launcher import mpirun
+from tests.ranks.one_graph import assert_agrees
 from tests.ranks.threads import on_ranks
-from tests.training.runs import assert_same_run, fit, history, lighten, write_set
+from tests.training.runs import assert_same_run, configure, history, lighten, write_set
 
 TRAIN = {"batch_size": 12, "weight_decay": 0.01}
-EFFORT = Effort(parity_batches=3, parity_steps=3, samples=8)
+EFFORT = Effort(parity_batches=3, parity_steps=3)
 
 
 @pytest.mark.parametrize("costs", [[], [5], [0, 0, 0], [3, 1, 4, 1, 5, 9, 2, 6], [100, 1, 1], [1, 1, 100]])
@@ -60,11 +64,10 @@ def test_ranks_train_what_one_process_trains(model: dict[str, Any], data: dict[s
             for backend in (CpuBackend(), open_backend("cpu")):
 
                 def observed(door: Any, backend: Any = backend, workload: Any = workload) -> Any:
-                    return parity._observe(DistributedRunner(backend, workload.task, door))
+                    return parity.observe(DistributedRunner(backend, workload.task, door))
 
                 found = on_ranks(ranks, observed)
-                worst = max(parity._deviations(found[0]), key=lambda deviation: deviation.ratio)
-                assert worst.agrees, worst
+                assert_agrees(parity, found[0])
                 for other in found[1:]:
                     for key, value in found[0].items():
                         np.testing.assert_array_equal(other[key], value, err_msg=str(key))
@@ -81,6 +84,7 @@ def test_predictions_of_ranks_are_in_the_order_of_the_rows(tmp_path: Path) -> No
             np.testing.assert_allclose(logits, one.predict(rows), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.numerical(bound="they must differ")
 def test_local_statistics_differ_from_global_ones_and_are_equal_on_all_ranks(tmp_path: Path) -> None:
     write_set(tmp_path / "set.h5", graph_features=2)
     after = {}
@@ -182,29 +186,46 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, out.splitlines()
 
 
-def test_a_run_on_two_ranks_is_that_of_one_process_up_to_rounding(trained, monkeypatch) -> None:
-    folder, printed = trained
-    lighten(monkeypatch)
-    fit(folder / "set.h5", folder / "one", "backend=cpu", "model.dropout=0.2")
-    for ours, alone in zip(history(folder / "whole"), history(folder / "one"), strict=True):
-        for loss in ("train_loss", "valid_loss"):
-            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
-    assert json.loads((folder / "whole" / "metrics.json").read_text(encoding="utf-8"))["ranks"] == 2
+@pytest.mark.numerical
+@pytest.mark.parametrize(
+    ("data", "folder", "assignments"),
+    [
+        ("set.h5", "whole", ["model.dropout=0.2"]),
+        ("graph.h5", "graph", ["model.kind=kipf", "train.epochs=5"]),
+    ],
+)
+def test_a_run_on_two_ranks_has_the_losses_of_two_runners_to_the_bit(
+    trained, data: str, folder: str, assignments: list[str]
+) -> None:
+    """Each step of such runners is held to the reference above, and in `test_large_graph`."""
+    place, printed = trained
+    config = configure(f"data.path={place / data}", *assignments)
+    with Dataset(place / data) as dataset:
+        experiment = Experiment(config, dataset, on_ranks=True)
+        split = make_split(config.split, config.seed, experiment.split_rows)
+        task, _ = experiment.task(split)
+        graphs = experiment.source.graphs_of(split.train)
+
+        def losses(door: Any) -> list[float]:
+            runner, found = DistributedRunner(open_backend("cpu"), task, door), []
+            for epoch in range(config.train.epochs):
+                batches = shuffled_batches(graphs, config.train.batch_size, config.seed, epoch)
+                runner.begin_epoch(epoch, batches, config.train.learning_rate)
+                for step in range(len(batches)):
+                    runner.step(step)
+                total, weight = runner.take_loss()
+                found.append(total / weight)
+            return found
+
+        first, second = on_ranks(2, losses)
+    assert [row["train_loss"] for row in history(place / folder)] == first == second
+    assert json.loads((place / folder / "metrics.json").read_text(encoding="utf-8"))["ranks"] == 2
     assert printed[-1] == "['2 ranks train one model together', '2 ranks train one model together']"
-
-
-def test_one_graph_on_two_ranks_is_trained_and_resumed_as_in_one_process(trained, monkeypatch) -> None:
-    folder, _ = trained
-    lighten(monkeypatch)
-    fit(folder / "graph.h5", folder / "graph alone", "backend=cpu", "model.kind=kipf", "train.epochs=5")
-    for ours, alone in zip(history(folder / "graph"), history(folder / "graph alone"), strict=True):
-        for loss in ("train_loss", "valid_loss"):
-            assert ours[loss] == pytest.approx(alone[loss], rel=1e-4)
 
 
 def test_a_run_that_was_stopped_resumes_to_equal_bits_on_equally_many_ranks(trained) -> None:
     folder, printed = trained
-    assert printed[1].startswith("stopped after 1 epochs and 1 steps")
+    assert printed[1].startswith("stopped after 1 epoch and 1 step")
     assert_same_run(folder / "stopped", folder / "whole")
 
 

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from gcnbatch.backends.cuda.runtime import loader
-from tests.ranks.fused_ranks import CASES
 from tests.ranks.launcher import SECONDS, mpirun, start
-from tests.ranks.on_two_gpus import assert_two_repeat, assert_two_train_what_one_trains, train_on_two
+from tests.ranks.on_two_gpus import assert_two_repeat, assert_two_train_together, train_on_two
+from tests.ranks.processes import CASES, STEPS
 from tests.training.runs import assert_same_run, options
 
 pytestmark = pytest.mark.gpu
-STEPS = "from tests.ranks.fused_ranks import main; main()"
 OF_NINE = ("clustered readout", "odd widths, head, dropout", "local statistics, clipped")
 
 
@@ -29,7 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def on(ranks: int) -> dict[str, dict[str, Any]]:
         cases = OF_NINE if ranks == 9 else ()  # nine share a GPU, and some have no graph of a batch
-        out, _ = mpirun(ranks, tmp_path_factory.mktemp("cases"), *cases, code=STEPS)
+        out, _ = mpirun(ranks, "fused", tmp_path_factory.mktemp("cases"), *cases, code=STEPS)
         return {row["case"]: row for row in map(json.loads, out.splitlines())}
 
     return on
@@ -69,15 +68,15 @@ main()
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Return a folder with the runs `one`, `two` and `again`, and what the first on two GPUs said."""
+    """Return a folder with the runs `two` and `again`, and what the first on two GPUs said."""
     if (count := len(loader.devices())) < 2:
         pytest.skip(f"{count} GPU; this needs two")
     folder = tmp_path_factory.mktemp("on_two")
     return folder, train_on_two(folder, "fused", TO_RUN, chosen=())
 
 
-def test_auto_trains_with_fused_on_two_gpus_what_one_trains_up_to_rounding(on_two: tuple[Path, str]) -> None:
-    assert_two_train_what_one_trains(*on_two, "fused")
+def test_auto_trains_with_fused_on_two_gpus(on_two: tuple[Path, str]) -> None:
+    assert_two_train_together(*on_two, "fused")
 
 
 def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> None:

@@ -81,6 +81,37 @@ def test_a_killed_rank_is_named_ends_all_and_the_run_resumes_to_equal_bits(data,
         assert_same_run(folder / name, alone / name)
 
 
+ENDING = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from gcnbatch.cli.app import main
+
+folder, rank = Path(sys.argv[-1]), os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
+def dying():
+    while len(list(folder.glob("fold*/history.jsonl"))) < 2:
+        time.sleep(0.02)
+    folder.with_suffix(".died").write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == sys.argv.pop(1):
+    threading.Thread(target=dying, daemon=True).start()
+main()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_named_even_if_the_launcher_kills_the_others(data, tmp_path, rank) -> None:
+    folder = tmp_path / "run"
+    endless = options(*FOLDS, "train.epochs=1000000")
+    with start(2, rank, "train", "--data", data, *endless, "-q", "-o", folder, code=ENDING) as process:
+        _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode != 0
+    number = folder.with_suffix(".died").read_text(encoding="utf-8")
+    assert [line for line in err.splitlines() if line.startswith("error: ")] == [
+        f"error: rank {rank} on {platform.node()} (process {number}) ended unexpectedly; all ranks stop. "
+        f"Go on with: gcnbatch train --resume {folder}"
+    ]
+
+
 def test_ctrl_c_at_the_launcher_saves_the_members_of_all_ranks(data, tmp_path) -> None:
     folder = tmp_path / "run"
     with start(2, "train", "--data", data, *options(*FOLDS, "train.epochs=1000000"), "-o", folder) as process:

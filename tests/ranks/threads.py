@@ -44,13 +44,15 @@ class ThreadCommunicator:
         return found
 
 
-def on_ranks(size: int, run: Callable[[ThreadCommunicator], Result]) -> list[Result]:
+def on_ranks(
+    size: int, run: Callable[[ThreadCommunicator], Result], communicator: type[ThreadCommunicator] = ThreadCommunicator
+) -> list[Result]:
     """Call `run` on so many ranks at once; return what each returns."""
     slots, barrier = [None] * size, Barrier(size)
 
     def guarded(rank: int) -> Result:
         try:
-            return run(ThreadCommunicator(rank, slots, barrier))
+            return run(communicator(rank, slots, barrier))
         except BaseException:
             barrier.abort()
             raise

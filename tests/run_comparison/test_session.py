@@ -137,7 +137,7 @@ def test_data_may_differ_in_features_but_not_in_targets(folder: Path, tmp_path: 
         (["c", "e"], "e: other train rows; expected those of .*c"),
         (["a", "nothing"], "nothing: no such folder; expected the folder of a run"),
         (["a", "x.h5"], "x.h5: not a folder; expected the folder of a run"),
-        (["a", "."], "no splits.json in it; expected the folder of a run"),
+        (["a", "."], "no splits.json in it; expected the folder of a run. Make one with 'gcnbatch train' or"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(folder: Path, tmp_path: Path, names: list[str], message: str) -> None:

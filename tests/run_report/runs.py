@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from tests.inference.runs import import_table, molecule_table, train_on
 from tests.training.runs import configure
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "a-very-long-name-without-any-space-" * 3)
+
+
+def with_data(folder: Path, data: Path) -> None:
+    """Let the configuration of a run name another data set."""
+    config = folder / "config.toml"
+    text = config.read_text(encoding="utf-8")
+    config.write_text(re.sub('(?m)^path = ".*"$', f'path = "{data}"', text), encoding="utf-8")
 
 
 def write_runs(place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import sys
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.data import molecule_drawings
+from gcnbatch.data import molecule_drawings, sharding
+from gcnbatch.data.shards import fingerprint
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.run_report.files import write
 from gcnbatch.run_report.model_card import is_unedited
 from tests.cli.conftest import call
+from tests.run_report.runs import with_data
 from tests.training.runs import lighten, options
 
 __all__ = ["call"]
@@ -96,7 +100,7 @@ def test_folds_have_their_spread_and_a_learning_curve_each(runs: Path) -> None:
     rmse = [fold["test"]["tasks"]["task0"]["rmse"] for fold in metrics["folds"]]
     deviation = (sum((value - sum(rmse) / 3) ** 2 for value in rmse) / 2) ** 0.5
     assert f"<small>± {deviation:.2g}</small>" in text
-    assert "random, 3 folds, seed 0" in text
+    assert "random split, seed 0, 3 folds" in text
 
 
 def test_the_page_of_folds_shows_the_learning_curves_of_all_in_one_figure(runs: Path, tmp_path: Path) -> None:
@@ -148,14 +152,54 @@ def test_without_its_data_a_run_keeps_its_figures_and_says_what_lacks(
     folder, data = tmp_path / "run", tmp_path / "set.h5"
     shutil.copytree(runs / "hostile", folder)
     shutil.copy(runs / "hostile.h5", data)
-    digest = (folder / "data.sha256").read_text().split()[0]
-    (folder / "data.sha256").write_text(f"{digest}  {data}\n")
+    with_data(folder, data)
     damage(data)
     write(folder)
     assert "No intervals: " in page(folder)
     assert reason in page(folder)
     assert "Test rows by task" in headings(folder)
     assert "Worst errors" not in headings(folder)
+
+
+def test_the_path_beside_the_digest_is_not_opened(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "hostile", folder)
+    digest = (folder / "data.sha256").read_text().split()[0]
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "gone.h5", "a\0b", ""):
+        (folder / "data.sha256").write_text(f"{digest}  {path}\n")
+        write(folder)
+        assert "No intervals: " not in page(folder)
+        assert f"{runs / 'hostile.h5'}, sha256 {digest}" in page(folder)
+
+
+def test_the_page_of_a_run_on_shards_has_its_test_rows(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "hostile", folder)
+    with Dataset(runs / "hostile.h5") as dataset:
+        sharding.shard(dataset, tmp_path / "shards", max_graphs=20)
+    with_data(folder, tmp_path / "shards")
+    write(folder)
+    assert "No intervals: the data set changed since the run" in page(folder)
+    (folder / "data.sha256").write_text(f"{fingerprint(tmp_path / 'shards')}  {tmp_path / 'shards'}\n")
+    write(folder)
+    assert "No intervals: " not in page(folder)
+
+
+def test_a_baseline_without_its_settings_is_refused(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "hostile", folder)
+    (folder / "config.toml").unlink()
+    for content, message in (
+        ("[]", "'value': Input should be"),
+        ('{"data": 1}', "'data': Input should be a valid str"),
+    ):
+        (folder / "baseline.json").write_text(content)
+        with pytest.raises(InputError, match=rf"baseline\.json: {message}"):
+            write(folder)
+    (folder / "baseline.json").write_text(json.dumps({"data": "a\0b"}))
+    write(folder)
+    assert r"a\x00b: cannot be read (embedded null byte)" in page(folder)
 
 
 def test_a_baseline_verdict_and_calibration_are_shown_where_a_run_has_them(molecules: Path) -> None:

@@ -14,10 +14,11 @@ from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.run_report import late_figures
 from gcnbatch.training import plan, run
-from gcnbatch.tuning.session import SETTINGS
+from gcnbatch.training.run_files import STUDY
 from gcnbatch.worker import Workers
 from tests.builders import build_graphset
 from tests.cli.conftest import call
+from tests.run_report.runs import with_data
 from tests.training.runs import assert_same_run, configure
 
 __all__ = ["call"]
@@ -110,13 +111,12 @@ def test_a_run_without_test_rows_has_learning_curves(
 
 
 def test_figures_of_a_run_whose_data_are_gone_are_refused(trained: Path, folder: Path, tmp_path: Path) -> None:
-    digest = (folder / "data.sha256").read_text().split()[0]
-    (folder / "data.sha256").write_text(f"{digest}  {tmp_path / 'gone.h5'}\n")
+    with_data(folder, tmp_path / "gone.h5")
     with pytest.raises(InputError, match=r"^--figures: .*gone\.h5: no such file.*; expected the data of .*run"):
         gcnbatch.report(folder, figures=True)
 
 
 def test_figures_of_a_study_are_refused(tmp_path: Path, call) -> None:
-    (tmp_path / SETTINGS).touch()
+    (tmp_path / STUDY).touch()
     code, _, error = call("report", tmp_path, "--figures")
     assert (code, error) == (2, f"error: --figures: given with {tmp_path}; expected the folder of a run\n")

@@ -30,6 +30,7 @@ from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.fitted import read_fits
 from gcnbatch.training.metrics import activate
 from gcnbatch.worker import Workers
+from tests.run_report.runs import with_data
 from tests.training.runs import environment
 
 
@@ -371,7 +372,7 @@ def test_a_page_without_workers_takes_the_test_rows_of_the_report(
 def test_a_page_without_workers_says_why_it_has_no_test_rows(runs: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
     report = replace(of_run(folder), data=tmp_path / "gone.h5", has_figures=False)
-    (folder / "data.sha256").write_text(f"{'0' * 64}  {report.data}\n")
+    with_data(folder, report.data)
     with report_workers(enabled=False) as write:
         write(report)
         write.page(folder)

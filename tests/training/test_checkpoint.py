@@ -16,13 +16,17 @@ from hypothesis.extra import numpy as arrays
 from safetensors.numpy import save as encode
 
 from gcnbatch.errors import InputError
+from gcnbatch.training import checkpoint
 from gcnbatch.training.checkpoint import FORMAT, Checkpoint, load, save
 from tests.training.runs import environment
 
 NAMES = st.text("abcxyz./01", min_size=1, max_size=8)
-ARRAYS = arrays.arrays(
-    st.sampled_from([np.float32, np.float64, np.int64]),
-    arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4),
+SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
+FINITE = {"allow_nan": False, "allow_infinity": False}
+ARRAYS = (
+    arrays.arrays(np.int64, SHAPES)
+    | arrays.arrays(np.float32, SHAPES, elements=FINITE)
+    | arrays.arrays(np.float64, SHAPES, elements=FINITE)
 )
 JSON = st.recursive(
     st.none()
@@ -128,6 +132,22 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_without_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(encode({"w": np.zeros(3)}, {FORMAT: "1"}))
     with pytest.raises(InputError, match=r"c: damaged checkpoint \(its contents do not match its digest\)"):
+        load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, kind: type) -> None:
+    save(tmp_path / "c", Checkpoint({"v": np.zeros(2), "w": np.array([[0, value]], kind)}))
+    with pytest.raises(InputError, match=r"c: w: numbers that are not finite; expected finite numbers\. Copy the file"):
+        load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("about", ["[]", "{", '{"epoch": NaN}', '{"epoch": -Infinity}', "9" * 5000, "[" * 100_000])
+def test_a_description_that_is_no_json_object_is_refused(tmp_path: Path, about: str) -> None:
+    arrays = {"w": np.zeros(3)}
+    (tmp_path / "c").write_bytes(encode(arrays, {FORMAT: f"1 {checkpoint._digest(arrays, about)} {about}"}))
+    with pytest.raises(InputError, match=r"c: damaged checkpoint \(its description is not a JSON object\)"):
         load(tmp_path / "c")
 
 

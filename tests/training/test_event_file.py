@@ -57,6 +57,7 @@ def assert_history(folder: Path) -> None:
     assert scalars(last)["test/roc_auc"] == pytest.approx(metrics["test"]["roc_auc"])
 
 
+@pytest.mark.numerical(bound="the same numbers, stored as float32")
 def test_it_has_every_epoch_once_after_kills_and_an_extension(tmp_path: Path, data: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     assert killed(data, folder, (*THOROUGH, ON), OpsRunner, "step", 6)

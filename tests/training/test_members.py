@@ -91,6 +91,7 @@ def assert_same_members(one: Path, other: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what members are
 
 
+@pytest.mark.numerical
 def test_each_member_equals_the_run_alone_with_its_seeds(tmp_path: Path, data: Path, whole: Path) -> None:
     alone = [setting for setting in EARLY if "repeats" not in setting and "ensemble" not in setting]
     fit(data, tmp_path / "alone", *alone, "seed=1", "split.seed=1")
@@ -152,11 +153,11 @@ def test_infer_takes_a_run_with_members_as_an_ensemble(tmp_path: Path, data: Pat
     assert table(tmp_path / "out.csv")[0] == ["id", "task0", "task0_std", "task1", "task1_std"]
 
 
-@pytest.mark.parametrize("kind", ["scaffold", "predefined"])
+@pytest.mark.parametrize("kind", ["split.kind=scaffold", "split.kind=predefined split.valid_kind=scaffold"])
 def test_repeats_of_a_split_without_a_seed_are_refused(kind: str) -> None:
-    message = f"split: repeats of a {kind} split would be equal; it does not depend on the seed"
+    message = "split: repeats of a scaffold split would be equal; it does not depend on the seed"
     with pytest.raises(InputError) as error:
-        configure(f"split.kind={kind}", "split.repeats=2")
+        configure(*kind.split(), "split.repeats=2")
     assert str(error.value) == f"configuration: {message}"
 
 
@@ -172,6 +173,7 @@ def test_reports_written_at_the_same_time_are_the_same(
     assert_same_members(tmp_path / "run", whole)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("most", [2, 3, 64])
 def test_members_do_not_depend_on_their_cohorts(
     tmp_path: Path, data: Path, whole: Path, most: int, monkeypatch: pytest.MonkeyPatch

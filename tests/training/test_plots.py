@@ -83,6 +83,7 @@ def test_learning_curves_have_a_panel_per_validation_metric_and_one_for_a_changi
     assert widths[1:] == [2 * widths[0], 3 * widths[0]]
 
 
+@pytest.mark.numerical(bound="a history made by hand")
 def test_learning_curves_mark_the_best_epoch_only_of_defined_metrics(tmp_path: Path) -> None:
     plots.learning_curves(history(3, valid_rmse=[0.5, None, 0.6]), tmp_path / "some.png")
     plots.learning_curves(history(3, valid_rmse=[None, None, None]), tmp_path / "none.png")
@@ -90,6 +91,7 @@ def test_learning_curves_mark_the_best_epoch_only_of_defined_metrics(tmp_path: P
     assert pixels(tmp_path / "none.png", plots.GREEN) == 0
 
 
+@pytest.mark.numerical(bound="a history made by hand")
 def test_learning_curves_mark_the_lowest_error_and_the_highest_score(tmp_path: Path) -> None:
     def place_of_mark(metric: str) -> float:
         plots.learning_curves(history(2, **{f"valid_{metric}": [0.2, 0.8]}), tmp_path / "curves.png")
@@ -100,12 +102,14 @@ def test_learning_curves_mark_the_lowest_error_and_the_highest_score(tmp_path: P
     assert place_of_mark("rmse") > place_of_mark("roc_auc")  # picture rows count downwards
 
 
+@pytest.mark.numerical(bound="a history made by hand")
 @pytest.mark.parametrize("epochs", [0, 1, 100])
 def test_learning_curves_of_any_length_are_drawn(tmp_path: Path, epochs: int) -> None:
     plots.learning_curves(history(epochs), tmp_path / "curves.png")
     assert (pixels(tmp_path / "curves.png", plots.BLUE) > 0) == (epochs > 0)
 
 
+@pytest.mark.numerical(bound="a history made by hand")
 def test_learning_curves_without_validation_show_training_alone(tmp_path: Path) -> None:
     rows = [{**row, "valid_loss": None} for row in history(4)]
     plots.learning_curves(rows, tmp_path / "curves.png")
@@ -240,6 +244,7 @@ def test_the_drawn_part_is_named(
 # ------------------------------------------------------------------------------------------------ members
 
 
+@pytest.mark.numerical(bound="a history made by hand")
 def test_members_have_a_thin_line_each_and_a_thick_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))

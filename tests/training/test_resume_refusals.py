@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.training import run
+from gcnbatch.training import checkpoint, run
 from tests.training.kills import THOROUGH, killed
 from tests.training.runs import fit, write_set
 
@@ -99,6 +101,38 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path, stopped: Path) ->
 def test_resume_from_the_best_weights_is_refused(stopped: Path) -> None:
     shutil.copy(stopped / "best.safetensors", stopped / "last.safetensors")
     refused(stopped, r"last\.safetensors: written for other data")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("state/conv1.weight", np.nan, "state/conv1.weight: numbers that are not finite; expected finite numbers"),
+        ("state/conv1.weight", 3e38, "state/conv1.weight: 3e+38; expected numbers up to 9.22337e+18"),
+        ("best/output.bias", -np.inf, "best/output.bias: numbers that are not finite; expected finite numbers"),
+        ("best/norm1.running_var", -1.0, "best/norm1.running_var: -1; expected no number below 0"),
+        ("state/adam.v/conv1.weight", -1.0, "state/adam.v/conv1.weight: -1; expected no number below 0"),
+        ("state/updates", -1, "state/updates: [-1]; expected 0 to 12"),
+        ("state/updates", 2**60, f"state/updates: [{2**60}]; expected 0 to 12"),
+    ],
+)
+def test_values_that_no_training_gives_are_refused(stopped: Path, name: str, value: float, message: str) -> None:
+    path = stopped / "last.safetensors"
+    whole = checkpoint.load(path)
+    whole.arrays[name].flat[0] = value
+    checkpoint.save(path, whole)
+    refused(stopped, re.escape(f"last.safetensors: {message}"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seconds", -1), ("seconds", 1e300), ("best_value", "x"), ("waited", -1), ("plateau", {"factor": 2})],
+)
+def test_a_position_that_no_training_has_is_refused(stopped: Path, key: str, value: object) -> None:
+    path = stopped / "last.safetensors"
+    whole = checkpoint.load(path)
+    whole.about["position"][key] = value
+    checkpoint.save(path, whole)
+    refused(stopped, rf"last\.safetensors: '{key}.*; expected a checkpoint to go on from")
 
 
 def test_a_damaged_checkpoint_is_refused(stopped: Path) -> None:

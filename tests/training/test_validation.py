@@ -47,6 +47,7 @@ def test_scores_are_the_mean_loss_and_the_monitored_metric(target: str, monitor:
     assert lost.loss is None or math.isfinite(lost.loss)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
 def test_scores_of_many_members_are_equal_to_the_bit_to_those_of_each_alone(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gcnbatch
 from gcnbatch.errors import InputError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
-from gcnbatch.training.checkpoint import load
+from gcnbatch.training.checkpoint import load, save
 from tests.training.kills import killed
 from tests.training.runs import assert_same_run, configure, fit, lighten, write_set
 
@@ -69,6 +71,33 @@ def test_a_layer_of_another_shape_is_new(tmp_path: Path, source: Path) -> None:
     assert said == [f"weights from {source}: conv1, norm1; new: conv2, norm2, output"]
 
 
+def test_the_model_is_that_of_the_run_but_for_chosen_keys(tmp_path: Path, source: Path) -> None:
+    said: list[str] = []
+
+    def model_of(name: str, tree: dict[str, Any], **settings: Any) -> Any:
+        given = {"train.epochs": 1, **{f"model.{key}": value for key, value in settings.items()}}
+        data, out = source.parent / "tasks.h5", tmp_path / name
+        run = gcnbatch.train({"model": tree}, data, from_run=source, settings=given, out=out, say=said.append)
+        return run.config.model
+
+    known = gcnbatch.Run(source).config.model
+    assert model_of("none", {}) == known
+    assert model_of("same", {"widths": [8, 6], "readout": known.readout[0]}) == known
+    assert not any("not used" in line for line in said)
+    changed = model_of("file", {"widths": [5], "head": [3], "dropout": 0.4})
+    assert changed == known.model_copy(update={"dropout": 0.4})
+    expected = f"the model is that of {source}; not used: model.widths, model.head of the configuration (--set changes"
+    assert sum(line.startswith(expected) for line in said) == 1
+    assert model_of("set", {"widths": [5]}, widths=[8, 9]) == known.model_copy(update={"widths": (8, 9)})
+    with pytest.raises(InputError, match=r"model\.width: unknown key"):
+        model_of("never", {"width": [5]})
+
+
+def test_without_data_there_is_nothing_to_start_with(source: Path) -> None:
+    with pytest.raises(InputError, match=r"^data\.path: empty; expected a data set\. Give --data FILE\.h5"):
+        gcnbatch.train(from_run=source)
+
+
 @pytest.mark.parametrize("freeze", ["", "all-conv"])
 def test_a_killed_run_goes_on_from_the_kept_weights(tmp_path: Path, source: Path, freeze: str) -> None:
     data = source.parent / "tasks.h5"
@@ -99,6 +128,23 @@ def test_resume_without_the_kept_weights_is_refused(tmp_path: Path, source: Path
     (tmp_path / "run" / "initial.safetensors").unlink()
     with pytest.raises(InputError, match=r"initial\.safetensors: missing; expected the weights that the run began"):
         run.resume(tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, 3e38])
+def test_weights_that_no_training_gives_are_refused(tmp_path: Path, source: Path, value: float) -> None:
+    given = (*MODEL, f"train.from_run={source}")
+    assert killed(source.parent / "tasks.h5", tmp_path / "run", given, OpsRunner, "step", 3)
+    shutil.copytree(source, tmp_path / "source")
+    for path in (tmp_path / "run" / "initial.safetensors", tmp_path / "source" / "best.safetensors"):
+        whole = load(path)
+        whole.arrays["conv2.weight"].flat[3] = value
+        save(path, whole)
+    with pytest.raises(
+        InputError, match=r"initial\.safetensors: conv2\.weight: (numbers that are not fi|3e\+38; expec)"
+    ):
+        run.resume(tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match=r"best\.safetensors: conv2\.weight: (numbers that are not fi|3e\+38; expec)"):
+        tune(tmp_path / "source", tmp_path / "again", f"data.path={source.parent / 'set.h5'}")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_the_default_space_suits_both_models() -> None:
         ("[train]\nl2 = { low = 0, high = 1, log = true }", r"train\.l2\.low: 0 on a logarithmic scale"),
         ("[train]\nl2 = { low = 0, high = 1, log = 1 }", r"train\.l2\.log: 1; expected true or false"),
         ("[train]\nl2 = { low = 0, high = 1, step = 0 }", r"train\.l2\.step: 0; expected a number above 0"),
-        ("[train]\nl2 = { low = '0', high = 1 }", r"train\.l2\.low: '0'; expected a number"),
+        ("[train]\nl2 = { low = '0', high = 1 }", r"train\.l2\.low: '0'; expected a finite number"),
         ("[train]\nl2 = { low = 0, high = 1, steps = 2 }", r"train\.l2\.steps: unknown key\. Did you mean 'step'\?"),
         (
             "[model]\nreadout = { choices = [] }",
@@ -143,9 +143,21 @@ def test_the_default_space_suits_both_models() -> None:
         ("[model]\nwidths = { choices = [8], repeat = 2 }", r"widths\.repeat: 2; expected \{ low = 1, high = … \}"),
         (
             "[model]\nwidths = { choices = [8], repeat = { low = 1.5, high = 2 } }",
-            r"repeat: 1\.5 to 2\.0; expected whole",
+            r"widths\.repeat: 1\.5; expected whole numbers from 1 to 4096",
         ),
-        ("[model]\nwidths = { choices = [8], repeat = { low = 0, high = 2 } }", r"model\.widths: .*at least one value"),
+        (
+            "[model]\nwidths = { choices = [8], repeat = { low = 0, high = 2 } }",
+            r"widths\.repeat: 0; expected whole numbers",
+        ),
+        (
+            "[model]\nwidths = { choices = [8], repeat = { low = 1, high = 1000000000 } }",
+            r"widths\.repeat: 1000000000; e",
+        ),
+        ("[model]\nwidths = { choices = [8], repeat = { choices = ['1'] } }", r"widths\.repeat: '1'; expected whole"),
+        (f"[train]\n{'x' * 5000} = 1", r"space\.toml: train\.x{79}…: unknown key"),
+        (f"[train]\nl2 = {{ {'x' * 5000} = 1, low = 0 }}", r"space\.toml: train\.l2\.x{79}…: unknown key"),
+        ("[train]\nl2 = { low = 0, high = inf }", r"train\.l2\.high: inf; expected a finite number"),
+        ("[train]\nl2 = { low = nan, high = 1 }", r"train\.l2\.low: nan; expected a finite number"),
         (
             "[split]\nvalid = { low = 0.1, high = 0.2 }",
             r"split\.valid: cannot be searched; expected a key of \[model\]",

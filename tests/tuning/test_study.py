@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import math
+import os
+import re
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,7 @@ import pytest
 pytest.importorskip("optuna")
 
 import gcnbatch
+from gcnbatch import fileio
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data import splits
@@ -26,6 +33,7 @@ from gcnbatch.errors import DeviceLost, InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
 from gcnbatch.tuning import page, session
+from gcnbatch.tuning.constant import constant_value
 from gcnbatch.tuning.session import Limits
 from gcnbatch.tuning.splits import search_splits
 from tests.builders import build_graphset
@@ -44,7 +52,11 @@ dropout = { low = 0.0, high = 0.3 }
 learning_rate = { low = 1e-3, high = 1e-1, log = true }
 """
 TIMES = ("seconds",)
-DRAWN = ("test_a_study_leaves_these_files_and_a_summary_of_its_best_trial", "test_hostile_names_reach_no_page")
+DRAWN = (
+    "test_a_study_leaves_these_files_and_a_summary_of_its_best_trial",
+    "test_a_study_in_which_no_trial_learned_says_so",
+    "test_hostile_names_reach_no_page",
+)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +128,38 @@ def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path,
     assert (tmp_path / "study" / "best.toml").is_file()
 
 
+def test_a_study_in_which_no_trial_learned_says_so(tmp_path: Path) -> None:
+    write_set(tmp_path / "set.h5", target="regression", missing=0.0)
+    (tmp_path / "space.toml").write_text("[train]\nlearning_rate = { choices = [100.0] }\n", encoding="utf-8")
+    said: list[str] = []
+    about = base(tmp_path), tmp_path / "study", tmp_path / "space.toml", Limits(1)
+    summary = session.start(*about, quiet=True, say=said.append)[1]
+    with Dataset(tmp_path / "set.h5") as dataset:
+        y, rows = dataset.y, SplitRows.of(dataset, "random")
+    split = splits.make_split(base(tmp_path).split, 0, rows)
+    valid, mean = y[split.valid].astype(np.float64), y[split.train].mean(axis=0, dtype=np.float64)
+    shares = [1 - ((v - m) ** 2).sum() / ((v - v.mean()) ** 2).sum() for v, m in zip(valid.T, mean, strict=True)]
+    assert summary["constant"] == pytest.approx(np.mean(shares), abs=1e-6)
+    assert summary["best"]["value"] < summary["constant"]
+    assert not summary["learned"]
+    (line,) = said
+    assert line.startswith(f"No trial learned: the best valid R², {summary['best']['value']:.4g}, is not better than ")
+    assert "best.toml has the keys of the best trial all the same" in line
+    page_of = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "No trial learned" in page_of
+
+
+@pytest.mark.parametrize(
+    ("target", "monitor", "value"), [("binary", "roc_auc", 0.5), ("binary", "loss", None), ("multiclass", "mcc", 0.0)]
+)
+def test_the_value_of_constant_outputs_is_that_of_chance(target: str, monitor: str, value: float | None) -> None:
+    graphs = build_graphset(60, target=target, missing=0.2)  # type: ignore[arg-type]
+    config = configure(f"train.monitor={monitor}")
+    rows = SplitRows("set", "graph", graphs.header.target, graphs.y, None, {})
+    experiment = SimpleNamespace(monitor=monitor, header=graphs.header, y=graphs.y)
+    assert constant_value(experiment, search_splits(config, rows)) == value  # type: ignore[arg-type]
+
+
 def test_the_table_of_trials_is_written_as_parquet_too(place: Path, tmp_path: Path) -> None:
     search(place, tmp_path / "study", "parquet=true", "train.epochs=1", trials=2)
     assert_same_table(tmp_path / "study" / "trials.csv")
@@ -184,9 +228,8 @@ def test_folds_and_repeats_divide_the_rows_that_do_not_test(kind: str) -> None:
     given = f"split.kind={kind}", "split.test=0.2"
     test = splits.make_split(configure(*given).split, 0, rows).test
     left = np.setdiff1d(np.arange(60), test)
-    whole = configure(*given)
-    folded = [whole.model_copy(update={"split": whole.split.model_copy(update={"folds": 4})})]
-    if kind in ("random", "stratified"):
+    folded = [configure(*given, "split.folds=4")]
+    if kind != "scaffold":
         folded += [configure(*given, "split.folds=4", "split.repeats=2"), configure(*given, "split.repeats=3")]
     for config in folded:
         found = search_splits(config, rows)
@@ -236,6 +279,114 @@ def test_more_trials_extend_a_study(place: Path, study: Path, tmp_path: Path) ->
     assert table(tmp_path / "study") == table(study)
 
 
+def test_the_best_configuration_does_not_depend_on_who_goes_on(place: Path, tmp_path: Path) -> None:
+    """Backend, device and jobs are those that the study was given, such as "auto"."""
+    space = place / "space.toml"
+    config = base(place, "backend=auto")
+    session.start(config, tmp_path / "whole", space, Limits(2), quiet=True)
+    session.start(config, tmp_path / "parts", space, Limits(1), quiet=True)
+    session.resume(tmp_path / "parts", Limits(2), {"device": 1, "jobs": 2}, quiet=True)
+    expected = (tmp_path / "whole" / "best.toml").read_bytes()
+    assert b'backend = "auto"' in expected
+    assert (tmp_path / "parts" / "best.toml").read_bytes() == expected
+    gcnbatch.report(tmp_path / "whole")
+    assert (tmp_path / "whole" / "best.toml").read_bytes() == expected
+
+
+@pytest.mark.parametrize("left", [0, 4])
+def test_trials_that_the_journal_has_lost_are_trained_again_with_a_warning(
+    study: Path, tmp_path: Path, left: int
+) -> None:
+    folder = shutil.copytree(study, tmp_path / "study")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lines = before["study.journal"].splitlines(keepends=True)
+    trials = [line for line in lines if b'"op_code":4' in line]
+    (folder / "study.journal").write_bytes(b"".join(line for line in lines if left and line not in trials[left:]))
+    found = rf"study\.journal: {left} trials; expected at least 6, as trials\.csv has"
+    with pytest.raises(InputError, match=rf"{found}\. Restore it, or train the others again with 'gcnbatch tune --res"):
+        gcnbatch.report(folder)
+    assert (folder / "trials.csv").read_bytes() == before["trials.csv"]
+    said: list[str] = []
+    session.resume(folder, quiet=True, say=said.append)
+    assert re.search(f"warning: .*{found}; the others are trained again", "\n".join(said))
+    assert table(folder) == table(study)
+    assert (folder / "best.toml").read_bytes() == before["best.toml"]
+    (folder / "trials.csv").unlink()
+    (folder / "study.journal").unlink()
+    with pytest.raises(InputError, match=r"0 trials; expected at least 1, as best\.toml has"):
+        gcnbatch.report(folder)
+
+
+@pytest.mark.parametrize("name", ["study.json", "config.toml"])
+def test_a_set_up_that_fails_leaves_no_folder(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write = fileio.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.name == name:
+            raise MachineError(str(path), "full")
+        write(path, text)
+
+    monkeypatch.setattr(fileio, "write_text", full)
+    with pytest.raises(MachineError, match=f"{name}: full$"):
+        search(place, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_full_disk_is_no_damaged_journal(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    optuna = pytest.importorskip("optuna")
+    folder = shutil.copytree(study, tmp_path / "study")
+    kind = optuna.storages.journal.JournalFileBackend
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        for call in ("append_logs", "read_logs"):
+            with monkeypatch.context() as patch:
+                patch.setattr(kind, call, failing(OSError(number, os.strerror(number))))
+                if call == "append_logs":
+                    (folder / "study.journal").write_bytes(b"")
+                with pytest.raises(
+                    MachineError, match=rf"study\.journal: could not be written \({os.strerror(number)}\)"
+                ):
+                    session.resume(folder, quiet=True)
+    assert (folder / "best.toml").read_bytes() == (study / "best.toml").read_bytes()
+
+
+def failing(error: Exception) -> Any:
+    def fail(*about: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"trials": 0}, "trials: '0'; expected a whole number, 1 to 1,000,000"),
+        ({"trials": 1.5}, "trials: '1.5'; expected a whole number"),
+        ({"trials": True}, "trials: 'True'; expected a whole number"),
+        ({"minutes": -1}, "minutes: '-1'; expected a number, at least 0"),
+        ({"minutes": float("nan")}, "minutes: 'nan'; expected a number"),
+        ({"minutes": "1"}, "minutes: '1'; expected a number"),
+    ],
+)
+def test_wrong_limits_are_refused_before_a_folder_is_made(
+    place: Path, tmp_path: Path, limits: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        gcnbatch.tune({}, place / "set.h5", out=tmp_path / "study", **limits)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_study_is_no_run(study: Path) -> None:
+    before = {path.name: path.read_bytes() for path in study.iterdir()}
+    for take in (run.resume, gcnbatch.Run.load):
+        with pytest.raises(
+            InputError, match=r"study: the folder of a study; expected that of a run\. Go on with 'gcnb"
+        ):
+            take(study)
+    assert {path.name: path.read_bytes() for path in study.iterdir()} == before
+
+
 @pytest.mark.slow
 def test_processes_give_the_trials_of_one_process_after_sigkill_too(place: Path, study: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
@@ -273,12 +424,57 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
         (folder / "study.journal").write_text(journal.replace(old, new), encoding="utf-8")
         with pytest.raises(InputError, match=message):
             session.resume(folder, Limits(7), quiet=True)
+    (folder / "config.toml").write_text("", encoding="utf-8")
+    for take in (session.resume, gcnbatch.report):
+        with pytest.raises(
+            InputError, match=r"config\.toml: data\.path: missing; expected the data set\. Restore the f"
+        ):
+            take(folder)
+    (folder / "config.toml").write_bytes((study / "config.toml").read_bytes())
     (folder / "study.journal").write_text("{}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.journal: damaged .*; expected the journal of a study"):
         session.resume(folder, Limits(7), quiet=True)
     (folder / "study.json").write_text('{"trials": 6, "at_once": 0, "alike": false}', encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: 'at_once': Input should be greater"):
         session.resume(folder, quiet=True)
+
+
+OF_ANOTHER = "trial 0: not a finished trial of this space; expected the journal of a study"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": "x"}, "trial 0: 'values.0': Input should be a valid number"),
+        ({"value": "9"}, "trial 0: 'values.0': Input should be a valid number"),
+        ({"value": math.nan}, "trial 0: 'values.0': Input should be a finite number"),
+        ({"value": math.inf}, "trial 0: 'values.0': Input should be a finite number"),
+        ({"value": 10**400}, "trial 0: 'values.0': Input should be a"),
+        ({"value": None, "values": [0.5, 0.5]}, "trial 0: 'values': List should have at most 1 item"),
+        ({"value": None, "values": None}, OF_ANOTHER),
+        ({"state": 0}, "trial 0: 'state': Input should be 'COMPLETE', 'PRUNED' or 'FAIL'"),
+        ({"intermediate_values": {"1": "x"}}, "trial 0: 'intermediate_values.1': Input should be a valid number"),
+        ({"params": {"train.learning_rate": 5.0}}, OF_ANOTHER),
+        ({"params": {"train.learning_rate": "x"}}, OF_ANOTHER),
+        ({"params": {}}, OF_ANOTHER),
+        ({"distributions": {}}, "damaged ("),
+        ({"user_attrs": {"number": 2**70}}, "trial 0: 'number': Input should be less than or equal to"),
+        ({"user_attrs": {"epochs": ["1"]}}, "trial 0: 'epochs.0': Input should be a valid integer"),
+        ({"user_attrs": {"seconds": -1}}, "trial 0: 'seconds': Input should be greater than or equal to 0"),
+        ({"user_attrs": {"seconds": math.inf}}, "trial 0: 'seconds': Input should be less than or equal to"),
+        ({"user_attrs": {"reason": 5}}, "trial 0: 'reason': Input should be a valid string"),
+    ],
+)
+def test_a_trial_of_a_stranger_is_refused(study: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = Path(shutil.copytree(study, tmp_path / "study"))
+    first, line, *others = (folder / "study.journal").read_text(encoding="utf-8").splitlines(keepends=True)
+    trial = json.loads(line)
+    for key, value in changes.items():
+        trial[key] = {**trial[key], **value} if isinstance(value, dict) and value else value
+    (folder / "study.journal").write_text("".join([first, json.dumps(trial) + "\n", *others]), encoding="utf-8")
+    for read in (lambda: session.resume(folder, Limits(7), quiet=True), lambda: session.report(folder)):
+        with pytest.raises(InputError, match=rf"study\.journal(, |: ){re.escape(message)}"):
+            read()
 
 
 # ------------------------------------------------------------------------------------------------ failures and pruning
@@ -324,7 +520,7 @@ def test_a_loss_that_is_not_finite_fails_its_trial(place: Path, tmp_path: Path) 
     summary = search(tmp_path, tmp_path / "study", *about, trials=8)
     failed = [row for row in table(tmp_path / "study") if row["state"] == "failed"]
     assert 0 < len(failed) == summary["failed"] < 8
-    assert all(row["reason"].startswith("training loss in epoch ") for row in failed)
+    assert all(row["reason"].startswith(("training loss in epoch ", "weights after epoch ")) for row in failed)
     assert {row["train.learning_rate"] for row in failed} == {"100.0"}
     assert summary["direction"] == "minimize"
 

@@ -33,6 +33,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "split.kind": ("stratified", "stratified"),
     "split.name": ('"planetoid"', "planetoid"),
     "split.valid": ("0.25", 0.25),
+    "split.valid_kind": ("stratified", "stratified"),
     "split.test": ("0", 0.0),
     "split.seed": ("3", 3),
     "split.folds": ("5", 5),
@@ -91,6 +92,7 @@ OTHER: dict[str, tuple[str, Any]] = {
 # What a key stands with.
 NEEDED = {
     "split.name": {"split": {"kind": "predefined"}},
+    "split.valid_kind": {"split": {"kind": "predefined"}},
     "model.input_dropout": {"model": {"kind": "kipf"}},
     "train.freeze": {"train": {"from_run": "runs/tox21"}},
 }
@@ -193,6 +195,13 @@ def test_the_shipped_configurations_resolve() -> None:
         ("data.path=5", r"data\.path: 5; expected a valid string"),
         ("split.test=0.95", r"split: valid \+ test must leave rows for training \(sum below 1\)"),
         ("split.folds=1", r"split: folds must be 0 or at least 2"),
+        ('data.path="a\\u0000b"', r"data\.path: 'a\\x00b'; expected text in UTF-8 without NUL characters"),
+        ('train.from_run="\\u0000"', r"train\.from_run: '\\x00'; expected text in UTF-8 without NUL characters"),
+        (f"seed={'9' * 5000}", r"seed: '9{78}…; expected a whole number, at least 0 and at most 9223372036854775807"),
+        (f"seed=0x{'f' * 5000}", r"--set: seed: a whole number of more than 64 bits; expected a smaller one"),
+        ("model.widths=[9223372036854775808]", r"--set: model\.widths: a whole number of more than 64 bits"),
+        (f"name={'x' * 5000}", r"name: 'x{78}…; expected"),
+        (f"train.{'x' * 5000}=1", r"configuration: train\.x{73}…: unknown key\. Known: "),
         ("no equals sign", r"--set no equals sign: no '='; expected section\.key=value"),
         ("=5", r"--set =5: no '='"),
     ],
@@ -216,8 +225,8 @@ def test_ranges_follow_the_model() -> None:
 def test_contradictions_are_named() -> None:
     with pytest.raises(InputError, match=r"configuration: data\.path and data\.synthetic are both given; keep one"):
         assigned("data.path=a.h5", "data.synthetic=quickstart")
-    with pytest.raises(InputError, match=r"split: folds cannot be combined with a predefined split"):
-        assigned("split.folds=5", "split.kind=predefined")
+    with pytest.raises(InputError, match=r"split: valid_kind = 'scaffold' needs kind = 'predefined', not 'random'"):
+        assigned("split.valid_kind=scaffold")
 
 
 def test_folds_do_not_need_a_test_share() -> None:
@@ -234,6 +243,24 @@ def test_a_bare_word_is_text_and_the_rest_is_toml() -> None:
     assert parse_assignment("data.path = a/b.h5") == (("data", "path"), "a/b.h5")
     assert parse_assignment("x=[1, 2]") == (("x",), [1, 2])
     assert parse_assignment("x=a=b") == (("x",), "a=b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"seed = {'9' * 5000}",
+            r"c\.toml: a whole number of more than 64 bits; expected smaller ones",
+        ),
+        (f"seed = 0x{'f' * 5000}", r"c\.toml: seed: a whole number of more than 64 bits; expected a smaller one"),
+        ("[train]\nx = [{ y = -9223372036854775809 }]", r"c\.toml: train\.x\.y: a whole number of more than 64 bits"),
+    ],
+)
+def test_whole_numbers_of_more_than_64_bits_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message) as caught:
+        read_toml(tmp_path / "c.toml")
+    assert len(str(caught.value)) < 400
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
@@ -254,7 +281,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         InputError, match=r"set\.h5: not text; expected a TOML configuration\. Pass a data set with --data"
     ):
         read_toml(tmp_path / "set.h5")
-    with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
+    with pytest.raises(InputError, match=": is a folder; expected a TOML configuration"):
         read_toml(tmp_path)
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 import unicodedata
 import warnings
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gcnbatch
 from gcnbatch import figures, text
 from gcnbatch.cli import data_info, text_tables
 from gcnbatch.data.describe import describe
@@ -49,6 +52,8 @@ def test_what_is_shown_as_it_is():
     assert text.printable("Größe 分子量 молекула 🧪 5\u00a0% a\u3000b") == "Größe 分子量 молекула 🧪 5\u00a0% a\u3000b"
     assert text.printable("a\x1b[31m\u202e\nb\u2028") == r"a\x1b[31m\u202e\nb\u2028"
     assert text.printable("abcdef", 4) == "abc…"
+    assert text.shown({"a": "\x1b"}) == r"{'a': '\x1b'}"
+    assert text.shown([16**5000]) == "a number of too many digits"
 
 
 @exits
@@ -83,7 +88,7 @@ def test_data_info_is_safe(tmp_path_factory, source, featurizer):
 def predicted(tmp_path, hostile, ending, **options):
     ids = np.array([*hostile, "end"])
     table = Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((len(ids), 1), np.float32), errors=ids)
-    with open_sink(str(tmp_path / f"p{ending}"), **options) as sink:
+    with open_sink(tmp_path / f"p{ending}", **options) as sink:
         sink.append(table)
     return (tmp_path / f"p{ending}").read_bytes().decode()
 
@@ -113,7 +118,7 @@ def test_on_a_terminal_a_row_of_predictions_is_a_line_of_safe_characters(monkeyp
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     ids = np.array(["a\nb", "c\u200bd", "e\x1b[31m"])
     table = Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((3, 1), np.float32))
-    with open_sink("-") as sink:
+    with open_sink(None) as sink:
         sink.append(table)
     shown = [line.split(",")[0] for line in screen.getvalue().split("\n")]
     assert shown == ["id", r"a\nb", r"c\u200bd", r"e\x1b[31m", ""]
@@ -138,3 +143,13 @@ def test_a_figure_draws_any_name_without_a_warning(tmp_path, name):
         ax.set_title(figures.plain(name))
         figures.save(figure, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_noun_follows_its_number():
+    assert [text.counted(count, "row") for count in (0, 1, 2, 1234)] == ["0 rows", "1 row", "2 rows", "1,234 rows"]
+    assert [text.counted(count, "class has", "classes have") for count in (1, 2)] == ["1 class has", "2 classes have"]
+
+
+def test_no_message_leaves_the_plural_to_the_reader():
+    sources = Path(gcnbatch.__file__).parent.rglob("*.py")
+    assert not [str(path) for path in sources if re.search(r"\w\((?:s|es|ies)\)", path.read_text(encoding="utf-8"))]

@@ -31,64 +31,28 @@ using namespace fused;
 
 // ---- forward ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_forward(const __grid_constant__ NarrowForwardParams params) {
-  extern __shared__ float4 shared4[];
-  forward_phase<AnyShape>(params, shared4);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_forward_first_64x1(const __grid_constant__ NarrowForwardParams params) {
-  extern __shared__ float4 shared4[];
-  forward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_forward_64x1(const __grid_constant__ NarrowForwardParams params) {
-  extern __shared__ float4 shared4[];
-  forward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
-}
+KERNEL_WITH_SHARED(fused_narrow_forward, NarrowForwardParams, (THREADS, 1), forward_phase<AnyShape>);
+KERNEL_WITH_SHARED(fused_narrow_forward_first_64x1, NarrowForwardParams, (THREADS, 1),
+                   forward_phase<FixedShape<64, 1, FIRST>>);
+KERNEL_WITH_SHARED(fused_narrow_forward_64x1, NarrowForwardParams, (THREADS, 1),
+                   forward_phase<FixedShape<64, 1, CONVOLUTION>>);
 
 // ---- residual connections: between the passes of two layers, where a layer has one ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_residual_forward(const __grid_constant__ ResidualForwardParams params) {
-  extern __shared__ float4 shared4[];
-  residual_forward(params, shared4);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_residual_backward(const __grid_constant__ ResidualBackwardParams params) {
-  extern __shared__ float4 shared4[];
-  residual_backward(params, shared4);
-}
+KERNEL_WITH_SHARED(fused_narrow_residual_forward, ResidualForwardParams, (THREADS, 1), residual_forward);
+KERNEL_WITH_SHARED(fused_narrow_residual_backward, ResidualBackwardParams, (THREADS, 1), residual_backward);
 
 // ---- readout; fused/shared/readout.cu has the one for any model ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_readout_64x1(const __grid_constant__ ReadoutParams params) {
-  readout_phase_of_warps<64>(params);
-}
+KERNEL(fused_narrow_readout_64x1, ReadoutParams, (THREADS, 1), readout_phase_of_warps<64>);
 
 // ---- backward ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_backward(const __grid_constant__ NarrowBackwardParams params) {
-  extern __shared__ float4 shared4[];
-  backward_phase<AnyShape>(params, shared4);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_backward_64x1(const __grid_constant__ NarrowBackwardParams params) {
-  extern __shared__ float4 shared4[];
-  backward_phase<FixedShape<64, 1, CONVOLUTION>>(params, shared4);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused_narrow_backward_first_64x1(const __grid_constant__ NarrowBackwardParams params) {
-  extern __shared__ float4 shared4[];
-  backward_phase<FixedShape<64, 1, FIRST>>(params, shared4);
-}
+KERNEL_WITH_SHARED(fused_narrow_backward, NarrowBackwardParams, (THREADS, 1), backward_phase<AnyShape>);
+KERNEL_WITH_SHARED(fused_narrow_backward_64x1, NarrowBackwardParams, (THREADS, 1),
+                   backward_phase<FixedShape<64, 1, CONVOLUTION>>);
+KERNEL_WITH_SHARED(fused_narrow_backward_first_64x1, NarrowBackwardParams, (THREADS, 1),
+                   backward_phase<FixedShape<64, 1, FIRST>>);
 
 // ---- update ----
 
@@ -99,17 +63,9 @@ constexpr int UPDATE_BLOCKS = 2;
 constexpr int UPDATE_BLOCKS = 3;
 #endif
 
-extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
-    fused_narrow_update(const __grid_constant__ NarrowUpdateParams params) {
-  extern __shared__ float4 shared4[];
-  update_phase<false>(params, shared4);
-}
-
-extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
-    fused_narrow_update_of_many(const __grid_constant__ NarrowUpdateParams params) {
-  extern __shared__ float4 shared4[];
-  update_phase<true>(params, shared4);
-}
+KERNEL_WITH_SHARED(fused_narrow_update, NarrowUpdateParams, (UPDATE_THREADS, UPDATE_BLOCKS), update_phase<false>);
+KERNEL_WITH_SHARED(fused_narrow_update_of_many, NarrowUpdateParams, (UPDATE_THREADS, UPDATE_BLOCKS),
+                   update_phase<true>);
 
 // Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold
 // batch norm into them and write its shift (P,).

@@ -62,19 +62,7 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
-    fused_propagate_float32(const __grid_constant__ PropagateParams params) {
-  propagate<float>(params);
-}
-extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
-    fused_propagate_float16(const __grid_constant__ PropagateParams params) {
-  propagate<unsigned short>(params);
-}
-extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
-    fused_propagate_uint8(const __grid_constant__ PropagateParams params) {
-  propagate<unsigned char>(params);
-}
-extern "C" __global__ void __launch_bounds__(PROPAGATE_THREADS)
-    fused_propagate_int8(const __grid_constant__ PropagateParams params) {
-  propagate<signed char>(params);
-}
+KERNEL(fused_propagate_float32, PropagateParams, (PROPAGATE_THREADS), propagate<float>);
+KERNEL(fused_propagate_float16, PropagateParams, (PROPAGATE_THREADS), propagate<unsigned short>);
+KERNEL(fused_propagate_uint8, PropagateParams, (PROPAGATE_THREADS), propagate<unsigned char>);
+KERNEL(fused_propagate_int8, PropagateParams, (PROPAGATE_THREADS), propagate<signed char>);

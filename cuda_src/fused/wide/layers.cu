@@ -95,15 +95,8 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
 // Source: own.
 // Launch, shared memory: as fused_wide_product with F for P. 1850 x 512 x 512: grid (8, 15).
 // Traffic: reads 4 N C P for each 64 columns, 4 F C P for each 128 rows, 4 N F; writes 4 N F.
-extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
-    fused_wide_product_dx_tf32(const __grid_constant__ ProductDxParams params) {
-  product_dx<1>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
-    fused_wide_product_dx_3xtf32(const __grid_constant__ ProductDxParams params) {
-  product_dx<3>(params);
-}
+KERNEL(fused_wide_product_dx_tf32, ProductDxParams, (GEMM_THREADS, 2), product_dx<1>);
+KERNEL(fused_wide_product_dx_3xtf32, ProductDxParams, (GEMM_THREADS, 1), product_dx<3>);
 
 // partials[s] (K, P) = Uᵀ dY over the rows of split s < gridDim.z, or zeros if it has none. The update adds them.
 //
@@ -113,15 +106,8 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
 // Launch: 288 threads, grid (P / 64, K / 128, splits). 1850 x 520 x 512: (8, 5, 3).
 // Shared memory: as fused_wide_product.
 // Traffic: reads 4 N K for each 64 columns and 4 N P for each 128 of K, writes 4 K P splits.
-extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
-    fused_wide_product_dw_tf32(const __grid_constant__ ProductDwParams params) {
-  product_dw<1>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
-    fused_wide_product_dw_3xtf32(const __grid_constant__ ProductDwParams params) {
-  product_dw<3>(params);
-}
+KERNEL(fused_wide_product_dw_tf32, ProductDwParams, (GEMM_THREADS, 1), product_dw<1>);
+KERNEL(fused_wide_product_dw_3xtf32, ProductDwParams, (GEMM_THREADS, 1), product_dw<3>);
 
 // Write the weights in the two forms that the products read: `forward`, panels of the transpose of W' (P rows, C F + C
 // columns); `backward`, panels of W (F rows, the columns of each channel filled up to whole panels). In training the update

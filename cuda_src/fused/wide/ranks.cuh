@@ -19,21 +19,21 @@
 // so they have read the boxes of turn t, which have the same parity.
 //
 // Why no rank waits for ever. What a block waits for is sent by blocks of other ranks in the same launch of the step, or
-// earlier. A block sends before it waits. Blocks that send start before those of the same launch that only wait, because
-// blocks start in the order of their numbers. A rank without graphs sends zeros. All hosts queue a step in the same
-// call. If a rank is gone nevertheless, the kernel fails after MOST_SECONDS; the host notices earlier (gcnbatch/ranks/watch.py).
+// earlier. A block sends before it waits, or sends what blocks of its number on all ranks have sent before they wait. Blocks
+// that send start before those of the same launch that only wait, because blocks start in the order of their numbers. A rank
+// without graphs sends zeros. All hosts queue a step in the same call. If a rank is gone nevertheless, the kernel fails after
+// MOST_SECONDS; the host notices earlier (gcnbatch/ranks/watch.py).
 //
 // Determinism: what ranks sent is combined in the order of the ranks, so all have equal bits.
 #pragma once
 
 #include "fused/shared/fused.cuh"
+#include "ranks/flags.cuh"
 
 namespace fused {
 
 static_assert(!SHARES_LAUNCHES, "a model on several ranks trains alone");
 
-constexpr int MAX_RANKS = 16;     // of one host
-constexpr int MOST_SECONDS = 60;  // that a kernel waits for another rank
 constexpr int LINE_BYTES = 16, CHUNK_BYTES = 4 * PANEL * PANEL, FLAG_BYTES = 4;
 constexpr int CHUNK_THREADS = CHUNK_BYTES / 16;  // a thread writes 16 bytes
 
@@ -61,40 +61,6 @@ __device__ __forceinline__ bool get_line(float2& values, const unsigned char* li
 #endif
   values = make_float2(__uint_as_float(static_cast<unsigned>(x)), __uint_as_float(static_cast<unsigned>(y)));
   return x >> 32 == turn && y >> 32 == turn;
-}
-
-// Write a flag; whoever reads it sees all that this block wrote before its last __syncthreads.
-__device__ __forceinline__ void put_flag(unsigned char* flag, unsigned turn) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(turn) : "memory");
-#endif
-}
-
-__device__ __forceinline__ unsigned get_flag(const unsigned char* flag) {
-  unsigned turn = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(turn) : "l"(flag) : "memory");
-#endif
-  return turn;
-}
-
-__device__ __forceinline__ unsigned long long nanoseconds() {
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
-// Repeat `is_ready` until it returns true; the kernel fails if that takes too long.
-template <class Ready>
-__device__ __forceinline__ void wait_until(Ready is_ready) {
-  unsigned long long begun = 0;
-#pragma unroll 1
-  for (unsigned tries = 1; !is_ready(); ++tries) {
-    if (tries % 4096 != 0) continue;
-    const unsigned long long now = nanoseconds();
-    if (begun == 0) begun = now;
-    if (now - begun > MOST_SECONDS * 1000000000ull) __trap();
-  }
 }
 
 // ---- the ranks, seen from one of them ----
@@ -151,17 +117,23 @@ struct Ranks {
   // ---- chunks ----
 
   // Return the sum of a chunk over all ranks; `own` is the thread's share of this rank's. All CHUNK_THREADS threads call.
+  //
+  // Two ranks send each other their chunks. Of more ranks, each adds a share of the chunks, and sends the sums: a rank then
+  // sends 2 (size - 1) / size of its gradients instead of size - 1 times all, in one exchange more.
   __device__ __forceinline__ float4 sum_chunk(int number, float4 own, unsigned turn) const {
-#pragma unroll 1
-    for (int to = 0; to < size; ++to)
-      if (to != rank) chunk(to, rank, turn, number)[threadIdx.x] = own;
-    __syncthreads();
-    const int other = threadIdx.x;
-    if (other < size && other != rank) {
-      put_flag(flag(other, rank, turn, number), turn);
-      const unsigned char* at = flag(rank, other, turn, number);
-      wait_until([&] { return get_flag(at) == turn; });
+    const int adding = number % size;
+    if (size > 2 && rank != adding) {
+      chunk(adding, rank, turn, number)[threadIdx.x] = own;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        put_flag(flag(adding, rank, turn, number), turn);
+        wait_for_chunk(adding, turn, number);
+      }
+      __syncthreads();
+      return __ldcg(chunk(rank, adding, turn, number) + threadIdx.x);
     }
+    if (size == 2) send_chunk(number, own, turn);
+    if (threadIdx.x < size && threadIdx.x != rank) wait_for_chunk(threadIdx.x, turn, number);
     __syncthreads();
     float4 sum = {};
 #pragma unroll 4
@@ -169,7 +141,22 @@ struct Ranks {
       const float4 value = from == rank ? own : __ldcg(chunk(rank, from, turn, number) + threadIdx.x);
       sum = from == 0 ? value : combine(sum, value);
     }
+    if (size > 2) send_chunk(number, sum, turn);
     return sum;
+  }
+
+  // Send a chunk to all other ranks. All CHUNK_THREADS threads call.
+  __device__ __forceinline__ void send_chunk(int number, float4 share, unsigned turn) const {
+#pragma unroll 1
+    for (int to = 0; to < size; ++to)
+      if (to != rank) chunk(to, rank, turn, number)[threadIdx.x] = share;
+    __syncthreads();
+    if (threadIdx.x < size && threadIdx.x != rank) put_flag(flag(threadIdx.x, rank, turn, number), turn);
+  }
+
+  __device__ __forceinline__ void wait_for_chunk(int from, unsigned turn, int number) const {
+    const unsigned char* at = flag(rank, from, turn, number);
+    wait_until([&] { return get_flag(at) == turn; });
   }
 };
 

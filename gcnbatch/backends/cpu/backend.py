@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Feed, Launched
 from gcnbatch.backends.cpu.distributed import distributed_ops
 from gcnbatch.backends.cpu.ops import CpuOps, Float
-from gcnbatch.backends.ops import Adjacency, GraphFeatures, Ops, PartialOps
+from gcnbatch.backends.ops import Adjacency, GraphFeatures, Ops, OpsOnPart, PartialOps
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
 from gcnbatch.data.labelled import labelled_rows, rows_of
@@ -172,10 +172,10 @@ class CpuBackend:
         """Return `ranks`: this backend's arrays are host arrays."""
         return ranks
 
-    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> OpsOnPart:
         """Return the operations on this rank's part of global batches."""
         return distributed_ops(cast(PartialOps, self.ops), ranks, sync_batch_norm)
 
-    def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
+    def part_feed(self, part: GraphPart, targets: NDArray[Any], ranks: Communicator) -> Feed:
         """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
-        return GraphPartFeed(part, targets, rank)
+        return GraphPartFeed(part, targets, ranks.rank)

@@ -7,22 +7,23 @@ batch norm and of the loss, are global: ranks exchange a few numbers per column.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.ops import Float, add_to, update_running
-from gcnbatch.backends.ops import Adjacency, Ops, PartialOps
+from gcnbatch.backends.ops import Adjacency, OpsOnPart, PartialOps
 from gcnbatch.data.graph_part import Halo, HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
 
 Totals = NDArray[np.float64] | None
 
 
-def distributed_ops(local: PartialOps, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+def distributed_ops(local: PartialOps, ranks: Communicator, sync_batch_norm: bool) -> OpsOnPart:
     """Return operations on parts of global batches; see `DistributedOps`."""
-    return cast(Ops, DistributedOps(local, ranks, sync_batch_norm))
+    return cast(OpsOnPart, DistributedOps(local, ranks, sync_batch_norm))
 
 
 class DistributedOps:
@@ -43,6 +44,13 @@ class DistributedOps:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
+
+    def in_chunks(self) -> AbstractContextManager[None]:
+        """Do nothing: operations end before they return."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def spmm(self, adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
         """Product of this rank's rows, with its halo fetched from the other ranks."""

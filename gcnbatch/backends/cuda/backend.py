@@ -19,7 +19,7 @@ from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.nccl import NcclCommunicator, load_nccl
-from gcnbatch.backends.ops import Ops
+from gcnbatch.backends.ops import Ops, OpsOnPart
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
@@ -79,14 +79,14 @@ class CudaBackend:
         """Return the door for device arrays between these ranks."""
         return NcclCommunicator(self.device, ranks)
 
-    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> Ops:
+    def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> OpsOnPart:
         """Return the operations on this rank's part of global batches."""
         local, door = cast(BatchedOps, self.ops), cast(DeviceCommunicator, ranks)
-        return cast(Ops, DeviceDistributedOps(local, door, sync_batch_norm))
+        return cast(OpsOnPart, DeviceDistributedOps(local, door, sync_batch_norm))
 
-    def part_feed(self, part: GraphPart, targets: NDArray[Any], rank: int) -> Feed:
+    def part_feed(self, part: GraphPart, targets: NDArray[Any], ranks: Communicator) -> Feed:
         """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
-        return GraphPartBatch(self.device, part, targets, rank, self._kernel)
+        return GraphPartBatch(self.device, part, targets, ranks, self._kernel)
 
 
 class DeviceMeter:

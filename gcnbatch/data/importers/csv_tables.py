@@ -15,7 +15,25 @@ from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "<na>", "null", "-"})  # in any case
+MISSING = frozenset(  # in any case
+    {
+        *("", "-", "--", ".", "..", "?", "nan", "-nan", "na", "n/a", "n.a.", "<na>", "nd", "n/d", "n.d.", "n.d", "nil"),
+        *(
+            "none",
+            "null",
+            "missing",
+            "#n/a",
+            "#na",
+            "#n/a n/a",
+            "#div/0!",
+            "#value!",
+            "#ref!",
+            "#name?",
+            "#num!",
+            "#null!",
+        ),
+    }
+)
 
 
 def check_stored_names(path: Path, names: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ the tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -22,9 +23,10 @@ from gcnbatch.data.importers.names import Finder, NameList, Names, finder, numbe
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.table import Block, Column, Table
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes per block of ids
@@ -38,13 +40,15 @@ def _require(table: Table, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ graphs
 
 
-def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> tuple[dict[str, int], TargetColumns]:
-    """Return the graphs' numbers by name, and their targets."""
+def read_graphs(
+    table: Table, names: list[str] | None, task: Target | None, missing: Sequence[str] = ()
+) -> tuple[dict[str, int], TargetColumns]:
+    """Return the graphs' numbers by name, and their targets; `missing` are further texts of missing ones."""
     _require(table, "graph")
     chosen = [name for name in table.names if name != "graph"] if names is None else names
     if not chosen:
         raise InputError(str(table.path), "no target column", "columns of targets beside 'graph'")
-    targets = _targets(table, chosen, task)
+    targets = _targets(table, chosen, task, missing)
     known: dict[str, int] = {}
     for block in table.blocks():
         for row, graph in enumerate(block["graph"], block.before + 1):
@@ -55,10 +59,10 @@ def read_graphs(table: Table, names: list[str] | None, task: Target | None) -> t
     return known, targets
 
 
-def _targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+def _targets(table: Table, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     for name in names:
         _require(table, name)
-    return TargetColumns(table.path, list(dict.fromkeys(names)), task)
+    return TargetColumns(table.path, list(dict.fromkeys(names)), task, TableFormat(missing=tuple(missing)))
 
 
 def _numbers(known: dict[str, int], column: Column) -> Int64:
@@ -108,11 +112,12 @@ def read_nodes(
     known: dict[str, int] | None,
     node_targets: list[str] | None,
     task: Target | None,
+    missing: Sequence[str] = (),
 ) -> Nodes:
     """Read the nodes and their targets; each graph must be in `known`, unless that is None."""
     for name in ("node",) if known is None else ("node", "graph"):
         _require(table, name)
-    targets = None if node_targets is None else _node_targets(table, node_targets, task)
+    targets = None if node_targets is None else _node_targets(table, node_targets, task, missing)
     feature_names = tuple(name for name in table.names if name not in {"graph", "node", *(node_targets or ())})
     check_stored_names(table.path, feature_names)
     features = FeatureFile(scratch, table.path, feature_names) if feature_names else None
@@ -161,10 +166,10 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: Table, names: list[str], task: Target | None) -> TargetColumns:
+def _node_targets(table: Table, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
-    return _targets(table, names, task)
+    return _targets(table, names, task, missing)
 
 
 # ------------------------------------------------------------------------------------------------ edges
@@ -203,7 +208,7 @@ def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -
     names = sorted_labels(set(channels))
     if len(names) >= MAX_CHANNELS:
         place = f"{table.path}, column 'channel'"
-        raise InputError(place, f"{len(names)} different values", f"fewer than {MAX_CHANNELS}")
+        raise InputError(place, counted(len(names), "different value"), f"fewer than {MAX_CHANNELS}")
     place_of = {name: place for place, name in enumerate(names)}
     numbers = np.array([place_of[name] for name in channels] or [0], dtype=np.uint8)
     return ListedEdges(listed, tuple(names) or ("edge",), numbers)

@@ -1,17 +1,20 @@
-"""Reads arrays from a pickle without executing it.
+"""Reads arrays of numbers from a pickle of Planetoid's, which may be hostile.
 
-A pickle is a program that may call any function. This module only interprets its instructions as data: it records a
-call as `_PickledCall` and never imports or calls anything. A short list of names is allowed (arrays, types of arrays,
-CSR matrices, plain containers); a file with any other name is refused. Pickles of Python 2 (text as Latin-1) and of
+A pickle is a program that may call any function. Python's own unpickler runs it here, but the only names that it finds
+are the inert stand-ins below, which keep what they are given. It runs in the confined process, because a small pickle
+can ask for any amount of time and memory. Only plain arrays come back. Pickles of Python 2 (text as Latin-1) and of
 later versions are read alike.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import pickletools
+import operator
+import pickle
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,201 +22,171 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch import confined
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import open_regular
+from gcnbatch.text import QUOTED, counted, printable, quoted
 
-_NAMES = {
-    "numpy.core.multiarray _reconstruct": "array",
-    "numpy._core.multiarray _reconstruct": "array",
-    "numpy ndarray": "class",
-    "numpy dtype": "dtype",
-    "scipy.sparse.csr csr_matrix": "csr",
-    "scipy.sparse._csr csr_matrix": "csr",
-    "scipy.sparse._csr csr_array": "csr",
-    "collections defaultdict": "dict",
-    "__builtin__ list": "class",
-    "builtins list": "class",
-    "__builtin__ object": "class",
-    "builtins object": "class",
-    "copy_reg _reconstructor": "object",
-    "copyreg _reconstructor": "object",
-    "_codecs encode": "bytes",
-}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_LITERAL = re.compile("INT|BININT[12]?|LONG[14]?|(BIN)?FLOAT|(SHORT_)?(BIN)?(STRING|UNICODE|BYTES)8?")
+_LIBRARY = "Python's unpickler"
+_SECONDS = 20  # of processor time; Pubmed, the largest set of Planetoid's, takes 1 s
+_FREE_BYTES, _PER_BYTE, _MOST_BYTES = 256 << 20, 40, 4 << 30  # of memory; a node number of 2 bytes takes up to 73
+_EXPECTED = "a pickle of the Planetoid data"
+_STRANGE = "Do not trust this file."
 _NUMBER = re.compile(r"[biuf][1248]")
-_MARK = object()
-_MALFORMED = (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, RecursionError)
+Arrays = Sequence[NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class _Name:
-    kind: str
+class _Inert:
+    """An object of a pickle: what it was called with, and its state."""
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
-@dataclass
-class _PickledCall:
-    kind: str
-    args: Any
-    state: Any = None
+class _Array(_Inert): ...
+
+
+class _Type(_Inert): ...
+
+
+class _Matrix(_Inert): ...
+
+
+def _dictionary(*factory: Any) -> dict[Any, Any]:
+    return {}
+
+
+def _latin(text: str, encoding: str) -> bytes:
+    return text.encode("latin-1")
+
+
+_NAMES: dict[str, Any] = {
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
+    "numpy.ndarray": _Inert,
+    "numpy.dtype": _Type,
+    "scipy.sparse.csr.csr_matrix": _Matrix,
+    "scipy.sparse._csr.csr_matrix": _Matrix,
+    "scipy.sparse._csr.csr_array": _Matrix,
+    "copy_reg._reconstructor": _Matrix,
+    "copyreg._reconstructor": _Matrix,
+    "collections.defaultdict": _dictionary,
+    "_codecs.encode": _latin,
+    **{f"{module}.{name}": _Inert for module in ("__builtin__", "builtins") for name in ("list", "int", "object")},
+}
 
 
 class _ForbiddenError(Exception):
-    """The pickle contains something that no array needs; the argument says what."""
+    """The pickle names something that no array needs."""
 
 
-def read_pickle(path: Path) -> Any:
-    """Return the value of a pickle: numbers, texts, containers, and records for `as_array` and `as_csr`.
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (found := _NAMES.get(f"{module}.{name}")) is None:
+            raise _ForbiddenError(f"names {printable(f'{module}.{name}', QUOTED)}")
+        return found
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """Return the array of numbers in a pickle.
 
     Raises
     ------
     InputError
-        For a missing or damaged file, and one with other names than array types.
+        For a missing or damaged file, one with other names than array types, and one that takes too much time or
+        memory.
     """
-    if not path.is_file():
-        raise InputError(str(path), "no such file", "a pickle of the Planetoid data")
-    machine = _Machine()
+    return _read(path, lambda value: [_array(value)], "an array of numbers")[0]
+
+
+def read_csr(path: Path) -> sp.csr_array:
+    """Return the CSR matrix in a pickle as float32, its indices checked; raises as `read_array`."""
+    shape, data, indices, indptr = _read(path, _matrix, "a sparse matrix")
+    return sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+
+
+def read_neighbours(path: Path) -> NDArray[np.int64]:
+    """Return the pairs (2, E) of each key and each number in its list, of a dictionary; raises as `read_array`."""
+    return _read(path, _pairs, "a dictionary of lists of node numbers")[0]
+
+
+def _read(path: Path, convert: Callable[[Any], Arrays], expected: str) -> Arrays:
+    """Return the arrays into which `convert` turns the value of a pickle, both in the confined process."""
+    with open_regular(path, _EXPECTED) as stream:
+        size = stream.seek(0, io.SEEK_END)
+    memory = min(_FREE_BYTES + _PER_BYTE * size, _MOST_BYTES)
     try:
-        for opcode, argument, _ in pickletools.genops(path.read_bytes()):
-            machine.step(opcode.name, argument)
-        return machine.stack.pop()
+        answer = confined.call(lambda: _answer(path, convert, expected), _LIBRARY, _SECONDS, memory, memory)
+    except confined.Failed as error:
+        raise InputError(str(path), f"refused: {error}", _EXPECTED, _STRANGE) from error
+    with np.load(io.BytesIO(answer), allow_pickle=False) as found:
+        arrays = [found[name] for name in found.files]
+    if found.files == ["refusal"]:
+        raise InputError(str(path), *arrays[0].tolist())
+    return arrays
+
+
+def _answer(path: Path, convert: Callable[[Any], Arrays], expected: str) -> bytes:
+    """Return the arrays, or the parts of an error, as NumPy stores several arrays."""
+    found: dict[str, Any] = {}
+    wrong, hint = "damaged pickle", "Copy the file again."
+    try:
+        with io.BufferedReader(open_regular(path, _EXPECTED)) as file:
+            value = _Unpickler(file, encoding="latin-1").load()
+        wrong, hint = f"not {expected}", ""
+        found = {str(number): array for number, array in enumerate(convert(value))}
+    except MemoryError:
+        raise
     except _ForbiddenError as error:
-        raise InputError(
-            str(path), f"refused: {error}", "a pickle of arrays only", "It was not run. Do not trust this file."
-        ) from error
-    except _MALFORMED as error:
-        raise InputError(str(path), f"damaged pickle ({error})", hint="Copy the file again.") from error
+        found["refusal"] = [f"refused: {error}", "a pickle of arrays only", _STRANGE]
+    except Exception as error:  # whatever the unpickler raises on damaged bytes, or `convert` on another value
+        found["refusal"] = [f"{wrong} ({printable(' '.join(str(error).split()), QUOTED)})", "", hint]
+    stream = io.BytesIO()
+    np.savez(stream, **found)
+    return stream.getvalue()
 
 
-class _Machine:
-    """The pickle machine: stack, marks and memo."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-
-    def step(self, name: str, argument: Any) -> None:
-        """Execute one instruction, given by its name in `pickletools`."""
-        stack = self.stack
-        if name in ("PROTO", "FRAME", "STOP"):
-            return
-        if _LITERAL.fullmatch(name):
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name == "MARK":
-            stack.append(_MARK)
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
-            self._memo[len(self._memo) if argument is None else argument] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(self._memo[argument])
-        elif name in ("GLOBAL", "STACK_GLOBAL"):
-            text = argument if name == "GLOBAL" else " ".join(str(part) for part in self._pop(2))
-            if text not in _NAMES:
-                raise _ForbiddenError(f"names {text.replace(' ', '.')}")
-            stack.append(_Name(_NAMES[text]))
-        elif name in ("REDUCE", "NEWOBJ"):
-            stack.append(_call(*self._pop(2)))
-        elif name == "BUILD":
-            target, state = self._pop(2)
-            if not isinstance(target, _PickledCall):
-                raise _ForbiddenError("sets the state of something that is no array")
-            target.state = state
-            stack.append(target)
-        else:
-            self._container(name)
-
-    def _container(self, name: str) -> None:
-        stack = self.stack
-        if name in ("EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_DICT"):
-            stack.append({"EMPTY_TUPLE": (), "EMPTY_LIST": [], "EMPTY_DICT": {}}[name])
-        elif name in _TUPLES:
-            stack.append(tuple(self._pop(_TUPLES[name])))
-        elif name in ("TUPLE", "LIST"):
-            stack.append(tuple(self._since_mark()) if name == "TUPLE" else self._since_mark())
-        elif name in ("APPEND", "APPENDS"):
-            values = self._since_mark() if name == "APPENDS" else self._pop(1)
-            _expect(stack[-1], list).extend(values)
-        elif name in ("SETITEM", "SETITEMS"):
-            values = self._since_mark() if name == "SETITEMS" else self._pop(2)
-            _expect(stack[-1], dict).update(zip(values[::2], values[1::2], strict=True))
-        elif name == "DICT":
-            values = self._since_mark()
-            stack.append(dict(zip(values[::2], values[1::2], strict=True)))
-        else:
-            raise _ForbiddenError(f"uses the instruction {name}")
-
-    def _pop(self, count: int) -> list[Any]:
-        if len(self.stack) < count:
-            raise IndexError("an instruction finds too few values")
-        values = self.stack[-count:]
-        del self.stack[-count:]
-        return values
-
-    def _since_mark(self) -> list[Any]:
-        at = len(self.stack) - 1
-        while self.stack[at] is not _MARK:
-            at -= 1
-            if at < 0:
-                raise IndexError("a mark is missing")
-        values = self.stack[at + 1 :]
-        del self.stack[at:]
-        return values
+def _array(value: Any) -> NDArray[Any]:
+    """Return a stand-in as an array of numbers; its bytes must fit its shape."""
+    if not isinstance(value, _Array):
+        raise TypeError("another type")
+    _, shape, dtype, fortran, raw = value.state
+    code = dtype.args[0] if isinstance(dtype, _Type) else None
+    if not (isinstance(code, str) and _NUMBER.fullmatch(code)):
+        raise TypeError(f"an array of {quoted(code) if isinstance(code, str) else 'objects'}, not numbers")
+    number = np.dtype(code).newbyteorder(">" if dtype.state[1] == ">" else "<")
+    data, shape = raw.encode("latin-1") if isinstance(raw, str) else raw, tuple(map(operator.index, shape))
+    if not isinstance(data, bytes) or min(shape, default=0) < 0 or math.prod(shape) * number.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
+    array = np.frombuffer(data, number).astype(number.newbyteorder("=")).reshape(shape, order="F" if fortran else "C")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise ValueError("a number that is not finite in 32 bits")
+    return array
 
 
-def _call(function: Any, args: Any) -> Any:
-    """Record a call; only calls for plain containers and bytes return a value at once."""
-    if not isinstance(function, _Name) or not isinstance(args, tuple):
-        raise _ForbiddenError("calls something that is no array type")
-    if function.kind == "dict":
-        return {}
-    if function.kind == "bytes":
-        return str(args[0]).encode("latin-1")
-    if function.kind == "object" and isinstance(args[0], _Name):
-        return _PickledCall(args[0].kind, ())
-    return _PickledCall(function.kind, args)
+def _matrix(value: Any) -> Arrays:
+    """Return shape, values, columns and offsets of a stand-in for a CSR matrix."""
+    if not isinstance(value, _Matrix):
+        raise TypeError("another type")
+    rows, columns = map(operator.index, value.state["_shape"])
+    data, indices, indptr = (_array(value.state[name]) for name in ("data", "indices", "indptr"))
+    if not 0 < columns < 2**31:
+        raise ValueError(counted(columns, "column"))
+    fits = indptr.shape == (rows + 1,) and data.shape == indices.shape == (indptr[-1],)
+    if not fits or indices.dtype.kind != "i" or indptr.dtype.kind != "i" or indptr[0] or (np.diff(indptr) < 0).any():
+        raise ValueError("offsets do not fit")
+    if ((indices < 0) | (indices >= columns)).any():
+        raise ValueError("a column number is out of range")
+    return np.array([rows, columns]), data.astype(np.float32), indices, indptr
 
 
-def _expect(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"a {kind.__name__} is missing")
-    return value
-
-
-def as_array(value: Any, path: Path) -> NDArray[Any]:
-    """Return a record of `read_pickle` as an array of numbers; its bytes must fit its shape."""
-    try:
-        if value.kind != "array":
-            raise TypeError("another type")
-        _, shape, dtype, fortran, raw = value.state
-        code = dtype.args[0] if dtype.kind == "dtype" else ""
-        if not _NUMBER.fullmatch(code):
-            raise ValueError(f"an array of type {code!r}, not numbers")
-        number = np.dtype(code).newbyteorder(">" if dtype.state[1] == ">" else "<")
-        data = raw.encode("latin-1") if isinstance(raw, str) else _expect(raw, bytes)
-        if any(length < 0 for length in shape) or math.prod(shape) * number.itemsize != len(data):
-            raise ValueError(f"{len(data)} bytes for an array of shape {shape}")
-        flat = np.frombuffer(data, dtype=number).astype(number.newbyteorder("="))
-        return flat.reshape(shape, order="F" if fortran else "C")
-    except _MALFORMED as error:
-        raise InputError(str(path), f"not an array of numbers ({error})") from error
-
-
-def as_csr(value: Any, path: Path) -> sp.csr_array:
-    """Return a record of `read_pickle` as a float32 CSR array with checked indices."""
-    try:
-        if value.kind != "csr":
-            raise TypeError("another type")
-        state = value.state
-        rows, columns = state["_shape"]
-        data, indices, indptr = (as_array(state[name], path) for name in ("data", "indices", "indptr"))
-        shapes = len(indptr) == rows + 1 and data.shape == indices.shape == (indptr[-1],)
-        if not 0 < columns < 2**31:
-            raise ValueError(f"{columns} columns")
-        if not shapes or indptr[0] != 0 or (np.diff(indptr) < 0).any():
-            raise ValueError("offsets do not fit")
-        if ((indices < 0) | (indices >= columns)).any():
-            raise ValueError("a column number is out of range")
-        return sp.csr_array((data.astype(np.float32), indices, indptr), shape=(rows, columns))
-    except _MALFORMED as error:
-        raise InputError(str(path), f"not a sparse matrix ({error})") from error
+def _pairs(value: Any) -> Arrays:
+    sizes = [len(numbers) for numbers in value.values()]
+    keys = np.fromiter(map(operator.index, value), np.int64, len(sizes))
+    numbers = map(operator.index, chain.from_iterable(value.values()))
+    return [np.stack([np.repeat(keys, sizes), np.fromiter(numbers, np.int64, sum(sizes))])]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, numbers
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 _NAMED = 5  # features that a note names
 
@@ -52,8 +52,8 @@ class MissingFeatures:
     def lines(self) -> list[str]:
         """Return notes for the user."""
         most = np.argsort(-self._missing, kind="stable")
-        found = [f"{self._names[at]} in {self._missing[at]:,}" for at in most if self._missing[at]]
+        found = [f"{self._names[at]} in {counted(self._missing[at], 'row')}" for at in most if self._missing[at]]
         if not found:
             return []
-        rest = f", and {len(found) - _NAMED} more features" if len(found) > _NAMED else ""
-        return [f"missing features, taken as the mean of the training rows: {', '.join(found[:_NAMED])} rows{rest}"]
+        rest = f", and {counted(len(found) - _NAMED, 'more feature')}" if len(found) > _NAMED else ""
+        return [f"missing features, taken as the mean of the training rows: {', '.join(found[:_NAMED])}{rest}"]

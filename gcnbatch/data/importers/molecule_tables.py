@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcnbatch.data.importers.dialect import DECIMAL_COMMA, has_decimal_commas, with_points
+from gcnbatch.data.importers.dialect import NumberFormat
 from gcnbatch.data.importers.smiles_columns import find_smiles_column
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat, plain_name
@@ -76,11 +76,11 @@ def read_molecules(
     if not smiles:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     plain = list(map(without_extension, smiles))
+    columns = {name: list(wished.without_missing(texts)) for name, texts in columns.items()}
+    written = NumberFormat.of(path, columns.items(), wished.decimal)
+    columns = {name: list(written.plain(name, texts)) for name, texts in columns.items()}
     notes += found.notes + about_extensions(sum(map(str.__ne__, smiles, plain)))
-    notes += about_blank_ids(sum(map(str.__ne__, ids, given)), len(ids))
-    if wished.decimal == "," or (not wished.decimal and has_decimal_commas(path, columns.items())):
-        columns = {name: with_points(texts) for name, texts in columns.items()}
-        notes += [] if wished.decimal else [DECIMAL_COMMA]
+    notes += [*about_blank_ids(sum(map(str.__ne__, ids, given)), len(ids)), *written.notes]
     return MoleculeTable(path, found.smiles, found.id, plain, ids, columns, names, tuple(notes))
 
 

@@ -36,6 +36,7 @@ from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.numbers import open_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import counted, printable
 
 BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
 MAX_ONE_HOT = 2048
@@ -95,22 +96,22 @@ def import_ogb(
     >>> gcnbatch.import_ogb("ogbg_mini", "mini.h5").graphs
     3
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     raw = folder / "raw"
     if (raw / LABELS).exists():
         if edge_channels:
             raise InputError("--edge-channels", f"given for {folder}, a node set", hint="Leave it out.")
-        return import_nodes(folder, path, task, undirected, self_loops, progress)
+        return import_nodes(folder, target, task, undirected, self_loops, progress)
     sizes = [counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
     if len(sizes[0]) != len(sizes[1]):
-        raise InputError(str(raw / "num-edge-list.csv.gz"), f"{len(sizes[1])} rows", f"{len(sizes[0])}")
+        raise InputError(str(raw / "num-edge-list.csv.gz"), counted(len(sizes[1]), "row"), f"{len(sizes[0])}")
     targets = _targets(raw / "graph-label.csv.gz", len(sizes[0]), task)
     splits, split_files = stored_splits(folder / "split", len(sizes[0]), "graph")
     reader = _Raw(raw, sizes[0], sizes[1], edge_channels)
     channel_names, loop_channel = with_self_channel(reader.channel_names, self_loops)
     header = Header(
-        name=folder.resolve().name,
+        name=printable(folder.resolve().name),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
@@ -121,8 +122,8 @@ def import_ogb(
         source=folder_source(folder, [*sorted(raw.glob("*.csv.gz")), *split_files]),
     )
     ids = _ids(folder / "mapping" / "mol.csv.gz", len(sizes[0]))
-    summary = ImportSummary(path, header)
-    with DatasetWriter(path) as writer:
+    summary = ImportSummary(target.path, header)
+    with DatasetWriter(target) as writer:
         for block in reader.blocks():
             edges = build_edges(
                 block.node_ptr,
@@ -183,7 +184,9 @@ class _Raw:
             self._kinds = _vocabulary(raw / "edge-feat.csv.gz", int(n_edges.sum()))[0]
             if len(self._kinds) >= MAX_CHANNELS:
                 place = str(raw / "edge-feat.csv.gz")
-                raise InputError(place, f"{len(self._kinds)} values in the first column", f"fewer than {MAX_CHANNELS}")
+                raise InputError(
+                    place, f"{counted(len(self._kinds), 'value')} in the first column", f"fewer than {MAX_CHANNELS}"
+                )
             self.channel_names = tuple(f"type {value:g}" for value in self._kinds)
 
     def blocks(self) -> Iterator[_GraphBlock]:
@@ -212,7 +215,7 @@ class _Raw:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         path = self._raw / "edge.csv.gz"
         if pairs.shape[1] != 2:
-            raise InputError(str(path), f"{pairs.shape[1]} numbers per row", "2: the ends of an edge")
+            raise InputError(str(path), f"{counted(pairs.shape[1], 'number')} per row", "2: the ends of an edge")
         graph = np.repeat(np.arange(stop - first), self._n_edges[first:stop])
         limit = self._n_nodes[first:stop][graph]
         wrong = np.flatnonzero(((pairs < 0) | (pairs >= limit[:, None])).any(axis=1))
@@ -258,12 +261,12 @@ def _targets(path: Path, graphs: int, task: Target | None) -> Targets:
     with open_text(path) as file:
         lines = [[field.strip() or "nan" for field in line.split(",")] for line in file.lines()]
     if len(lines) != graphs:
-        raise InputError(str(path), f"{len(lines)} rows", f"{graphs}, one per graph")
+        raise InputError(str(path), counted(len(lines), "row"), f"{graphs}, one per graph")
     width = len(lines[0])
     y = np.empty((graphs, width))
     for row, fields in enumerate(lines):
         if len(fields) != width:
-            raise InputError(f"{path}, row {row + 1}", f"{len(fields)} labels", f"{width}")
+            raise InputError(f"{path}, row {row + 1}", counted(len(fields), "label"), f"{width}")
         try:
             y[row] = [float(field) for field in fields]
         except ValueError as error:
@@ -278,6 +281,6 @@ def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
             if "mol_id" in table.names:
                 ids = list(map(str.strip, table.columns()["mol_id"]))
                 if len(ids) != graphs:
-                    raise InputError(str(mapping), f"{len(ids)} rows", f"{graphs}, one per graph")
+                    raise InputError(str(mapping), counted(len(ids), "row"), f"{graphs}, one per graph")
                 return np.array(ids, dtype=np.str_)
     return np.arange(graphs).astype(np.str_)

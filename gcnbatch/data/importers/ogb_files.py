@@ -12,6 +12,7 @@ from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Target
 from gcnbatch.data.tables.numbers import load_numbers
 from gcnbatch.errors import InputError
+from gcnbatch.text import counted
 
 
 def counts(path: Path) -> Int64:
@@ -34,7 +35,11 @@ def label_targets(path: Path, y: NDArray[np.float64], task: Target | None) -> Ta
     if task != "multiclass" and not (task is None and classes):
         return number_targets(path, names, y, task)
     if y.shape[1] != 1 or len(values) < 2:
-        raise InputError(str(path), f"{y.shape[1]} columns, {len(values)} values", "one column of at least 2 classes")
+        raise InputError(
+            str(path),
+            f"{counted(y.shape[1], 'column')}, {counted(len(values), 'value')}",
+            "one column of at least 2 classes",
+        )
     numbers = np.where(np.isnan(y), -1, np.searchsorted(values, y)).astype(np.int32)
     return Targets(numbers, "multiclass", ("class",), tuple(f"{value:g}" for value in values))
 

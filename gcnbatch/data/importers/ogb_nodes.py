@@ -22,8 +22,9 @@ from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.numbers import NumberReader, open_numbers
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
 from gcnbatch.progress import counter
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, printable, quoted
 
 EDGE_BLOCK = 1 << 18  # listed edges read at a time
 FEATURE_BLOCK = 1 << 23  # feature values read at a time
@@ -32,7 +33,7 @@ _READ = {"edge.csv.gz", "node-feat.csv.gz", LABELS, "num-node-list.csv.gz", "num
 
 
 def import_nodes(
-    folder: Path, out: Path, task: Target | None, undirected: bool, self_loops: bool, progress: bool
+    folder: Path, out: Output, task: Target | None, undirected: bool, self_loops: bool, progress: bool
 ) -> ImportSummary:
     """Convert a checked folder; see `gcnbatch.data.importers.ogb.import_ogb`.
 
@@ -50,7 +51,7 @@ def import_nodes(
         bar = stack.enter_context(counter(edges + nodes, " rows", "reading", scale=True, quiet=not progress, delay=0.5))
         features = stack.enter_context(_open_features(raw / "node-feat.csv.gz", nodes))
         header = Header(
-            name=folder.resolve().name,
+            name=printable(folder.resolve().name),
             level="node",
             target=targets.kind,
             task_names=targets.task_names,
@@ -84,10 +85,10 @@ def import_nodes(
     how = "both ways, once" if undirected else "from its first node to its second, once"
     notes = [f"each listed edge counts {how}; {'I is added' if self_loops else 'no self-loops are added'}", *notes]
     if repeated:
-        notes.append(f"{repeated:,} listed edges join a node to itself")
+        notes.append(f"{counted(repeated, 'listed edge joins', 'listed edges join')} a node to itself")
     if ignored := [path.name for path in sorted(raw.iterdir()) if path.name not in _READ]:
         notes.append(f"not read: {listed(ignored)} in {raw}")
-    summary = ImportSummary(out, header, notes=tuple(notes))
+    summary = ImportSummary(out.path, header, notes=tuple(notes))
     summary.add(written)
     return summary
 
@@ -95,7 +96,7 @@ def import_nodes(
 def _only(path: Path) -> int:
     found = counts(path)
     if len(found) != 1:
-        raise InputError(str(path), f"{len(found)} graphs", "one graph, as nodes have labels")
+        raise InputError(str(path), counted(len(found), "graph"), "one graph, as nodes have labels")
     return int(found[0])
 
 
@@ -152,7 +153,7 @@ def _read_edges(path: Path, edges: int, nodes: int, out: EdgeFile, bar: tqdm[Any
         for before in range(0, edges, EDGE_BLOCK):
             pairs = reader.read(min(EDGE_BLOCK, edges - before))
             if pairs.shape[1] != 2:
-                raise InputError(str(path), f"{pairs.shape[1]} numbers per row", "2: the ends of an edge")
+                raise InputError(str(path), f"{counted(pairs.shape[1], 'number')} per row", "2: the ends of an edge")
             wrong = ((pairs < 0) | (pairs >= nodes)).any(axis=1)
             if wrong.any():
                 at = int(np.argmax(wrong))
@@ -175,7 +176,7 @@ def _ids(mapping: Path, nodes: int) -> tuple[NDArray[np.str_], list[str]]:
     names, numbers = [], []
     with open_table(path) as table:
         if len(table.names) != 2:
-            raise InputError(str(path), f"{len(table.names)} columns", "2: a node's number and its name")
+            raise InputError(str(path), counted(len(table.names), "column"), "2: a node's number and its name")
         for block in table.blocks():
             number, name = (block[column] for column in table.names)
             try:
@@ -185,5 +186,5 @@ def _ids(mapping: Path, nodes: int) -> tuple[NDArray[np.str_], list[str]]:
             names.append(np.array(name, np.str_))
     order = np.concatenate([np.zeros(0, np.int64), *numbers])
     if not np.array_equal(np.sort(order), np.arange(nodes)):
-        raise InputError(str(path), f"{len(order)} rows", f"each node from 0 to {nodes - 1} once")
+        raise InputError(str(path), counted(len(order), "row"), f"each node from 0 to {nodes - 1} once")
     return np.concatenate(names)[np.argsort(order)], [f"ids: column {quoted(table.names[1])} of {path}"]

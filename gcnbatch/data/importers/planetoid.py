@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import ImportSummary, folder_source, source_folder
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.inert_pickle import as_array, as_csr, read_pickle
+from gcnbatch.data.importers.inert_pickle import read_array, read_csr, read_neighbours
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
@@ -68,22 +67,21 @@ def import_planetoid(
     >>> gcnbatch.read("mini.h5").splits["planetoid"].test.tolist()
     [2]
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     files = {part: folder / f"ind.{name}.{part}" for part in (*PARTS, "test.index")}
     _check_present(folder, name, files.values())
     test = _read_test_index(files["test.index"])
-    known, tested = (as_csr(read_pickle(files[part]), files[part]) for part in ("allx", "tx"))
+    known, tested = (read_csr(files[part]) for part in ("allx", "tx"))
     x = _with_test_rows(known, tested, test, files["tx"])
     labels = _labels(files, known.shape[0], tested.shape[0])
     one_hot = _with_test_rows(labels["ally"], labels["ty"], test, files["ty"]).toarray()
     nodes, classes = one_hot.shape
     if row_normalize:
-        total = x.sum(axis=1)
-        x = sp.csr_array(sp.diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)) @ x)
+        x = _row_normalized(x, files["allx"])
     y = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int32)[:, None]
     ptr = np.array([0, nodes], dtype=np.int64)
-    src, dst = _citations(read_pickle(files["graph"]), files["graph"], nodes)
+    src, dst = _citations(files["graph"], nodes)
     edges = build_edges(ptr, src, dst, undirected=True, loop_channel=0 if self_loops else None)
     train = labels["y"].shape[0]
     split = Split(np.arange(train), np.arange(train, min(train + VALID_NODES, known.shape[0])), np.sort(test))
@@ -106,20 +104,22 @@ def import_planetoid(
         ids=np.arange(nodes).astype(np.str_),
         splits={"planetoid": split},
     )
-    write_graphset(path, graphs)
-    summary = ImportSummary(path, header)
+    write_graphset(target, graphs)
+    summary = ImportSummary(target.path, header)
     summary.add(graphs)
     return summary
 
 
 def _labels(files: dict[str, Path], known: int, tested: int) -> dict[str, sp.csr_array]:
     """Return the one-hot labels of the training nodes (y), the known nodes (ally) and the test nodes (ty)."""
-    labels = {part: as_array(read_pickle(files[part]), files[part]) for part in ("y", "ally", "ty")}
+    labels = {part: read_array(files[part]) for part in ("y", "ally", "ty")}
     for part, rows in (("y", None), ("ally", known), ("ty", tested)):
         shape = labels[part].shape
         if len(shape) != 2 or (shape[0] > known if rows is None else shape[0] != rows):
             wanted = f"at most {known}" if rows is None else f"{rows}"
             raise InputError(str(files[part]), f"shape {shape}", f"({wanted}, classes)")
+        if not np.isin(labels[part], (0, 1)).all():
+            raise InputError(str(files[part]), "other numbers than 0 and 1", "a 1 in the column of each node's class")
     return {part: sp.csr_array(rows.astype(np.float32)) for part, rows in labels.items()}
 
 
@@ -156,13 +156,20 @@ def _with_test_rows(known: sp.csr_array, test_rows: sp.csr_array, test: Int64, p
     return sp.csr_array(sp.vstack([known, place @ test_rows], format="csr"))
 
 
-def _citations(graph: Any, path: Path, nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _row_normalized(x: sp.csr_array, path: Path) -> sp.csr_array:
+    """Return the rows divided by their sums; rows whose sum is 0 stay."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = x.sum(axis=1)
+        factors = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
+        x = sp.csr_array(sp.diags_array(factors) @ x)
+    if not (np.isfinite(total).all() and np.isfinite(x.data).all()):
+        raise InputError(str(path), "features whose sum is not finite in 32 bits", hint="Give --no-row-normalize.")
+    return x
+
+
+def _citations(path: Path, nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return both ends of every citation between different papers."""
-    try:
-        source = np.repeat(list(graph), [len(cited) for cited in graph.values()])
-        pairs = np.array([source, [node for cited in graph.values() for node in cited]], dtype=np.int64)
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(str(path), "not a dictionary of lists of node numbers") from error
+    pairs = read_neighbours(path)
     wrong = np.flatnonzero(((pairs < 0) | (pairs >= nodes)).any(axis=0))
     if len(wrong):
         at = pairs[:, wrong[0]]

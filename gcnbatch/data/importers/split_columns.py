@@ -11,7 +11,7 @@ import numpy as np
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.csv_tables import MISSING
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 Part = Literal["train", "valid", "test"]
 _WORDS: dict[str, Part] = {
@@ -88,7 +88,7 @@ def _of_folds(place: str, name: str, lower: Sequence[str]) -> dict[str, Split]:
     fold = np.array([int(text) if _is_fold(text) else -1 for text in lower])
     numbers = np.unique(fold[fold >= 0])
     if not 2 <= len(numbers) <= _MOST_FOLDS:
-        raise InputError(place, f"{len(numbers)} folds", f"2 to {_MOST_FOLDS}")
+        raise InputError(place, counted(len(numbers), "fold"), f"2 to {_MOST_FOLDS}")
     splits = {}
     for at, number in enumerate(numbers):
         following = numbers[(at + 1) % len(numbers)] if len(numbers) > 2 else -2

@@ -28,6 +28,7 @@ from gcnbatch.data.store import write_graphset
 from gcnbatch.data.tables.numbers import load_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.text import counted, printable
 
 OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
 
@@ -65,7 +66,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     >>> gcnbatch.read("ds.h5").header.class_names
     ('-1', '1')
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     name = _find_name(folder)
     files = {part: folder / f"{name}_{part}.txt" for part in ("A", "graph_indicator", *OPTIONAL)}
@@ -81,7 +82,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
         x, feature_names = degree_features(edges, node_ptr), DEGREE_NAMES
     targets = _targets(folder, name, present, count)
     header = Header(
-        name=name,
+        name=printable(name),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
@@ -93,8 +94,8 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     )
     ids = np.arange(1, count + 1).astype(np.str_)
     graphs = GraphSet(header=header, node_ptr=node_ptr, **vars(edges), x=x, y=targets.y, ids=ids)
-    write_graphset(path, graphs)
-    summary = ImportSummary(path, header)
+    write_graphset(target, graphs)
+    summary = ImportSummary(target.path, header)
     summary.add(graphs)
     return summary
 
@@ -121,7 +122,7 @@ def _node_pointer(path: Path) -> Int64:
 def _column(path: Path, rows: int | None = None) -> Int64:
     values = load_numbers(path, np.int64, rows=rows)
     if values.shape[1] != 1:
-        raise InputError(str(path), f"{values.shape[1]} numbers per row", "1")
+        raise InputError(str(path), f"{counted(values.shape[1], 'number')} per row", "1")
     return values[:, 0]
 
 
@@ -129,7 +130,7 @@ def _edges(path: Path, node_ptr: Int64) -> Int64:
     """Return the edges (E, 2) counted from 0 in the whole set."""
     pairs = load_numbers(path, np.int64) - 1
     if pairs.shape[1] != 2:
-        raise InputError(str(path), f"{pairs.shape[1]} numbers per row", "2: the ends of an edge")
+        raise InputError(str(path), f"{counted(pairs.shape[1], 'number')} per row", "2: the ends of an edge")
     outside = np.flatnonzero(((pairs < 0) | (pairs >= node_ptr[-1])).any(axis=1))
     if len(outside):
         ends = pairs[outside[0]] + 1

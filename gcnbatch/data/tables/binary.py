@@ -22,7 +22,8 @@ from gcnbatch.data import guard
 from gcnbatch.data.tables.files import FREE_BYTES, MAX_RATIO
 from gcnbatch.data.tables.table import Block, Column, Fields, Table, checked_names
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.text import QUOTED, printable, quoted
+from gcnbatch.machine import blame
+from gcnbatch.text import QUOTED, counted, printable, quoted
 from gcnbatch.worker import WorkerDied, Workers
 
 _FREE_CELLS = 1 << 22
@@ -42,7 +43,7 @@ def check_cells(path: Path, rows: int, columns: int) -> None:
     """
     size = path.stat().st_size
     if rows * columns > max(_FREE_CELLS, MAX_RATIO * size):
-        got = f"{rows:,} rows of {columns:,} columns in {size:,} bytes"
+        got = f"{counted(rows, 'row')} of {counted(columns, 'column')} in {size:,} bytes"
         raise InputError(str(path), got, f"at most {MAX_RATIO} cells per byte", _AS_CSV)
 
 
@@ -74,7 +75,7 @@ def read_excel(path: Path) -> Table:
     if refusal is not None:
         raise refusal
     if not records:
-        raise InputError(str(path), f"no row in any of {len(sheets)} sheet(s)", "a table with a header line")
+        raise InputError(str(path), f"no row in any of {counted(len(sheets), 'sheet')}", "a table with a header line")
     fields = Fields(path, records[0])
     which = "" if name == sheets[0] else " that has rows"
     notes = [f"read sheet {quoted(name)}, the first of {len(sheets)}{which}"] if len(sheets) > 1 else []
@@ -117,6 +118,19 @@ def open_parquet(path: Path, advance: Callable[[int], object]) -> Iterator[Table
         yield Table(path, names, blocks())
 
 
+def parquet_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a Parquet file.
+
+    Raises
+    ------
+    InputError
+    MachineError
+        As `open_parquet`.
+    """
+    with open_parquet(path, lambda _: None) as table:
+        return table.names
+
+
 def _answer(path: Path, under_way: Future[Any]) -> Any:
     """Return what the worker process answers."""
     try:
@@ -125,6 +139,8 @@ def _answer(path: Path, under_way: Future[Any]) -> Any:
         got = "crashes pyarrow, or takes too much time or memory"
         raise InputError(str(path), got, "a Parquet file", _AS_CSV) from error
     except (ValueError, OSError, ArithmeticError, LookupError, NotImplementedError, MemoryError, TypeError) as error:
+        if not isinstance(error, MemoryError):  # the worker's limit, which the file exceeds
+            blame(error)
         reason = printable(str(error) or "too large", QUOTED)
         raise InputError(str(path), f"not readable ({reason})", "a Parquet file") from error
 

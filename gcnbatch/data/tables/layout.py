@@ -21,12 +21,14 @@ _SAMPLE_LINES = 50
 class TableFormat:
     """Delimiter, decimal sign and encoding of a text table; empty: detected.
 
-    `encoding` None: as empty, where the user cannot name one.
+    `encoding` None: as empty, where the user cannot name one. `missing` are further texts of missing values, in any
+    case.
     """
 
     delimiter: str = ""
     decimal: str = ""
     encoding: str | None = None
+    missing: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse signs that no table uses, and unknown encodings.
@@ -45,6 +47,13 @@ class TableFormat:
         except (LookupError, ValueError) as error:
             expected = "an encoding of text, such as utf-8, cp1252 or utf-16"
             raise InputError("--encoding", quoted(self.encoding), expected) from error
+
+    def without_missing(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return cells without surrounding blanks, blank where they are one of the further texts of missing values."""
+        if not self.missing:
+            return texts
+        tokens = {token.lower() for token in self.missing}
+        return ["" if text.lower() in tokens else text for text in texts]
 
     @property
     def sign(self) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.tables.files import open_text
 from gcnbatch.errors import InputError
-from gcnbatch.text import QUOTED, printable, quoted
+from gcnbatch.text import QUOTED, counted, printable, quoted
 
 _QUOTES = "'\" "
 _BAD_NUMBER = re.compile(r"could not convert string (?P<text>.*) to \w+ at row (?P<row>\d+), column (?P<column>\d+)")
@@ -54,7 +54,9 @@ class NumberReader:
             raise InputError(str(self._path), f"ends after row {self._done + len(values)}", f"row {self._done + rows}")
         if len(values):
             if self._width not in (None, values.shape[1]):
-                raise InputError(f"{self._path}, row {self._done + 1}", f"{values.shape[1]} numbers", f"{self._width}")
+                raise InputError(
+                    f"{self._path}, row {self._done + 1}", counted(values.shape[1], "number"), f"{self._width}"
+                )
             self._width = values.shape[1]
         self._done += len(values)
         return values
@@ -62,7 +64,7 @@ class NumberReader:
     def finish(self) -> None:
         """Check that only blank lines remain."""
         if next(self._stream, None) is not None:
-            raise InputError(str(self._path), f"goes on after row {self._done}", f"{self._done} rows")
+            raise InputError(str(self._path), f"goes on after row {self._done}", counted(self._done, "row"))
 
     def _explain(self, error: ValueError) -> InputError:
         if found := _BAD_NUMBER.search(str(error)):
@@ -99,7 +101,7 @@ def load_numbers(path: Path, dtype: type[np.generic], *, rows: int | None = None
     if rows is None and len(values) == 0:
         raise InputError(str(path), "empty file", "numbers separated by commas")
     if rows is not None and len(values) != rows:
-        raise InputError(str(path), f"{len(values)} rows", f"{rows}")
+        raise InputError(str(path), counted(len(values), "row"), f"{rows}")
     if np.issubdtype(dtype, np.floating) and not np.isfinite(values).all():
         row, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise InputError(f"{path}, row {row + 1}, column {column + 1}", str(values[row, column]), "a finite number")

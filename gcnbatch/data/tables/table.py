@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 MAX_COLUMNS = 1 << 16
 WHOLE = "(?:0|[1-9][0-9]{0,17}+)"  # a whole number without sign or leading zeros
@@ -134,7 +134,7 @@ class Fields:
             place = f"{self._path}, row {row}"
             if len(record) < self._width or any(map(str.strip, record[self._width :])):
                 hint = "Delete the lines above the header line, if there are any." if self._width == 1 else ""
-                raise InputError(place, f"{len(record)} fields", f"{self._width}, as in the header line", hint)
+                raise InputError(place, counted(len(record), "field"), f"{self._width}, as in the header line", hint)
             if wrong := [column for column in unnamed if record[column].strip()]:
                 got = f"column {wrong[0] + 1} has no name, but the value {quoted(record[wrong[0]])}"
                 hint = "Delete lines above the header line, or name the column."

@@ -13,7 +13,7 @@ from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners.choice import make_runner
-from tests.backends.cuda.models import CUDA, TEN_STEPS, TRAINING
+from tests.backends.cuda.models import CUDA, FOUR_STEPS, TRAINING
 from tests.training.runs import configure, write_set
 
 pytestmark = pytest.mark.gpu
@@ -36,7 +36,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 def test_variants_of_the_model_agree_with_the_reference(tmp_path: Path, name: str, variant: str) -> None:
     write_set(tmp_path / "data.h5", n_channels=2)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *VARIANTS[variant])) as workload:
-        agreement = Parity(workload, TEN_STEPS).check(open_backend(name))
+        agreement = Parity(workload, FOUR_STEPS).check(open_backend(name))
     assert agreement.passed, agreement.worst
 
 
@@ -46,7 +46,7 @@ def test_frozen_layers_keep_their_bits_and_the_others_agree(tmp_path: Path, name
     assignments = ("model.widths=[33,64]", "model.dropout=0.25", "train.weight_decay=1e-2", "train.clip_norm=0.5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
         task = replace(work.task, model=freeze_layers(work.task.model, ["conv1"]))
-        assert Parity(replace(work, task=task), TEN_STEPS).check(open_backend(name)).passed
+        assert Parity(replace(work, task=task), FOUR_STEPS).check(open_backend(name)).passed
         runner = make_runner(open_backend(name), task)
         before = runner.state()
         runner.begin_epoch(0, work.batches, 0.01)

@@ -53,6 +53,33 @@ class LossOps(KernelOps):
         self.device.launch("softmax_cross_entropy", launch, totals=totals, class_weight=class_weight, **sizes, **arrays)
         return results
 
+    def softmax_weight(self, y: DeviceArray, class_weight: DeviceArray) -> DeviceArray:
+        """Return the sum of the labelled rows' weights, (1,)."""
+        R, weight = y.shape[0], self.device.empty((1,))
+        counting = loss_geometry(ENTRIES_OF_ONE_BLOCK + 1, max(R, 1), self.device.multiprocessors)
+        partials, counter = self.workspaces(counting.blocks * DOUBLE_BYTES, COUNTER_BYTES)
+        arrays = {"weight": weight, "partials": partials, "counter": counter, "y": y, "class_weight": class_weight}
+        self.device.launch("label_weight", counting, R=R, **arrays)
+        return weight
+
+    def softmax_of_rows(
+        self,
+        dlogits: DeviceArray,
+        total: DeviceArray,
+        logits: DeviceArray,
+        y: DeviceArray,
+        class_weight: DeviceArray,
+        weight: DeviceArray,
+    ) -> None:
+        """Write loss and gradient of some rows of a batch whose weight is known."""
+        (R, K), arrays = logits.shape, {"dlogits": dlogits, "total": total, "logits": logits, "y": y}
+        lanes = min(next_power_of_two(K), MANY_ROWS_LANES)
+        blocks = min(ceil_div(R * lanes, BLOCK_THREADS), 8 * self.device.multiprocessors)
+        launch = Launch((max(blocks, 2), 1, 1), (BLOCK_THREADS, 1, 1))  # one block alone would find its own weight
+        partials, counter = self.workspaces(launch.blocks * DOUBLE_BYTES, COUNTER_BYTES)
+        arrays |= {"class_weight": class_weight, "weight": weight, "partials": partials, "counter": counter}
+        self.device.launch("softmax_cross_entropy", launch, totals=None, R=R, K=K, lanes=lanes, **arrays)
+
     def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
         launch, arrays, results = self._loss(logits, y, logits.size)
         self._count_labels(launch, arrays)

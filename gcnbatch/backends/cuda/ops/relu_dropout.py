@@ -56,10 +56,14 @@ class ReluDropoutOps(KernelOps):
         reader: Reader | None = None,
     ) -> tuple[Any, Kept]:
         y, kept = self.or_empty(out, x.shape), self.kept_of(x, rate, key)
-        n = x.size + kept.first if x.size else 0
-        arguments = {"y": y, "kept": kept.bits, "x": x, "n": x.size, **drawing(rate, key)}
-        self.device.launch("relu_dropout_forward", elementwise(n, per_thread=PHILOX_ELEMENTS), **arguments)
+        self.relu_dropout_of(y, kept.bits, x, rate, key)
         return y, kept
+
+    def relu_dropout_of(self, y: DeviceArray, bits: DeviceArray, x: DeviceArray, rate: float, key: DropoutKey) -> None:
+        """Write Y, and the bits of its elements, the first of which has the number `key.first`."""
+        n = x.size + key.first % PHILOX_ELEMENTS if x.size else 0
+        arguments = {"y": y, "kept": bits, "x": x, "n": x.size, **drawing(rate, key)}
+        self.device.launch("relu_dropout_forward", elementwise(n, per_thread=PHILOX_ELEMENTS), **arguments)
 
     def kept_of(self, x: DeviceArray, rate: float, key: DropoutKey) -> Kept:
         """Return `Kept` for these elements, with bits that are not set yet."""

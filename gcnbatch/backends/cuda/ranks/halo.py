@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,18 +12,24 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
+from gcnbatch.backends.cuda.ranks.landing import Landing, Route, open_landing, route_of
+from gcnbatch.backends.cuda.ranks.pipeline import product_bounds
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, spmm_kernel
 from gcnbatch.backends.cuda.spmm.large import ROW_BYTES, mark
-from gcnbatch.backends.cuda.spmm.pieces import LARGE_ENTRIES, Large, Scales, cut_rows
+from gcnbatch.backends.cuda.spmm.pieces import LARGE_ENTRIES, Large, Pieces, Scales, cut_rows, is_large, piece_of
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
 from gcnbatch.data.sparse import Csr
+from gcnbatch.ranks.communicator import Communicator
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 SECTOR: int = declared("spmm/compressed.cuh").constant("SECTOR")
+PUSHED_NODES = (
+    1 << 17
+)  # of a rank, on average, from which on ranks push rows; fewer have many entries each to hide behind
 MEAN_ROW = 16  # entries of a row, on average, from which on products run beside exchanges
 SPLIT_ROW = 64  # entries from which on a row is long
 SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
@@ -92,19 +99,47 @@ class SplitRows:
 
 
 @dataclass(frozen=True)
+class PushedRows:
+    """Rows of a matrix whose dense operand lies in a room of `landing`, in chunks that are multiplied one by one.
+
+    Parameters
+    ----------
+    chunks : sequence of DeviceCsr
+        One, or as many as `product_bounds` has, in pieces; columns of own nodes and halo.
+    column_scale : float32, (n,), or None
+        Of own nodes: rows of the dense operand are scaled before they are pushed.
+    entries : sequence of int
+        Of each chunk.
+    route : Route
+    landing : Landing
+    """
+
+    chunks: Sequence[DeviceCsr]
+    entries: Sequence[int]
+    column_scale: DeviceArray | None
+    route: Route
+    landing: Landing
+
+    @property
+    def large(self) -> Large | None:
+        """The pieces of the first chunk, and its scales, as the others have."""
+        return self.chunks[0].large
+
+
+@dataclass(frozen=True)
 class HaloRows:
     """The rows of a matrix that a rank holds, as `gcnbatch.data.graph_part.Halo`.
 
     Parameters
     ----------
-    matrix : DeviceCsr or SplitRows
+    matrix : DeviceCsr, SplitRows or PushedRows
     exchanged : Exchanged
     blocks : Blocks
         Of the rows.
     columns_per_node : int
     """
 
-    matrix: DeviceCsr | SplitRows
+    matrix: DeviceCsr | SplitRows | PushedRows
     exchanged: Exchanged
     blocks: Blocks
     columns_per_node: int
@@ -112,6 +147,8 @@ class HaloRows:
     @property
     def first(self) -> DeviceCsr:
         """The matrix, or the first of them."""
+        if isinstance(self.matrix, PushedRows):
+            return self.matrix.chunks[0]
         return self.matrix.own if isinstance(self.matrix, SplitRows) else self.matrix
 
 
@@ -139,15 +176,27 @@ class GraphPartBatch:
     part : GraphPart
     targets : (N, K)
         Of the whole graph.
-    rank : int
+    ranks : Communicator
+        Of host arrays; all ranks create their parts together.
     kernel : str
         As in `gcnbatch.backends.cuda.spmm.ops.SparseOps`.
+    open_rooms : callable
+        As `open_landing`.
     """
 
-    def __init__(self, device: Device, part: GraphPart, targets: NDArray[Any], rank: int, kernel: str) -> None:
-        self._device, self._form = device, spmm_kernel(kernel)
-        first, stop = (int(bound) for bound in part.bounds[rank : rank + 2])
+    def __init__(
+        self,
+        device: Device,
+        part: GraphPart,
+        targets: NDArray[Any],
+        ranks: Communicator,
+        kernel: str,
+        open_rooms: Callable[..., Landing | None] = open_landing,
+    ) -> None:
+        self._device, self._form, self._ranks = device, spmm_kernel(kernel), ranks
+        first, stop = (int(bound) for bound in part.bounds[ranks.rank : ranks.rank + 2])
         upload, nodes = device.upload, _Count(stop - first, int(part.bounds[-1]))
+        self.landing = self._open(part, nodes.own, open_rooms)
         adjacency, own = self._upload(part.adjacency, nodes, nodes), targets[first:stop]
         layout = adjacency.layout
         dense = isinstance(part.x, np.ndarray)
@@ -158,6 +207,18 @@ class GraphPartBatch:
             few = self._upload(part.labelled.adjacency, rows, nodes)
             labels = upload(own[part.labelled.rows])
             self._batch = replace(self._batch, labelled=replace(self._batch, adjacency=few, targets=labels))
+
+    def _open(self, part: GraphPart, n: int, open_rooms: Callable[..., Landing | None]) -> Landing | None:
+        """Return the rooms into which ranks push rows, where they do."""
+        found = part.adjacency
+        halos = [(n, found.of_forward), (n, found.of_transpose)]
+        if part.labelled is not None:
+            few = part.labelled.adjacency
+            halos += [(n, few.of_forward), (len(part.labelled.rows), few.of_transpose)]
+        is_small = int(part.bounds[-1]) < PUSHED_NODES * self._ranks.size
+        if is_small or not self._form.pieces or found.n_channels > 1:
+            return None
+        return open_rooms(self._device, self._ranks, halos)
 
     def _upload(self, found: HaloAdjacency, rows: _Count, nodes: _Count) -> DeviceHalo:
         """Return an adjacency of so many rows on the device; its transpose has the nodes' rows."""
@@ -180,8 +241,11 @@ class GraphPartBatch:
         exchanged = Exchanged(asked, sent, list(halo.received), upload(np.cumsum([0, *sent]).astype(np.int32)))
         layout = GraphLayout(np.array([0, rows.own]), per_node * columns_per_node)  # one of them is 1
         blocks = Blocks(upload(layout.node_ptr.astype(np.int32)), layout, per_node)
-        held: DeviceCsr | SplitRows
-        if form.pieces and is_split(halo.entries, rows.of_all):
+        held: DeviceCsr | SplitRows | PushedRows
+        if self.landing is not None:
+            route = route_of(device, self._ranks, n_own, halo)
+            held = pushed_rows(device, matrix, halo.scales, route, self.landing)
+        elif form.pieces and is_split(halo.entries, rows.of_all):
             held = split_rows(device, matrix, n_own, halo.scales)
         else:
             held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
@@ -199,7 +263,10 @@ class GraphPartBatch:
         return self._batch
 
     def close(self) -> None:
-        """Do nothing: the memory is freed with its last reference."""
+        """Free the rooms; all ranks call. Other memory is freed with its last reference."""
+        if self.landing is not None:
+            self.landing.close()
+            self.landing = None
 
 
 def is_split(entries: Sequence[int], rows: int) -> bool:
@@ -226,6 +293,39 @@ def long_rows(lengths: NDArray[Any]) -> NDArray[np.bool_]:
     """
     found = lengths >= SPLIT_ROW
     return found if lengths[found].sum() >= SPLIT_SHARE * lengths.sum() else np.ones_like(found)
+
+
+def pushed_rows(
+    device: Device, matrix: Csr, scales: tuple[Any, Any] | None, route: Route, landing: Landing
+) -> PushedRows:
+    """Return a matrix whose first `route.n_own` columns are those of own nodes as `PushedRows` on the device."""
+    indptr, lengths = matrix.indptr.astype(np.int32), np.diff(matrix.indptr)
+    if not len(lengths) or not is_large(int(indptr[-1]), lengths):
+        only = batch.csr(matrix, coo=False, pieces=False).map(device.upload)
+        return PushedRows([only], [int(indptr[-1])], None, route, landing)
+    piece = piece_of(int(indptr[-1]), len(lengths), int(lengths.max()))
+    of_rows = None if scales is None else Scales(device.upload(scales[0]), None)
+    upload, data = device.upload, matrix.data[:0] if scales else matrix.data
+    no_pieces = cut_rows(np.zeros(1, np.int32)).map(upload)
+    whole = DeviceCsr(
+        upload(indptr), upload(matrix.indices), upload(data), matrix.n_cols, None, Large(no_pieces, of_rows)
+    )
+    if scales is not None:
+        whole = mark(device, whole, np.bincount(matrix.indices, minlength=matrix.n_cols))
+    assert whole.large is not None
+    chunks = []
+    for first, stop in pairwise(product_bounds(len(lengths))):
+        cut = _from_row(cut_rows(indptr[first : stop + 1], piece), first)
+        held = replace(whole, indptr=whole.indptr.view(first, stop + 1 - first))
+        chunks.append(replace(held, large=whole.large._replace(pieces=cut.map(upload))))
+    own_scale = None if scales is None else upload(scales[1][: route.n_own])
+    return PushedRows(chunks, np.diff(indptr[list(product_bounds(len(lengths)))]).tolist(), own_scale, route, landing)
+
+
+def _from_row(cut: Pieces, first: int) -> Pieces:
+    """Return the pieces of the rows of a matrix from row `first` on."""
+    target = np.where(cut.target >= 0, cut.target + np.int32(first), cut.target)
+    return cut._replace(target=target, split_row=cut.split_row + np.int32(first))
 
 
 def split_rows(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> SplitRows:

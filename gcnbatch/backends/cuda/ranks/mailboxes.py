@@ -1,4 +1,4 @@
-"""Memory of the devices of all ranks of a host, into which each rank writes (cuda_src/fused/wide/ranks.cuh).
+"""Memory of the devices of all ranks of a host, into which each rank writes (cuda_src/ranks/flags.cuh).
 
 A rank opens the others' memory through CUDA's interprocess handles. They work over NVLink and PCIe, also where a
 process does not see the other's device (CUDA_VISIBLE_DEVICES).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 T = TypeVar("T")
-MAX_RANKS = declared("fused/wide/ranks.cuh").constant("MAX_RANKS")
+MAX_RANKS = declared("ranks/flags.cuh").constant("MAX_RANKS")
 _SAID_BYTES = 200  # of the reason why a rank has failed
 
 

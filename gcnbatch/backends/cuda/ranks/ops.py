@@ -1,13 +1,16 @@
 """Operations of backend ``batched`` on a rank's part of a global batch (cuda_src/ranks).
 
 As on the host (`gcnbatch.backends.cpu.distributed`), operations within a row, a node or a graph stay local, and sums
-over all rows are global. Exchanges are queued behind the kernels, on the device's stream or beside it. The host waits
-for one alone: that of compressed rows, whose lengths it must know (`gcnbatch.backends.cuda.ranks.packed`).
+over all rows are global. Exchanges are queued behind the kernels, on the device's stream or beside it.
+
+Ranks of one host push rows into each other's memory (`gcnbatch.backends.cuda.ranks.landing`). Others exchange them with
+NCCL; of compressed rows, whose lengths it must know, the host then waits (`gcnbatch.backends.cuda.ranks.packed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from gcnbatch.backends.cuda.batches.batch import DeviceCsr
@@ -15,16 +18,16 @@ from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, SplitRows
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, PushedRows, SplitRows
+from gcnbatch.backends.cuda.ranks.in_chunks import OpsInChunks, is_packed
 from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
-from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
+from gcnbatch.backends.cuda.ranks.pipeline import rows_of
+from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import (
-    MOST_COLUMNS,
     CompressedRows,
     compress,
     compress_relu_dropout,
-    is_compressed,
     reads_activations,
 )
 from gcnbatch.backends.ops import DropoutKey, Reader
@@ -50,18 +53,21 @@ class SyncedSaved(NamedTuple):
     rows: DeviceArray
 
 
-class DeviceDistributedOps:
+class DeviceDistributedOps(OpsInChunks):
     """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
     Parameters as `gcnbatch.backends.cpu.distributed.DistributedOps`.
     """
 
     def __init__(self, local: BatchedOps, ranks: DeviceCommunicator, sync_batch_norm: bool) -> None:
-        self._local, self._ranks, self._sync, self._device = local, ranks, sync_batch_norm, local.device
+        super().__init__(local)
+        self._ranks, self._sync = ranks, sync_batch_norm
         self._rooms = Rooms(local.device)
+        self._weight: tuple[DeviceArray, DeviceArray, DeviceArray] | None = None  # `_weight_of_all`
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._local, name)
+    def close(self) -> None:
+        """Free the memory of packed rows."""
+        self._rooms, self._weight = Rooms(self._device), None
 
     # -------------------------------------------------------------------------------------------- one large graph
 
@@ -93,13 +99,17 @@ class DeviceDistributedOps:
     ) -> tuple[Any, Kept]:
         """As of `local`; compressed where a product exchanges compressed rows."""
         rows = reader.adjacency.of_forward if reader and isinstance(reader.adjacency, DeviceHalo) else None
-        if reader is None or rows is None:
-            return self._local.relu_dropout(x, rate, key, out, reader)
-        split, (n, width) = rows.matrix, x.shape
-        if not (isinstance(split, SplitRows) and reads_activations(split.large, width, reader.zeros, key.first)):
-            return self._local.relu_dropout(x, rate, key, out)
-        kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(n, rows.exchanged)
-        return compress_relu_dropout(self._device, x, kept, split.column_scale, rate, key, room), kept
+        matrix = None if rows is None else rows.matrix
+        large = matrix.large if isinstance(matrix, SplitRows | PushedRows) else None
+        if reader is None or large is None or not reads_activations(large, x.shape[1], reader.zeros, key.first):
+            return self._relu_dropout_of_rows(x, rate, key, out)
+        if isinstance(matrix, PushedRows):
+            return self._relu_dropout_to_room(x, rate, key, matrix)
+        assert rows is not None
+        assert isinstance(matrix, SplitRows)
+        self._launch()
+        kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(len(x), rows.exchanged)
+        return compress_relu_dropout(self._device, x, kept, matrix.column_scale, rate, key, room), kept
 
     def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
         """Launch the product of a rank's rows.
@@ -107,12 +117,17 @@ class DeviceDistributedOps:
         Columns of own nodes in long rows are multiplied while the halo is on its way, then all others.
         """
         split = rows.matrix
+        if isinstance(split, PushedRows):
+            self._multiply_pushed(out, h, split, zeros)
+            return
+        self._launch()
         if not isinstance(split, SplitRows):
             self._multiply_behind_exchange(out, h, rows, zeros)
             return
         start = self._start_packed if is_packed(h, split, zeros) else self._start
         own, arrive = start(h, rows, split)
         self._product(out, own, split.own, rows, zeros)
+        self._launch_later()
         halo, whole = arrive()
         if rows.exchanged.n_received:
             self._product(out, halo, split.halo, rows, zeros, accumulate=True)
@@ -182,6 +197,7 @@ class DeviceDistributedOps:
         relu: bool = False,
     ) -> tuple[DeviceArray, Any]:
         """Normalise by the statistics of the global batch."""
+        self._launch()
         about = (gamma, beta, running_mean, running_var, epsilon, momentum, training, relu)
         if not (training and self._sync):
             return self._local.batch_norm(x, *about)
@@ -215,6 +231,7 @@ class DeviceDistributedOps:
         out: tuple[DeviceArray, DeviceArray] | None = None,
     ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Gradients of `batch_norm`; of dgamma and dbeta, an equal share for each rank."""
+        self._launch()
         if not isinstance(saved, SyncedSaved):
             return self._local.batch_norm_backward(dy, saved, gamma, out)
         (N, P), device, local = dy.shape, self._device, self._local
@@ -238,13 +255,46 @@ class DeviceDistributedOps:
         self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> Loss:
         """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+        if not self._continues(logits):
+            return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+        bounds, weight = self._work.bounds, self._weight_of_all(y, class_weight)
+        dlogits, total = self._device.empty(logits.shape), self._device.empty((1,))
+        losses = self._device.empty((len(bounds) - 1,))
+
+        def call(first: int, stop: int) -> None:
+            of_rows = partial(rows_of, first=first, stop=stop)
+            chunk = losses.view(list(bounds).index(first), 1)
+            self._local.softmax_of_rows(of_rows(dlogits), chunk, of_rows(logits), of_rows(y), class_weight, weight)
+
+        def add() -> None:
+            one_thread = Launch((1, 1, 1), (1, 1, 1))
+            self._device.launch("ranks_loss_of_chunks", one_thread, total=total, losses=losses, chunks=losses.size)
+            self._ranks.all_reduce(total)
+            if totals is not None:
+                self._device.launch("ranks_add_loss", one_thread, totals=totals, total=total, weight=weight)
+
+        self._add(call, bounds, dlogits, logits)
+        self._last.append(add)
+        return total, weight, dlogits
+
+    def _weight_of_all(self, y: DeviceArray, class_weight: DeviceArray) -> DeviceArray:
+        """Return the weight of all ranks' labels, (1,), without which the gradient of no row is known.
+
+        It is kept: the labels of one large graph are the same in every step.
+        """
+        before = self._weight
+        if before is None or before[0] is not y or before[1] is not class_weight:
+            weight = self._local.softmax_weight(y, class_weight)
+            self._ranks.all_reduce(weight)
+            self._weight = before = y, class_weight, weight
+        return before[2]
 
     def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
         """As `sigmoid_cross_entropy`."""
         return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
 
     def _of_all(self, loss: Callable[..., Loss], *about: DeviceArray, totals: DeviceArray | None) -> Loss:
+        self._launch()
         total, _, dlogits = loss(*about)
         own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
         both = self._device.empty((2,))
@@ -253,10 +303,3 @@ class DeviceDistributedOps:
         arrays = {"dlogits": dlogits, "totals": totals, "own": own, "sums": both, "n": dlogits.size}
         self._device.launch("ranks_loss", launch, **arrays)
         return both.view(0, 1), both.view(1, 1), dlogits
-
-
-def is_packed(h: Any, split: SplitRows, zeros: float) -> bool:
-    """Return whether ranks exchange rows of a dense operand without their zeros: where the product reads them so."""
-    if isinstance(h, CompressedRows):
-        return True
-    return h.shape[1] <= MOST_COLUMNS and is_compressed(h.shape[1], zeros, split.large.scales)

@@ -156,6 +156,11 @@ class DeviceContext:
         self.peak_bytes = max(self.peak_bytes, self.allocator.active_bytes)
         return owner
 
+    def release(self) -> None:
+        """Give the pool's unused memory back to the device, for libraries that take memory of their own."""
+        self.synchronize()
+        self.allocator.free_held()
+
     def shared(self, nbytes: int) -> tuple[DeviceArray, bytes]:
         """Return zeros (nbytes,) that other processes of this host can `open_shared`, and the handle for that.
 

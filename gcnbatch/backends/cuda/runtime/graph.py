@@ -117,6 +117,49 @@ class Driver:
         return self.check(captured)
 
 
+def config_of(driver: Driver, launch: Launch) -> Any:
+    """Return a launch's geometry as the driver takes it."""
+    config = driver.calls.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.shared
+    return config
+
+
+class Functions:
+    """Kernels as functions of the driver, for launches that PyCUDA does not know.
+
+    It loads each kernel's module a second time, because PyCUDA does not hand out its handles.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._modules: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}
+        self._shared: dict[str, int] = {}
+
+    def function(self, name: str, shared: int = 0) -> Any:
+        """Return the kernel, which may then use `shared` bytes of dynamic shared memory."""
+        driver, calls = self._driver, self._driver.calls
+        if name not in self._functions:
+            file, cubin = driver.device.kernels.cubin(name)
+            if file not in self._modules:
+                self._modules[file] = driver.check(calls.cuModuleLoadData(cubin))
+            self._functions[name] = driver.check(calls.cuModuleGetFunction(self._modules[file], name.encode()))
+        if shared > max(SHARED_WITHOUT_ASKING, self._shared.get(name, 0)):
+            self._shared[name] = shared
+            which = calls.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.check(calls.cuFuncSetAttribute(self._functions[name], which, shared))
+        return self._functions[name]
+
+    def prepare(self, call: Call, config: Any) -> Prepared:
+        """Return a launch of this configuration as the driver takes it."""
+        entry = self._driver.device.kernels[call.entry].entry
+        packed = np.frombuffer(entry.pack(call.arguments), np.uint8)
+        function = self.function(call.entry, call.launch.shared)
+        return Prepared(config, function, packed, addresses(packed, entry.offsets))
+
+
 class Branches:
     """The streams on which the branches of a graph are captured; the first branch is on the device's stream.
 
@@ -228,16 +271,11 @@ def capture(device: Device, work: Callable[[], object]) -> Graph:
 
 
 class Recorder:
-    """Captures graphs of explicit launches through cuLaunchKernelEx, which takes attributes.
-
-    It loads each kernel's module a second time, because PyCUDA does not hand out its handles.
-    """
+    """Captures graphs of explicit launches through cuLaunchKernelEx, which takes attributes."""
 
     def __init__(self, device: Device) -> None:
         self._device, self._driver = device, Driver(device)
-        self._modules: dict[str, Any] = {}
-        self._functions: dict[str, Any] = {}
-        self._shared: dict[str, int] = {}
+        self._functions = Functions(self._driver)
         known = loader.driver_cuda_version() >= IN_GRAPHS
         self._overlap = known and device.compute_capability >= DEPENDENT_LAUNCH
 
@@ -286,38 +324,15 @@ class Recorder:
         status, shared = calls.cuDeviceGetAttribute(by_mps, driver.check(calls.cuDeviceGet(self._device.info.number)))
         if status != calls.CUresult.CUDA_SUCCESS or shared:
             return 0
-        function = self._function(name, launch.shared)
-        return int(driver.check(calls.cuOccupancyMaxActiveClusters(function, self._config(launch))))
-
-    def _config(self, launch: Launch) -> Any:
-        config = self._driver.calls.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
-        config.sharedMemBytes = launch.shared
-        return config
+        function = self._functions.function(name, launch.shared)
+        return int(driver.check(calls.cuOccupancyMaxActiveClusters(function, config_of(self._driver, launch))))
 
     def _prepare(self, call: Call, stream: Any) -> Prepared:
-        calls, config = self._driver.calls, self._config(call.launch)
+        calls, config = self._driver.calls, config_of(self._driver, call.launch)
         config.hStream = stream
         if self._overlap:
             attribute = calls.CUlaunchAttribute()
             attribute.id = calls.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
-        entry = self._device.kernels[call.entry].entry
-        packed = np.frombuffer(entry.pack(call.arguments), np.uint8)
-        function = self._function(call.entry, call.launch.shared)
-        return Prepared(config, function, packed, addresses(packed, entry.offsets))
-
-    def _function(self, name: str, shared: int) -> Any:
-        driver, calls = self._driver, self._driver.calls
-        if name not in self._functions:
-            file, cubin = self._device.kernels.cubin(name)
-            if file not in self._modules:
-                self._modules[file] = driver.check(calls.cuModuleLoadData(cubin))
-            self._functions[name] = driver.check(calls.cuModuleGetFunction(self._modules[file], name.encode()))
-        if shared > max(SHARED_WITHOUT_ASKING, self._shared.get(name, 0)):
-            self._shared[name] = shared
-            which = calls.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            driver.check(calls.cuFuncSetAttribute(self._functions[name], which, shared))
-        return self._functions[name]
+        return self._functions.prepare(call, config)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 INSTALL = "Install it: pip install 'gcnbatch[nccl13]', or nccl12 for drivers older than 580"
+NEEDED_BYTES = 512 << 20  # that NCCL takes at most for a communicator of one host
 _TYPES = {"int32": "Int32", "int64": "Int64", "float32": "Float32", "float64": "Float64", "uint8": "Uint8"}
 
 
@@ -108,6 +109,7 @@ class NcclCommunicator:
         self._device, self._calls = device, load_nccl()
         self.rank, self.size = ranks.rank, ranks.size
         calls = self._calls
+        device.release()  # NCCL takes memory of its own, beside the pool
         identifier = np.zeros(len(bytes(calls.UniqueId())), np.uint8)
         with self._errors():
             if self.rank == 0:
@@ -220,8 +222,20 @@ class NcclCommunicator:
             yield
         except self._calls.NCCLError as error:
             said = (str(error).splitlines() or ["failed"])[0]
+            if self._device.memory().free < NEEDED_BYTES:
+                raise self._device.out_of_memory(NEEDED_BYTES) from error
             hint = "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more."
             raise MachineError(f"NCCL between {self.size} ranks", said, hint=hint) from error
+
+    def close(self) -> None:
+        """Give back NCCL's memory and streams; all ranks call, after their last operation."""
+        self._device.synchronize()
+        atexit.unregister(self._abort)
+        with self._errors():
+            self._calls.comm_destroy(self._comm)
+        if "_side" in vars(self):
+            self._side.close()
+        self._device.release()
 
     def _abort(self) -> None:
         """Leave without waiting for the others, before the context goes."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.runtime.graph import NON_BLOCKING, WITHOUT_TIMES, Driver
+from gcnbatch.backends.cuda.runtime.events import Observation
+from gcnbatch.backends.cuda.runtime.graph import NON_BLOCKING, WITHOUT_TIMES, Call, Driver, Functions, config_of
+from gcnbatch.backends.cuda.runtime.launch import Launch
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -51,6 +54,30 @@ class SideStream:
     def precede(self) -> None:
         """Let later work of the device's stream wait for what is queued on this one."""
         self._order(self._after, self._stream, self._driver.stream)
+
+    def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
+        """Launch a kernel on this stream, as `Device.launch` does on the device's."""
+        if not launch.blocks:
+            return
+        driver, observer = self._driver, self._driver.device.observer
+        config = config_of(driver, launch)
+        config.hStream = self._stream
+        call = self._functions.prepare(Call(entry, launch, arguments), config)
+        begun = None if observer is None else self.mark()
+        driver.check(driver.calls.cuLaunchKernelEx(call.config, call.function, call.addresses, 0))
+        driver.device.launches += 1
+        if observer is not None and begun is not None:
+            observer.append(Observation(entry, launch, begun, self.mark()))
+
+    @cached_property
+    def _functions(self) -> Functions:
+        return Functions(self._driver)
+
+    def close(self) -> None:
+        """Destroy the stream after its last work. On a lost device this fails silently."""
+        for event in (self._before, self._after):
+            self._driver.calls.cuEventDestroy(event)
+        self._driver.calls.cuStreamDestroy(self._stream)
 
     def download(self, array: DeviceArray, pinned: NDArray[Any]) -> None:
         """Queue a copy of an array to page-locked memory, which `synchronize` waits for."""

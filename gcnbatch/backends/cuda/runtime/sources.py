@@ -4,9 +4,10 @@ A kernel's signature is read from its declaration in ``cuda_src``::
 
     extern "C" __global__ void relu_forward(float* __restrict__ y, const float* __restrict__ x, long long n)
     extern "C" __global__ void fused_update(const __grid_constant__ Update update)
+    KERNEL(fused_stage, StageParams, (256), stage<float>);
 
-The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The second has a struct as its only parameter;
-the struct's fields are its arguments. Callers pass every argument by name.
+The first becomes an `Entry` with the arguments ``y``, ``x`` and ``n``. The others have a struct as their only
+parameter; the struct's fields are their arguments. Callers pass every argument by name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
 _MACRO = r"(?:[A-Z_0-9]+\s+)?"  # for example of an attribute that not every architecture has
 _ENTRIES = re.compile(
-    rf'extern\s+"C"\s+__global__\s+{_BOUNDS}void\s+{_BOUNDS}{_MACRO}(?P<name>\w+)\s*\((?P<arguments>[^()]*)\)'
+    rf'extern\s+"C"\s+__global__\s+{_BOUNDS}void\s+{_BOUNDS}{_MACRO}(\w+)\s*\(([^()]*)\)'
+    r"|^KERNEL(?:_WITH_SHARED)?\((\w+),\s*(\w+),",
+    re.MULTILINE,
 )
 
 
@@ -153,8 +156,11 @@ class KernelSource:
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The kernels that the host can launch, in the order of the file."""
-        found = _ENTRIES.finditer(without_comments(self.text))
-        return tuple(Entry(entry["name"], self, entry["arguments"]) for entry in found)
+        found = _ENTRIES.findall(without_comments(self.text))
+        return tuple(
+            Entry(kernel or name, self, f"{struct} params" if kernel else arguments)
+            for name, arguments, kernel, struct in found
+        )
 
 
 class Sources(Mapping[str, KernelSource]):

@@ -128,6 +128,8 @@ class RowSplit:
     def graph(self, device: Device, product: Product) -> None:
         n_rows, width = product.n_rows, product.width
         vector = vector_width(width, product.out, product.dense)
+        if (product.out_first | product.dense_first | product.out_stride | product.dense_stride) % 4:
+            vector = 1
         shape = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
         device.launch(f"spmm_csr_float{vector}", shape.launch, **shape.shares(), **product.csr_part())
 

@@ -254,13 +254,15 @@ def compress_relu_dropout(
     rate: float,
     key: DropoutKey,
     rows: DeviceArray | None = None,
+    into: CompressedRows | None = None,
 ) -> CompressedRows:
-    """Compress dropout of ReLU of X as the operand of a matrix, in `rows` if given, and write the bits of `kept`.
+    """Compress dropout of ReLU of X as the operand of a matrix, and write the bits of `kept`.
 
-    X has at most `MOST_COLUMNS` columns, and `key.first` is, like their number, a multiple of 8.
+    The result lies in `rows`, or is `into` with more unfit rows, or is new. X has at most `MOST_COLUMNS` columns, and
+    `key.first` is, like their number, a multiple of 8.
     """
     n_rows, width = x.shape
-    found = _no_rows(device, (n_rows, width), rows)
+    found = into or _no_rows(device, (n_rows, width), rows)
     device.launch(
         "spmm_compress_relu_dropout",
         Launch((ceil_div(n_rows, 2 * COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),
@@ -284,13 +286,14 @@ def compress(
     first: int = 0,
     stride: int | None = None,
     rows: DeviceArray | None = None,
+    into: CompressedRows | None = None,
 ) -> CompressedRows:
-    """Compress X of this shape as the operand of a matrix, in `rows` if given.
+    """Compress X of this shape as the operand of a matrix, in `rows` or `into` as `compress_relu_dropout` does.
 
     Its rows begin `stride` elements apart, from element `first` on.
     """
     n_rows, width = shape
-    found = _no_rows(device, shape, rows)
+    found = into or _no_rows(device, shape, rows)
     device.launch(
         "spmm_compress",
         Launch((ceil_div(n_rows, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1)),

@@ -114,9 +114,9 @@ def test_kernels_of_a_tile_have_its_threads(tile: Tile) -> None:
     source = Sources(cuda_sources())["dense/matmul.cu"]
     products = ["forward", "dgrad"] + ["wgrad"] * any(tile in tiles for tiles in WGRAD_TILES.values())
     for name in products:
-        found = re.search(rf"__launch_bounds__\((\w+::THREADS), \w+\)\s+matmul_{tile.name}_{name}\(", source.text)
+        threads = f"Tile{tile.name.replace('tf32_', 'Tf32')}::THREADS"
+        found = re.search(rf"KERNEL\(matmul_{tile.name}_{name}, \w+, \({threads}, \w+\)", source.text)
         assert found is not None, name
-        assert source.declarations.constant(found[1]) == tile.threads
     assert tile.name.removeprefix("tf32_") == f"{tile.rows}x{tile.columns}"
 
 

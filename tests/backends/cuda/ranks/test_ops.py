@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,8 @@ def halo_batch(device: Machine, path: Path) -> tuple[Any, Any]:
     with Dataset(path) as dataset:
         part = on_ranks(2, lambda door: read_part(dataset, True, door))[0]
     targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
-    return part, GraphPartBatch(device, part, targets, 0, "csr").batch(0)  # type: ignore[arg-type]
+    only: Any = SimpleNamespace(rank=0, size=2)
+    return part, GraphPartBatch(device, part, targets, only, "csr").batch(0)  # type: ignore[arg-type]
 
 
 def reddit(path: Path) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from gcnbatch.backends.cuda.ops.matmul import TILES
 from gcnbatch.backends.cuda.runtime.declarations import Declarations
 from gcnbatch.backends.cuda.runtime.layouts import Layout
 
@@ -11,15 +13,12 @@ from gcnbatch.backends.cuda.runtime.layouts import Layout
 def readable(found: Declarations) -> tuple[dict[str, Any], dict[str, Layout]]:
     """Return the constants and the structs of a file and its headers that can be read."""
     constants, structs = {}, {}
-    parameters = {name for template in found.found.templates.values() for name in template[0].parameters}
-    for name in found.found.constants:
-        if name.rpartition("::")[2] in parameters:
-            continue  # which C++ does not name outside of the template
+    for name in found.scope.constants:
         try:
             constants[name] = found.constant(name)
         except ValueError:
             continue
-    for name in found.found.structs:
+    for name in found.scope.structs:
         try:
             structs[name] = found.layout(name)
         except ValueError:
@@ -34,7 +33,8 @@ def literal(value: Any) -> str:
 def assertions(found: Declarations) -> str:
     """Return static assertions on the constants and layouts that the host has read, for the compiler to check."""
     constants, structs = readable(found)
-    lines = [f"using namespace {name};" for name in sorted(found.found.namespaces)]
+    namespaces = {name for text in found.texts.values() for name in re.findall(r"^namespace (\w+)", text, re.MULTILINE)}
+    lines = [f"using namespace {name};" for name in sorted(namespaces)]
     lines += [
         f'static_assert({name} == decltype({name})({literal(value)}), "{name}");' for name, value in constants.items()
     ]
@@ -44,4 +44,8 @@ def assertions(found: Declarations) -> str:
             member = field.rstrip("_") if field == "in_" else field
             place = f"__INTADDR__(&(static_cast<{name}*>(nullptr)->{member}))"  # offsetof, without a header
             lines.append(f'static_assert({place} == {at}, "{name}::{field}");')
+    for tile in (tile for tiles in TILES.values() for tile in tiles) if found.name == "dense/matmul.cu" else ():
+        type_ = f"Tile{tile.name.replace('tf32_', 'Tf32')}"
+        sizes = {"BM": tile.rows, "BN": tile.columns, "DEPTH": tile.depth, "THREADS": tile.threads}
+        lines += [f'static_assert({type_}::{size} == {value}, "{type_}");' for size, value in sizes.items()]
     return "\n".join(lines)

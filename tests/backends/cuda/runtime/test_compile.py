@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.cuda.ops.matmul import TILES
 from gcnbatch.backends.cuda.runtime.compiler import (
     NVCC_FLAGS,
     Compiler,
@@ -50,6 +51,7 @@ HEADER_BYTES = 8  # of machine code, at most, that name its architecture
 QUICK = {"dense/relu.cu", "dense/bias.cu", "spmm/naive.cu", "fused/kipf/step.cu"}
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
 BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\w+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
+KERNELS = re.compile(r"^KERNEL(?:_WITH_SHARED)?\((\w+),\s*\w+,\s*\(([\w:]+)(?:, (\w+))?\)", re.MULTILINE)
 
 
 def text_for(source: KernelSource, arch: str) -> tuple[bool, ...]:
@@ -106,11 +108,15 @@ def complaints(source: KernelSource, log: str) -> Iterator[str]:
     taken = usages(log)
     for name in {entry.name for entry in source.entries} ^ taken.keys():
         yield f"{name} is not both in the source and in the machine code"
-    number = source.declarations.constant
-    bounds = {
-        name: (int(threads) if threads.isdigit() else number(threads)) * fewest_blocks(source, blocks or "1")
-        for threads, blocks, name in BOUNDS.findall(source.text)
+    tiles = {
+        f"Tile{tile.name.replace('tf32_', 'Tf32')}::THREADS": tile.threads for kind in TILES.values() for tile in kind
     }
+
+    def threads_of(bound: str) -> int:
+        return int(bound) if bound.isdigit() else tiles.get(bound) or source.declarations.constant(bound)
+
+    found = BOUNDS.findall(source.text) + [(*bound, name) for name, *bound in KERNELS.findall(source.text)]
+    bounds = {name: threads_of(threads) * fewest_blocks(source, blocks or "1") for threads, blocks, name in found}
     for name, usage in taken.items():
         if usage.spilled:
             yield f"{name} spills {usage.spilled} bytes"

@@ -59,7 +59,16 @@ class Library(ModuleType):
         return f"comm {rank}"
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("all_reduce", "all_gather", "broadcast", "send", "recv", "group_start", "group_end"):
+        if name not in (
+            "all_reduce",
+            "all_gather",
+            "broadcast",
+            "send",
+            "recv",
+            "group_start",
+            "group_end",
+            "comm_destroy",
+        ):
             raise AttributeError(name)
 
         def call(*about: Any) -> None:
@@ -75,6 +84,22 @@ class HostDevice:
 
     stream = SimpleNamespace(handle=STREAM)
     observer = None
+    free = 1 << 40  # bytes
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+    def synchronize(self) -> None:
+        pass
+
+    def memory(self) -> SimpleNamespace:
+        return SimpleNamespace(free=self.free)
+
+    def out_of_memory(self, asked: int) -> MachineError:
+        return MachineError("device 0", f"out of memory: {asked} bytes asked for, {self.free} free")
 
     def pinned(self, shape: int, dtype: Any) -> np.ndarray:
         return np.zeros(shape, dtype)
@@ -229,6 +254,24 @@ def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:
     with pytest.raises(MachineError):
         door.exchange([array, array], [0, 1])
     assert library.calls[-1] == ("group_end",)  # a group left open would hold back all later calls
+
+
+def test_short_memory_is_one_line_with_the_bytes(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = doors()[0]
+    library.failing = "all_reduce"
+    monkeypatch.setattr(HostDevice, "free", 200 << 20)
+    with pytest.raises(MachineError) as failed:
+        door.all_reduce(HostDevice().empty((3,)))
+    assert str(failed.value) == "device 0: out of memory: 536870912 bytes asked for, 209715200 free"
+
+
+def test_a_closed_communicator_gives_back_what_it_held(library: Library) -> None:
+    door = doors()[1]
+    device: Any = door._device
+    assert device.released == 1  # NCCL takes memory beside the pool
+    door.close()
+    assert library.calls[-1] == ("comm_destroy", "comm 1")
+    assert device.released == 2
 
 
 def test_what_is_missing_is_named_with_what_to_install(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from gcnbatch.backends.ops import Ops
 from gcnbatch.data.batches import BatchSource, PreparedSet
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.sparse import MAX_ENTRIES
+from gcnbatch.text import counted
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -65,7 +66,9 @@ def refusal(
     if options.precision != "fp32" or options.spmm != "auto" or options.resident == "off":
         return "cuda.precision other than fp32, cuda.spmm other than auto, or cuda.resident off"
     if source.n_graphs != 1 or header.n_channels != 1:
-        return f"a node-level data set of {source.n_graphs:,} graphs and {header.n_channels} channels"
+        return (
+            f"a node-level data set of {counted(source.n_graphs, 'graph')} and {counted(header.n_channels, 'channel')}"
+        )
     if header.target != "multiclass" or header.n_outputs > geometry.MAX_OUTPUTS:
         return f"a node-level data set with {header.n_outputs} {header.target} outputs"
     if clip_norm:

@@ -1,0 +1,214 @@
+"""Memory into which ranks of one host push the rows that others need before a product (cuda_src/ranks/push.cu)."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gcnbatch.backends.cuda.ranks.mailboxes import MAX_RANKS, Mailboxes
+from gcnbatch.backends.cuda.runtime.launch import Launch
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.runtime.side_stream import SideStream
+from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.backends.cuda.spmm.large import MOST_COLUMNS, ROW_BYTES
+from gcnbatch.data.graph_part import Halo
+from gcnbatch.errors import MachineError
+from gcnbatch.ranks.communicator import Communicator
+
+if TYPE_CHECKING:
+    from gcnbatch.backends.cuda.runtime.device import Device
+
+PUSH_THREADS: int = declared("ranks/push.cu").constant("PUSH_THREADS")
+BLOCKS_BESIDE = 32  # of a push beside kernels: more take multiprocessors from them, and hardly send faster
+FLAGS_BYTES = 256  # before the rooms
+ROOMS = 2
+MEMORY_SHARE = 0.25  # of the device's free memory that the rooms may take
+_NAME_BYTES = 64  # of a host
+
+
+class Route(NamedTuple):
+    """Where the own rows of a product's dense operand go.
+
+    Parameters
+    ----------
+    slots : int32, (ranks, n)
+        By rank, the row of its room that each own row fills; -1 where it does not need the row.
+    n_own, n_halo : int
+        Own rows, and rows received.
+    """
+
+    slots: DeviceArray
+    n_own: int
+    n_halo: int
+
+
+class Side(Protocol):
+    """The part of `SideStream` that pushes need."""
+
+    def launch(self, entry: str, launch: Launch, /, **arguments: Any) -> None:
+        """Launch a kernel on the stream."""
+
+    def follow(self) -> None:
+        """Let later work of the stream wait for what is queued on the device's."""
+
+    def precede(self) -> None:
+        """Let later work of the device's stream wait for what is queued on this one."""
+
+    def close(self) -> None:
+        """Destroy the stream."""
+
+
+class Landing:
+    """The rooms of all ranks, seen from one of them; all ranks create them together.
+
+    Parameters
+    ----------
+    device : Device
+    ranks : Communicator
+        Of host arrays.
+    boxes : Mailboxes
+        Of `nbytes_of` bytes.
+    side : Side
+    """
+
+    def __init__(self, device: Device, ranks: Communicator, boxes: Mailboxes, side: Side) -> None:
+        self.rank, self.size = ranks.rank, ranks.size
+        self._device, self._boxes, self._side = device, boxes, side
+        self._room_bytes = (boxes.nbytes - FLAGS_BYTES) // ROOMS
+        self._counter = device.zeros(1, np.uint32)
+        self._turn = self._number = 0
+        self._is_used = False  # whether rows of the current product have been pushed
+        self._pushed: list[object] = []  # arrays that pushes may still read
+
+    def rows(self, count: int, pitch: int) -> DeviceArray:
+        """Return so many rows of the own room of the current product, (count, pitch) bytes."""
+        return self._boxes.of[self.rank].view(self._room, (count, pitch))
+
+    def begin(self) -> None:
+        """Turn to the other room, for the next product; its dense operand may be written from now on."""
+        self._turn, self._is_used = self._turn + self._is_used, False
+
+    def push(self, route: Route, rows: tuple[int, int], is_last: bool, beside: bool) -> int:
+        """Push compressed rows `rows` = (first, stop) of the own room; return the number of the push if it is the last.
+
+        `beside`: other kernels run meanwhile.
+        """
+        return self._push("halo_push", route, rows, is_last, beside)
+
+    def push_dense(
+        self,
+        route: Route,
+        rows: tuple[int, int],
+        is_last: bool,
+        beside: bool,
+        x: DeviceArray,
+        scale: DeviceArray | None,
+        columns: tuple[int, int],
+        stride: int,
+        place: int,
+    ) -> int:
+        """As `push`, columns `columns` of rows of x (n, F), scaled, to `place` in rows of `stride` floats."""
+        self._pushed.append(x)
+        column, behind = columns
+        about = {"x": x, "scale": scale, "x_stride": x.shape[1], "column": column, "P": behind - column}
+        return self._push("halo_push_dense", route, rows, is_last, beside, **about, stride=stride, place=place)
+
+    def wait(self, number: int) -> None:
+        """Let kernels launched from now on wait for the push of this number by all ranks."""
+        flags = self._boxes.of[self.rank]
+        self._device.launch("halo_wait", Launch((1, 1, 1), (32, 1, 1)), flags=flags, number=number, size=self.size)
+
+    def end(self) -> None:
+        """Let kernels launched from now on wait for all own pushes, whose operands they may overwrite."""
+        self._side.precede()
+        self._pushed.clear()
+
+    def close(self) -> None:
+        """Free the memory; all ranks call, after their last product."""
+        self._boxes.close()
+        self._side.close()
+
+    @property
+    def _room(self) -> int:
+        return FLAGS_BYTES + self._turn % ROOMS * self._room_bytes
+
+    def _push(self, entry: str, route: Route, rows: tuple[int, int], is_last: bool, beside: bool, **about: Any) -> int:
+        self._is_used = True
+        if is_last:
+            self._number += 1
+        self._side.follow()
+        push = {
+            "mailboxes": [*self._boxes.of, *[None] * (MAX_RANKS - self.size)],
+            "slots": route.slots,
+            "counter": self._counter,
+            "room": self._room,
+            "rank": self.rank,
+            "size": self.size,
+            "n": route.n_own,
+            "first": rows[0],
+            "stop": rows[1],
+            "number": self._number if is_last else 0,
+        }
+        blocks = min(BLOCKS_BESIDE, self._device.multiprocessors) if beside else self._device.multiprocessors
+        arguments = {"push": push, **about} if about else push
+        self._side.launch(entry, Launch((blocks, 1, 1), (PUSH_THREADS, 1, 1)), **arguments)
+        return self._number
+
+
+def nbytes_of(rows: int) -> int:
+    """Return the bytes of a mailbox with rooms of so many rows.
+
+    >>> nbytes_of(2_449_029)
+    2821281664
+    """
+    return FLAGS_BYTES + ROOMS * rows * ROW_BYTES
+
+
+def open_landing(device: Device, ranks: Communicator, halos: Sequence[tuple[int, Halo]]) -> Landing | None:
+    """Return rooms for the dense operands of products, given the own columns and the halo of each matrix; or None.
+
+    All ranks call, and get the same: None, if they are on several hosts, do not reach each other's memory, or have not
+    enough of it.
+    """
+    needed = nbytes_of(max(n_own + sum(halo.received) for n_own, halo in halos))
+    about = np.zeros(3 * 8 + _NAME_BYTES, np.uint8)
+    free = int(MEMORY_SHARE * device.memory().free)
+    about[: 3 * 8] = np.array([needed, free, ranks.size <= MAX_RANKS], np.int64).view(np.uint8)
+    name = platform.node().encode()[:_NAME_BYTES]
+    about[3 * 8 : 3 * 8 + len(name)] = np.frombuffer(name, np.uint8)
+    found = ranks.all_gather(about)
+    numbers = found[:, : 3 * 8].copy().view(np.int64)
+    one_host = (found[:, 3 * 8 :] == found[0, 3 * 8 :]).all()
+    nbytes = int(numbers[:, 0].max())
+    if ranks.size == 1 or not one_host or nbytes > numbers[:, 1].min() or not numbers[:, 2].all():
+        return None
+    try:
+        boxes = Mailboxes(device, ranks, nbytes)
+    except MachineError:  # on all ranks alike
+        return None
+    return Landing(device, ranks, boxes, SideStream(device))
+
+
+def route_of(device: Device, ranks: Communicator, n_own: int, halo: Halo) -> Route:
+    """Return where the own rows of a product's dense operand go; all ranks call."""
+    counts = np.array([n_own, *halo.received], np.int64)
+    counts[1 + ranks.rank] = 0
+    of_ranks = ranks.all_gather(counts)
+    before = np.cumsum(of_ranks, axis=1)  # by receiver: its own rows, then those of each sender
+    slots = np.full((ranks.size, n_own), -1, np.int32)
+    for rank, rows in enumerate(halo.sent):
+        if rank != ranks.rank:
+            slots[rank, rows] = before[rank, ranks.rank] + np.arange(len(rows))
+    return Route(device.upload(slots), n_own, int(counts[1:].sum()))
+
+
+def widest(width: int) -> list[tuple[int, int]]:
+    """Return the columns of each product of a dense operand whose rows do not fit a room at once.
+
+    >>> widest(47), widest(300)
+    ([(0, 47)], [(0, 128), (128, 256), (256, 300)])
+    """
+    return [(first, min(first + MOST_COLUMNS, width)) for first in range(0, max(width, 1), MOST_COLUMNS)]

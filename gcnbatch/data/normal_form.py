@@ -1,0 +1,176 @@
+"""The normal form of a molecule. Every graph, feature, scaffold, name and comparison of molecules is made from it.
+
+A molecule has many SMILES: ``CCO``, ``OCC``, ``[CH3:1][CH2:2][OH:3]``, ``[H]OCC``. In its normal form
+
+- atoms are in the order of RDKit's canonical SMILES, whatever their order in the text;
+- atom maps are gone, and hydrogens are a number of their atom. Isotopes, bridging hydrogens, ``[H+]``, ``[H-]`` and
+  ``[H][H]`` stay atoms; so does a hydrogen that alone gives the geometry of a double bond, if stereochemistry is kept;
+- aromatic bonds are those that RDKit perceives in the Kekulé structure;
+- largest fragment and neutralisation are done, if the options ask for them.
+
+Charges, isotopes, radicals and, on demand, the stereochemistry of atoms and double bonds are kept. Tautomers and
+resonance forms stay different molecules. RDKit's canonical SMILES is not unique for a few rings whose atoms are all
+alike but for stereochemistry, such as stereoisomers of inositol: `NormalForm.name` can then differ, the graph does not.
+
+This module imports little, because worker processes import it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+from gcnbatch.data.featurizer_options import FeaturizerOptions
+from gcnbatch.errors import MachineError
+
+_MAP = re.compile(r":\d+\]")
+_OTHER_CENTRES = re.compile(r"@(?:TH|AL|SP|TB|OH)\d+")  # RDKit's canonical SMILES does not order them
+_HYDROGEN = re.compile(r"\[\d*(?:H|#1)")  # of its own
+_STEREO = re.compile(r"[@/\\]")
+
+
+class NormalForm(NamedTuple):
+    """A molecule in normal form.
+
+    Parameters
+    ----------
+    molecule
+        A sanitised RDKit molecule, its atoms in any order.
+    name : str
+        Its canonical SMILES.
+    order : str
+        RDKit's list of the atoms in the order of `name`, as text: ``"[2,0,1]"``; "" if they are in this order.
+    """
+
+    molecule: Any
+    name: str
+    order: str
+
+
+def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool = False) -> NormalForm | None:
+    """Return the normal form of a SMILES, standardised as `options` say; None where RDKit cannot read it.
+
+    Parameters
+    ----------
+    text : str
+    options : FeaturizerOptions
+        Largest fragment and neutralisation.
+    stereo : bool
+        Keep stereochemistry. Without it, molecules that differ in nothing else have equal normal forms.
+    again : bool
+        Read the molecule once more, from its name alone, so that whatever RDKit computes of it is equal to the bit. It
+        adds in the order of atoms, bonds and rings.
+    """
+    reader = _reader()
+    molecule = reader.read(text, stereo)
+    if molecule is not None and (options.largest_fragment or options.neutralize):
+        molecule = reader.standardized(molecule, options, stereo)
+    if molecule is None or not molecule.GetNumAtoms():
+        return None
+    name = reader.chem.MolToSmiles(molecule)
+    if again:
+        molecule = reader.chem.MolFromSmiles(name)
+        return None if molecule is None else NormalForm(molecule, name, "")
+    return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
+
+
+def normal_molecule(text: str, options: FeaturizerOptions, stereo: bool = True) -> Any:
+    """Return the RDKit molecule of `normal_form`, read again, with its atoms in order; None where there is none."""
+    form = normal_form(text, options, stereo, again=True)
+    return None if form is None else form.molecule
+
+
+def molecule_as_written(text: str, options: FeaturizerOptions) -> Any:
+    """Return the RDKit molecule of files that older versions wrote; see `FeaturizerOptions.as_written`."""
+    # RDKit would drop everything after a blank, as the name of the molecule.
+    molecule = None if len(text.split()) > 1 else load_rdkit().MolFromSmiles(text)
+    if molecule is None or not (options.largest_fragment or options.neutralize):
+        return molecule
+    choose, uncharge = _standardizers()
+    if options.largest_fragment:
+        molecule = choose(molecule)
+    return uncharge(molecule) if options.neutralize else molecule
+
+
+def load_rdkit() -> Any:
+    """Return ``rdkit.Chem``; RDKit's log is switched off.
+
+    Raises
+    ------
+    MachineError
+        When RDKit is not installed.
+    """
+    try:
+        from rdkit import Chem, rdBase
+    except ImportError as error:
+        raise MachineError("RDKit", "not installed", hint="Install it: pip install 'gcnbatch[chem]'") from error
+    rdBase.DisableLog("rdApp.*")
+    return Chem
+
+
+class _Reader:
+    """What is made once per process: RDKit and its settings."""
+
+    def __init__(self) -> None:
+        self.chem = load_rdkit()
+        self._all, self._done = self.chem.SanitizeFlags.SANITIZE_ALL, self.chem.SanitizeFlags.SANITIZE_NONE
+        self._hydrogens, self._all_hydrogens = self.chem.RemoveHsParameters(), self.chem.RemoveHsParameters()
+        self._hydrogens.removeDummyNeighbors = self._all_hydrogens.removeDummyNeighbors = True
+        self._all_hydrogens.removeDefiningBondStereo = True
+
+    def read(self, text: str, stereo: bool) -> Any:
+        """Return the sanitised molecule without atom maps and explicit hydrogens; None where RDKit cannot read it."""
+        if len(text.split()) > 1:  # RDKit would drop everything after a blank, as the name of the molecule
+            return None
+        if "[" in text:
+            text = _OTHER_CENTRES.sub("", _MAP.sub("]", text))
+            if _HYDROGEN.search(text):
+                return self._without_hydrogens(text, stereo)
+        return self.chem.MolFromSmiles(text) if stereo else self._flat(text)
+
+    def _flat(self, text: str) -> Any:
+        """Read a SMILES without its stereochemistry, which RDKit would perceive when it reads in one step."""
+        molecule = self.chem.MolFromSmiles(text, sanitize=False)
+        if molecule is None:
+            return None
+        if _STEREO.search(text):
+            self.chem.RemoveStereochemistry(molecule)
+        return molecule if self.chem.SanitizeMol(molecule, self._all, True) == self._done else None  # catches errors
+
+    def _without_hydrogens(self, text: str, stereo: bool) -> Any:
+        molecule = self.chem.MolFromSmiles(text)
+        if molecule is None:
+            return None
+        if not stereo:
+            self.chem.RemoveStereochemistry(molecule)
+        for atom in molecule.GetAtoms():
+            if atom.GetAtomicNum() == 0:
+                atom.SetNoImplicit(True)  # else the count of an attached hydrogen would be lost
+        return self.chem.RemoveHs(molecule, self._hydrogens if stereo else self._all_hydrogens)
+
+    def standardized(self, molecule: Any, options: FeaturizerOptions, stereo: bool) -> Any:
+        """Return the standardised molecule, read again: a charge less can change aromaticity and hybridisation."""
+        choose, uncharge = _standardizers()
+        if options.largest_fragment:
+            molecule = choose(molecule)
+        if not options.neutralize:
+            return molecule
+        kekulized = self.chem.Mol(molecule)
+        self.chem.Kekulize(kekulized, clearAromaticFlags=True)
+        for form in (molecule, kekulized):  # the second for an aromatic carbanion, which gets a hydrogen
+            if (found := self.read(self.chem.MolToSmiles(uncharge(form)), stereo)) is not None:
+                return found
+        return molecule  # RDKit knows no neutral form
+
+
+@cache
+def _reader() -> _Reader:
+    return _Reader()
+
+
+@cache
+def _standardizers() -> tuple[Any, Any]:
+    from rdkit.Chem.MolStandardize import rdMolStandardize
+
+    return rdMolStandardize.LargestFragmentChooser().choose, rdMolStandardize.Uncharger().uncharge

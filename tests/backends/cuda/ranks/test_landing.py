@@ -1,0 +1,345 @@
+"""Rows that ranks push into each other's memory: where they go, in which order, and what waits for what."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gcnbatch.backends.cuda.backend import CudaBackend
+from gcnbatch.backends.cuda.operations import BatchedOps
+from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
+from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch, PushedRows
+from gcnbatch.backends.cuda.ranks.landing import FLAGS_BYTES, Landing, nbytes_of, route_of
+from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
+from gcnbatch.backends.cuda.ranks.pipeline import (
+    ALIGNED_ROWS,
+    CHUNK_ROWS,
+    MOST_CHUNKS,
+    RowWork,
+    product_bounds,
+    row_bounds,
+)
+from gcnbatch.backends.cuda.runtime.memory import DeviceArray
+from gcnbatch.backends.cuda.spmm.large import CompressedRows
+from gcnbatch.backends.ops import Reader
+from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
+from gcnbatch.data import synthetic
+from gcnbatch.data.graph_part import read_part
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import MachineError
+from gcnbatch.model.gcn import Loss, build, uniform_weights
+from gcnbatch.runners.distributed import DistributedRunner
+from gcnbatch.runners.task import RunnerTask
+from tests.backends.cuda.ops.recorder import of
+from tests.backends.cuda.ranks.test_ops import Exchanges, Machine, reddit
+from tests.backends.cuda.spmm.test_compressed import MANY
+from tests.ops.test_dropout import KEY
+from tests.ranks.threads import on_ranks
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, CHUNK_ROWS - 1, 2 * CHUNK_ROWS, 3 * CHUNK_ROWS + 1, 612_257, 27_764_989])
+@pytest.mark.parametrize("bounds_of", [row_bounds, product_bounds])
+def test_chunks_cover_all_rows_and_begin_at_aligned_ones(bounds_of: Any, n: int) -> None:
+    bounds = bounds_of(n)
+    assert (bounds[0], bounds[-1]) == (0, n)
+    assert len(bounds) - 1 <= MOST_CHUNKS
+    assert all(first % ALIGNED_ROWS == 0 for first in bounds[:-1])
+    assert n == 0 or all(first < stop for first, stop in pairwise(bounds))
+
+
+def test_operations_on_rows_are_launched_chunk_by_chunk() -> None:
+    n, said = 2 * CHUNK_ROWS, list[Any]()
+    work = RowWork((0, CHUNK_ROWS, n))
+    work.add(lambda *rows: said.append(("first", *rows)), None)
+    work.add(lambda *rows: said.append(("second", *rows)), None)
+    half = CHUNK_ROWS
+    assert said == [("first", 0, half), ("second", 0, half)]  # the first chunk does not wait
+    work.launch(lambda *rows: said.append(("then", *rows)))
+    assert said[2:] == [("then", 0, half, False), ("first", half, n), ("second", half, n), ("then", half, n, True)]
+
+
+class OnHost:
+    """A device whose arrays are on the host."""
+
+    def upload(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_pushed_rows_land_where_products_read_them(ranks: int, tmp_path: Path) -> None:
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.002)
+
+    def pushed(door: Any) -> Any:
+        part = read_part(dataset, True, door)
+        first, stop = (int(bound) for bound in part.bounds[door.rank : door.rank + 2])
+        found = part.adjacency.of_forward
+        device: Any = OnHost()
+        return np.arange(first, stop), found.nodes, route_of(device, door, stop - first, found)
+
+    with Dataset(tmp_path / "set.h5") as dataset:
+        of_ranks = on_ranks(ranks, pushed)
+    for receiver, (own, foreign, route) in enumerate(of_ranks):
+        assert (route.n_own, route.n_halo) == (len(own), len(foreign))
+        room = np.full(len(own) + len(foreign), -1)
+        room[: len(own)] = own
+        for sender, (nodes, _, sent) in enumerate(of_ranks):
+            slots = sent.slots[receiver]
+            assert sender != receiver or (slots == -1).all()
+            assert (room[slots[slots >= 0]] == -1).all()
+            room[slots[slots >= 0]] = nodes[slots >= 0]
+        np.testing.assert_array_equal(room, np.concatenate([own, foreign]))
+
+
+class Boxes:
+    """Mailboxes of two ranks at known addresses."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.of = tuple(DeviceArray(address, (nbytes,), np.dtype(np.uint8)) for address in (1 << 40, 1 << 41))
+
+    def close(self) -> None:
+        pass
+
+
+class Side:
+    """A side stream that records among the launches of the device, with a mark."""
+
+    def __init__(self, device: Machine) -> None:
+        self._device = device
+
+    def launch(self, entry: str, launch: Any, /, **arguments: Any) -> None:
+        self._device.launch(entry, launch, **arguments)
+
+    def _said(self, name: str) -> None:
+        self._device.launched.append((name, None, {}))  # type: ignore[arg-type]
+
+    def follow(self) -> None:
+        pass
+
+    def precede(self) -> None:
+        self._said("precede")
+
+    def close(self) -> None:
+        self._said("close")
+
+
+def rooms(device: Any, ranks: Any, halos: Any) -> Landing:
+    nbytes: Any = nbytes_of(max(n_own + sum(found.received) for n_own, found in halos))
+    boxes: Any = Boxes(nbytes)
+    return Landing(device, ranks, boxes, Side(device))
+
+
+def part_of_rank_0(path: Path) -> tuple[Machine, Any]:
+    """Return a recording device, and the batch of rank 0 of two."""
+
+    def batch(door: Any) -> tuple[Machine, Any]:
+        part, device = read_part(dataset, True, door), Machine()
+        targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
+        any_device: Any = device
+        return device, GraphPartBatch(any_device, part, targets, door, "csr", rooms).batch(0)
+
+    with Dataset(path) as dataset:
+        return on_ranks(2, batch)[0]
+
+
+@pytest.fixture
+def pushes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let ranks push rows of any matrix, in several chunks."""
+    monkeypatch.setattr(halo, "PUSHED_NODES", 1)
+    monkeypatch.setattr(halo, "is_large", lambda entries, lengths: True)
+    monkeypatch.setattr(pipeline, "CHUNK_ROWS", 100)
+    for bounds in (row_bounds, product_bounds):
+        bounds.cache_clear()
+    yield
+    for bounds in (row_bounds, product_bounds):
+        bounds.cache_clear()
+
+
+def ops_on(device: Machine) -> DeviceDistributedOps:
+    any_device: Any = device
+    return DeviceDistributedOps(BatchedOps(any_device, "fp32", "csr"), Exchanges(device), True)
+
+
+@pytest.mark.usefixtures("pushes")
+def test_rows_leave_in_chunks_while_the_next_are_computed(tmp_path: Path) -> None:
+    device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
+    n, ops, matrix = batch.layout.n_nodes, ops_on(device), batch.adjacency.of_forward.matrix
+    assert isinstance(matrix, PushedRows)
+    bounds, behind = row_bounds(n), product_bounds(n)
+    chunks, later = len(bounds) - 1, len(behind) - 1
+    assert min(chunks, later) > 1
+    assert later == len(matrix.chunks)
+    x, w, v, dw = of(device, (n, 128), (128, 128), (128, 47), (128, 128))
+    ops.spmm(batch.adjacency, x)
+    device.launched.clear()
+    with ops.in_chunks():
+        h = ops.matmul(x, w)
+        h, kept = ops.relu_dropout(h, 0.5, KEY, out=h, reader=Reader(batch.adjacency, MANY))
+        assert isinstance(h, CompressedRows)
+        assert len(device.entries) == 2  # of the first chunk: nothing is known yet of what follows
+        p = ops.matmul(ops.spmm(batch.adjacency, h, MANY), v)
+        assert ops.matmul_backward(x, x, w, need_dx=False, out=dw) == (None, dw)
+        y = ops.spmm(batch.adjacency, p)
+    first, of_chunk, products = device.entries, 3, 3
+    product = next(entry for entry in first if entry.startswith("matmul"))
+    assert first[: of_chunk * chunks] == [product, "spmm_compress_relu_dropout", "halo_push"] * chunks
+    rest = first[of_chunk * chunks :]
+    assert rest[:2] == ["halo_wait", "precede"]
+    second = rest[2 : 2 + products * later]
+    assert second[::products] == ["spmm_compressed"] * later
+    assert second[2::products] == ["halo_push_dense"] * later
+    rest = rest[2 + products * later :]
+    assert rest[0].endswith("wgrad") or rest[0] == "matmul_32x32_backward"  # while rows are on their way
+    assert rest[1:] == ["halo_wait", "precede", *["spmm_large_unweighted"] * later]
+    pushed = [about for entry, _, about in device.launched if entry.startswith("halo_push")]
+    pushed = [about.get("push", about) for about in pushed]
+    assert [(about["first"], about["stop"]) for about in pushed] == [*pairwise(bounds), *pairwise(behind)]
+    assert [about["number"] for about in pushed] == [*[0] * (chunks - 1), 3, *[0] * (later - 1), 4]
+    waited = [about["number"] for entry, _, about in device.launched if entry == "halo_wait"]
+    assert waited == [3, 4]  # the product before took two
+    assert y.shape == (n, 47)
+    assert kept.bits.size == 16 * n
+    dropped = [about for entry, _, about in device.launched if entry == "spmm_compress_relu_dropout"]
+    assert [about["first"] for about in dropped] == [KEY.first + 128 * at for at in bounds[:-1]]
+    assert [about["kept"].ptr - kept.bits.ptr for about in dropped] == [16 * at for at in bounds[:-1]]
+
+
+@pytest.mark.usefixtures("pushes")
+def test_products_alternate_between_the_rooms(tmp_path: Path) -> None:
+    device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
+    n, ops, nbytes = batch.layout.n_nodes, ops_on(device), batch.adjacency.of_forward.matrix.landing._boxes.nbytes
+    (x,) = of(device, (n, 8))
+    device.launched.clear()
+    for _ in range(3):
+        ops.spmm(batch.adjacency, x)
+    places = [about["push"]["room"] for entry, _, about in device.launched if entry == "halo_push_dense"]
+    half = (nbytes - FLAGS_BYTES) // 2
+    of_product = len(places) // 3
+    assert places == [FLAGS_BYTES + half * (i // of_product % 2) for i in range(len(places))]
+    reads = [about["dense"].ptr for entry, _, about in device.launched if entry.startswith("spmm_large")]
+    assert sorted(set(reads)) == [(1 << 40) + FLAGS_BYTES, (1 << 40) + FLAGS_BYTES + half]
+
+
+@pytest.mark.usefixtures("pushes")
+def test_the_first_columns_of_wide_rows_are_multiplied_while_the_others_are_on_their_way(tmp_path: Path) -> None:
+    device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
+    n, ops = batch.layout.n_nodes, ops_on(device)
+    chunks = len(product_bounds(n)) - 1
+    (x,) = of(device, (n, 130))
+    device.launched.clear()
+    y = ops.spmm(batch.adjacency, x)
+    first = ["halo_push_dense", "halo_push_dense", "halo_wait", *["spmm_large_unweighted"] * chunks]
+    second = ["halo_wait", "precede", *["spmm_large_unweighted"] * chunks]
+    others = ["halo_push_dense", "halo_wait", "precede", *["spmm_large_unweighted"] * chunks]
+    assert device.entries == [*first, *second, *others]  # of 128 columns, and of 2
+    columns = [(about["column"], about["P"], about["place"]) for entry, _, about in device.launched if "push" in entry]
+    assert columns == [(0, 64, 0), (64, 64, 64), (128, 2, 0)]
+    results = [about["results"] for entry, _, about in device.launched if entry.startswith("spmm")]
+    assert {result["out"].ptr for result in results} == {y.ptr}
+    assert [result["out_first"] for result in results[::chunks]] == [0, 64, 128]
+
+
+class Training(Machine):
+    """A recording device that stands for one that trains: what it holds reads as zeros."""
+
+    def zeros(self, shape: Any, dtype: Any = np.float32) -> DeviceArray:
+        return self.empty(shape if isinstance(shape, tuple) else (shape,), dtype)
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> DeviceArray:
+        return super().empty(shape if isinstance(shape, tuple) else (shape,), dtype)
+
+    def upload(self, host: Any, out: DeviceArray | None = None) -> DeviceArray:
+        return self.empty(host.shape, host.dtype) if out is None else out
+
+    def download(self, array: DeviceArray) -> np.ndarray:
+        return np.zeros(array.shape, array.dtype)
+
+
+class Ranked(CudaBackend):
+    """Backend ``batched`` on a recording device."""
+
+    def communicator(self, ranks: Any) -> Any:
+        return Exchanges(self.device)  # type: ignore[arg-type]
+
+    def part_feed(self, part: Any, targets: Any, ranks: Any) -> Any:
+        return GraphPartBatch(self.device, part, targets, ranks, "csr", rooms)
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["A X once", "A (X W)"])
+@pytest.mark.parametrize("share", [0.1, 1.0])  # of the nodes, in the training part
+@pytest.mark.usefixtures("pushes")
+def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
+    once: bool, share: float, tmp_path: Path
+) -> None:
+    synthetic.write("reddit", tmp_path / "set.h5", scale=0.002)
+    header_of, train = Dataset(tmp_path / "set.h5").header, TrainConfig()
+    model = build(KipfConfig(kind="kipf", widths=(128, 128), input_dropout=False), header_of, once)
+    loss = Loss("multiclass", uniform_weights(header_of))
+
+    def step(door: Any) -> list[str]:
+        device: Any = Training()
+        with Dataset(tmp_path / "set.h5") as dataset:
+            targets = np.where(np.arange(dataset.node_ptr[-1])[:, None] % 100 < 100 * share, 1, -1).astype(np.int32)
+            source: Any = SimpleNamespace(n_graphs=1, header=dataset.header, file=dataset, normalize=True)
+            task = RunnerTask(model, loss, source, targets, train, 0)
+            runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, door)
+            runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
+            runner.step(0)  # it prepares A X and counts the labels
+            device.launched.clear()
+            runner.step(0)
+            runner.close()
+        return list(device.entries)
+
+    of_ranks = on_ranks(2, step)
+    entries = of_ranks[0]
+    together = {"halo_wait", "all_reduce", "all_gather", "exchange", "exchange beside", "gather beside"}
+    first, second = ([entry for entry in found if entry in together] for found in of_ranks)
+    assert first == second  # all ranks meet in every exchange
+    pushes = [i for i, entry in enumerate(entries) if entry.startswith("halo_push")]
+    waits = [i for i, entry in enumerate(entries) if entry == "halo_wait"]
+    exchanges = 4 if once else 6 + 1  # of 128 columns of X W, in two parts
+    assert len(waits) == exchanges
+    assert all("spmm" in " ".join(entries[wait:then]) for wait, then in pairwise(waits))  # products between them
+    weights = [i for i, entry in enumerate(entries) if "wgrad" in entry or entry == "matmul_32x32_backward"]
+    assert len(weights) == 3
+    between = [any(push < at < wait for push, wait in pairwise(sorted([*pushes, *waits]))) for at in weights]
+    assert sum(between) >= 1  # weight gradients while rows are on their way
+    assert entries.count("all_reduce") == 2  # of the loss and of the gradients, behind all others
+    assert entries.index("all_reduce") > waits[-1]
+    assert entries[-2:] == ["adam_step", "close"]
+
+
+@pytest.mark.parametrize("apart", ["another host", "little memory", "no access", "one rank", None])
+def test_rooms_are_opened_on_all_ranks_or_on_none(apart: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = halo.Halo(np.zeros(3, np.int64), [], [2, 1], [9, 9])
+    asked: list[Any] = []
+
+    class Ranks:
+        rank, size = 0, 1 if apart == "one rank" else 2
+
+        def all_gather(self, array: np.ndarray) -> np.ndarray:
+            other = array.copy()
+            if apart == "another host":
+                other[-1] ^= 1
+            if apart == "little memory":
+                other[8:16] = 0
+            return np.stack([array, other])
+
+    def boxes(device: Any, ranks: Any, nbytes: int) -> Any:
+        asked.append(nbytes)
+        if apart == "no access":
+            raise MachineError("memory that ranks share", "rank 1: no access")
+        return Boxes(nbytes)
+
+    monkeypatch.setattr(landing, "Mailboxes", boxes)
+    monkeypatch.setattr(landing, "SideStream", Side)
+    device: Any = Machine()
+    device.memory = lambda: type("Info", (), {"free": 1 << 30})
+    opened = landing.open_landing(device, Ranks(), [(5, found), (6, found)])  # type: ignore[arg-type]
+    assert (opened is not None) == (apart is None)
+    assert asked == ([nbytes_of(9)] if apart in (None, "no access") else [])
