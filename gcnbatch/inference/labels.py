@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import MISSING, parse_number
-from gcnbatch.data.importers.dialect import NumberFormat
+from gcnbatch.data.importers.cells import MISSING, parse_number
+from gcnbatch.data.importers.number_format import NumberFormat
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.units import factor
 from gcnbatch.data.molecule_graphs import missing_targets

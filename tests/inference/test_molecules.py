@@ -286,8 +286,8 @@ def test_measured_labels_are_read_in_the_unit_of_the_model(text: str, expected: 
     )
     columns = LabelColumns.of(["smiles", "ic50"], header)
     assert columns is not None
-    table, records = TableFormat(missing=("Fail",)), [["C", text]]
-    found, unknown = columns.with_format(Path("t.csv"), table, records).read(records)
+    table, sample = TableFormat(missing=("Fail",)), {"smiles": ["C"], "ic50": [text]}
+    found, unknown = columns.with_format(Path("t.csv"), table, sample).read([["C", text]])
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, [[expected]])
     assert (unknown is not None) == (text in ("3 mg/L", "high"))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.importers.cells import FLOAT32_MAX, finite_numbers
 from gcnbatch.data.importers.common import compact_type
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, finite_numbers
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.tables.table import Block
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.importers.cells import check_stored_names, finite_numbers, sorted_labels
 from gcnbatch.data.importers.common import MAX_CHANNELS
-from gcnbatch.data.importers.csv_tables import check_stored_names, finite_numbers, sorted_labels
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Finder, NameList, Names, finder, number_type
