@@ -203,7 +203,7 @@ def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -
                 channels.setdefault(channel_name, len(channels))
             channel = _numbers(channels, texts).astype(np.uint8)  # too many are refused below
         if "weight" in table.names:
-            weight = finite_numbers(table.path, "weight", block["weight"], block.before).astype(np.float32)
+            weight = finite_numbers(table.path, "weight", block.columns["weight"], block.before).astype(np.float32)
         listed.add(src, dst, channel, weight)
     names = sorted_labels(set(channels))
     if len(names) >= MAX_CHANNELS:
