@@ -159,10 +159,8 @@ def _allowed(name: str, field: FieldInfo) -> str:
         element = get_args(kind)[0]
         if get_origin(element) is Literal:
             return f"list of {', '.join(map(str, get_args(element)))}"
-        number, element = get_args(element)
-        if number is str:
-            return "list of texts"
-        return f"list; each {_bounds(number, element.metadata)}"
+        number, *more = get_args(element)
+        return "list of texts" if number is str else f"list; each {_bounds(number, more)}"
     if kind is str:
         return "text"
     return "true, false" if kind is bool else _bounds(kind, field.metadata)
@@ -239,8 +237,7 @@ def _range(location: list[str], kind: str) -> str:
         return ""
     number, bounds = field.annotation, field.metadata
     if len(location) > 2 and get_origin(get_args(number)[0]) is not Literal:  # an element of a list
-        number, element = get_args(get_args(number)[0])
-        bounds = element.metadata
+        number, *bounds = get_args(get_args(number)[0])
     if not bounds or number not in (int, float):
         return ""
     return _bounds(number, bounds)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gcnbatch.text import is_storable
+
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -25,15 +27,16 @@ def _as_names(value: Any) -> Any:
     return _as_tuple(value)
 
 
-def _without_nul(path: str) -> str:
-    """No file has a name with a NUL character, and Python's functions disagree on what to do with one."""
-    if "\0" in path:
-        raise PydanticCustomError("nul", "Input should be a path without NUL characters")
-    return path
+def _storable(value: str) -> str:
+    if not is_storable(value):
+        raise PydanticCustomError("text", "text in UTF-8 without NUL characters, as config.toml is. Rename it")
+    return value
 
 
-Place = Annotated[str, AfterValidator(_without_nul)]
-LayerNames = Annotated[tuple[Annotated[str, Field(max_length=80)], ...], BeforeValidator(_as_names)]
+Text = Annotated[str, AfterValidator(_storable)]
+LayerNames = Annotated[
+    tuple[Annotated[str, Field(max_length=80), AfterValidator(_storable)], ...], BeforeValidator(_as_names)
+]
 Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
@@ -48,7 +51,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Source of the graphs."""
 
-    path: Place = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
+    path: Text = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
     synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit", "products"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )
@@ -63,7 +66,7 @@ class SplitConfig(Section):
     kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
         default="random", description="how rows are assigned; predefined: a split stored in the file"
     )
-    name: str = Field(
+    name: Text = Field(
         default="", description="name of the predefined split (only for that kind); empty: the file's only one"
     )
     valid: Fraction = Field(
@@ -179,7 +182,7 @@ class TrainConfig(Section):
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
     )
-    from_run: Place = Field(
+    from_run: Text = Field(
         default="", description="start from the weights of this run, by name and shape; [model] defaults to its own"
     )
     freeze: LayerNames = Field(

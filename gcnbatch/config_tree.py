@@ -6,16 +6,18 @@ This module imports nothing large: a command reads its backend here before it bu
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import open_regular
 from gcnbatch.text import QUOTED, printable
 
 _DEEPEST = 20
 _LARGEST = 2**63  # whole numbers are below it, as TOML says
 _TOO_LARGE = "a whole number of more than 64 bits"
+_MOST_BYTES = 1 << 20
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -24,17 +26,21 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When the file is missing, not UTF-8 or not TOML.
+        When the file is missing, not a regular file, too large, not UTF-8 or not TOML.
     """
+    expected = "a TOML configuration"
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(str(path), "no such file", "a TOML configuration", "See configs/ for examples.") from error
+        with open_regular(path, expected) as stream:
+            raw = stream.read(_MOST_BYTES + 1)
+    except InputError as error:
+        error.advise("See configs/ for examples.")
+        raise
+    if len(raw) > _MOST_BYTES:
+        raise InputError(str(path), f"more than {_MOST_BYTES >> 20} MiB", expected, "Pass a data set with --data.")
+    try:
+        return parse_toml(raw.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise InputError(str(path), "not text", "a TOML configuration", "Pass a data set with --data.") from error
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "a TOML configuration") from error
-    return parse_toml(text, str(path))
+        raise InputError(str(path), "not text", expected, "Pass a data set with --data.") from error
 
 
 def parse_toml(text: str, place: str) -> dict[str, Any]:
@@ -82,6 +88,15 @@ def deeper(value: Any, levels: int) -> bool:
     if inside is None:
         return False
     return levels == 0 or any(deeper(one, levels - 1) for one in inside if isinstance(one, (dict, list)))
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of a value with Python's numbers and lists in place of NumPy's scalars and arrays."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):  # without importing NumPy
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], Any]:

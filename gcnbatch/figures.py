@@ -7,12 +7,16 @@ colour-blind readers can distinguish.
 from __future__ import annotations
 
 import io
+import os
+import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import fileio
 from gcnbatch.fileio import StrPath
+from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.text import printable
 
 if TYPE_CHECKING:
@@ -20,11 +24,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+FIGURE = Kind("a figure", begins_with(rb"\x89PNG\r\n\x1a\n"), (".png",))
 DRAWN_MEMBERS = 5  # members of a run whose figures training draws; `gcnbatch report --figures` draws those of all
+
+
+def load_matplotlib() -> None:
+    """Import matplotlib, also where it refuses MPLBACKEND: that is pyplot's window, and no figure here has one."""
+    if "matplotlib" in sys.modules:
+        return
+    backend = os.environ.pop("MPLBACKEND", "")
+    try:
+        import matplotlib
+    finally:
+        if backend:
+            os.environ["MPLBACKEND"] = backend
+    if backend:
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = backend  # for a caller that uses pyplot
 
 
 def panels(rows: int, columns: int, width: float, height: float, grid: bool = True) -> tuple[Figure, list[Axes]]:
     """Return a figure of `rows` x `columns` panels, each of this size in inches, and its axes in one list."""
+    load_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(columns * width, rows * height), dpi=120, layout="constrained")
@@ -35,6 +56,14 @@ def panels(rows: int, columns: int, width: float, height: float, grid: bool = Tr
             ax.grid(color="#E0E0E0", linewidth=0.6)
             ax.set_axisbelow(True)
     return figure, axes
+
+
+def ticker() -> Any:
+    """Return the module `matplotlib.ticker`."""
+    load_matplotlib()
+    import matplotlib.ticker
+
+    return matplotlib.ticker
 
 
 def legend_above(ax: Axes, columns: int = 2) -> None:

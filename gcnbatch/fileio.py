@@ -13,27 +13,35 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.locks import in_use, is_at, try_lock
-from gcnbatch.text import quoted
+from gcnbatch.machine import blame, disk_hint
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 StrPath = str | os.PathLike[str]
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True)
+class Output:
+    """The path of a file that the user has named for writing, as `gcnbatch.outputs.check` has found it usable."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
-
-
-def disk_hint(error: OSError) -> str:
-    """Return what to do about an error of the disk, or an empty text for any other error."""
-    if error.errno in _FULL:
-        return "Free some disk space and run again."
-    return "Check the folder and its disk." if error.errno in (errno.EIO, errno.EROFS) else ""
 
 
 def _write_error(target: StrPath, error: OSError) -> MachineError:
@@ -41,7 +49,7 @@ def _write_error(target: StrPath, error: OSError) -> MachineError:
 
 
 @contextmanager
-def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
+def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary file in the folder of `path`; on success sync it and rename it to `path`, else remove it.
 
     Errors in the block pass through, except those of the disk. What a killed process has left for `path` is removed.
@@ -49,10 +57,9 @@ def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
     Parameters
     ----------
     path : path
-    output : bool
-        The user has named the file. A symbolic link is followed, and only one process may write the file at a time.
-        Otherwise a link is replaced, so that a folder from a stranger cannot lead outside, and of several writers the
-        last one wins.
+        For an `Output`, a symbolic link is followed, and only one process may write the file at a time. For any other
+        path, a link is replaced, so that a folder from a stranger cannot lead outside, and of several writers the last
+        one wins.
 
     Raises
     ------
@@ -61,6 +68,7 @@ def atomic_path(path: StrPath, output: bool = False) -> Iterator[Path]:
     MachineError
         When the folder cannot be written or the disk is full. `path` is then unchanged.
     """
+    output = isinstance(path, Output)
     target = Path(os.path.realpath(path) if output else path)
     try:
         kind = target.stat(follow_symlinks=output).st_mode
@@ -260,6 +268,7 @@ def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise InputError(str(path), "a symbolic link", expected) from error
+        blame(error)
         got = "is a folder" if error.errno == errno.EISDIR else f"cannot be read ({error.strerror})"
         raise InputError(str(path), got, expected) from error
     if not stat.S_ISREG(kind):
@@ -275,19 +284,9 @@ def sha256(path: StrPath) -> str:
 
 
 def write_text(path: StrPath, text: str) -> None:
-    """Write `text` to `path` atomically, as UTF-8.
-
-    Raises
-    ------
-    InputError
-        When it holds bytes of a file's name that are not UTF-8.
-    """
-    try:
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except UnicodeEncodeError as error:
-        got = f"cannot hold {quoted(text[max(error.start - 40, 0) : error.end + 20])}"
-        raise InputError(str(path), got, "names in UTF-8", "Rename the file or folder.") from error
+    """Write `text` to `path` atomically, as UTF-8; bytes of a path that are not UTF-8 become escape sequences."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def open_append(path: StrPath, buffering: int = -1) -> IO[bytes]:
@@ -382,8 +381,17 @@ class AppendedFile:
 
 
 def write_json(path: StrPath, value: Any) -> None:
-    """Write `value` as indented JSON; NaN and infinities are refused, so that every JSON reader can parse it."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    """Write `value` as indented JSON; NaN and infinities are refused, so that every JSON reader can parse it.
+
+    NumPy's scalars, which a caller from Python may give, are numbers.
+    """
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, default=_number) + "\n")
+
+
+def _number(value: Any) -> Any:
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def write_with(path: StrPath, save: Callable[[Path], object]) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from gcnbatch import fileio, locks
 from gcnbatch.errors import InputError
+from gcnbatch.machine import blame
 
 _OTHER = "Choose another -o."
+UNFINISHED = ".unfinished"
 ORPHANS_SECONDS = 10.0  # time for the processes of a killed command to end
 
 
@@ -31,7 +35,13 @@ class _Taken(InputError):
 
 @contextmanager
 def results(
-    folder: Path | None, stem: str, hint: str = _OTHER, abandoned: re.Pattern[str] | None = None
+    folder: Path | None,
+    stem: str,
+    hint: str = _OTHER,
+    *,
+    whole: bool = False,
+    parts: re.Pattern[str] | None = None,
+    replaced: Sequence[str] = (),
 ) -> Iterator[Held]:
     """Yield a new or empty folder; hold its lock in the block. If it is still empty at the end, remove what was made.
 
@@ -41,8 +51,12 @@ def results(
         None: ``runs/<stem>-<time>``, with a number behind it if that exists.
     stem, hint : str
         `hint` says what to do about a folder that holds something.
-    abandoned : pattern, optional
-        Names of files that a killed call leaves. They are removed if the folder holds nothing else.
+    whole : bool
+        The result is of use as a whole only: after an error in the block, all that is in the folder is removed.
+    parts : pattern, optional
+        Names of such a result's files. Those that a killed call has left are removed: a file UNFINISHED is among them.
+    replaced : sequence of str
+        Names of an earlier result of the command, which the folder may hold.
 
     Raises
     ------
@@ -52,14 +66,38 @@ def results(
     with ExitStack() as stack:
         held = _take(folder, stem, stack)
         fileio.remove_abandoned(held.folder)  # a start that was killed at once
-        left = list(held.folder.iterdir())
-        if abandoned and all(abandoned.fullmatch(place.name) for place in left):
-            for place in left:
-                with suppress(OSError):  # a folder of that name
+        if parts and (held.folder / UNFINISHED).exists():
+            for place in held.folder.iterdir():
+                if parts.fullmatch(place.name) and place.is_file():
                     place.unlink()
-        if any(held.folder.iterdir()):
+            (held.folder / UNFINISHED).unlink()
+        if any(place.name not in replaced for place in held.folder.iterdir()):
             raise InputError(str(held.folder), "already exists", "a new or empty folder", hint)
+        if whole:
+            stack.enter_context(_empty_after_error(held.folder))
+        if parts:
+            (held.folder / UNFINISHED).touch()
         yield held
+        if parts:
+            (held.folder / UNFINISHED).unlink()
+
+
+@contextmanager
+def _empty_after_error(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        empty(folder)
+        raise
+
+
+def empty(folder: Path) -> None:
+    """Remove all that a command has written into a folder, which was empty before."""
+    for place in folder.iterdir():
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
 
 
 def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
@@ -123,16 +161,26 @@ def make(folder: Path) -> None:
 
 def _make(folder: Path, may_exist: bool = True) -> list[Path]:
     """Make a folder and its parents; return those that were not there, the deepest first."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = list(takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
+    made: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=may_exist)
+        for place in reversed(missing[1:]):  # one by one: `Path.mkdir` makes parents by recursion, which has a limit
+            place.mkdir(exist_ok=True)
+            made.insert(0, place)
+        try:
+            folder.mkdir(exist_ok=may_exist)
+        except FileNotFoundError:  # another process has removed a parent, because it was empty
+            folder.mkdir(parents=True, exist_ok=may_exist)
     except FileExistsError as error:
         raise _Taken(str(folder), "already exists", "a new or empty folder", _OTHER) from error
     except OSError as error:
+        _remove_empty(made)
+        if error.errno != errno.EROFS:  # another folder may be on another disk
+            blame(error)
         raise InputError(str(folder), f"cannot be made ({error.strerror})", "a writable place", _OTHER) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(str(folder), "cannot be written", "a writable place", _OTHER)
-    return made
+    return missing
 
 
 def _make_default(stem: str) -> list[Path]:

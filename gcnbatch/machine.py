@@ -19,6 +19,7 @@ LEAST_FILES = 32
 DATA_MB, ADDRESS_MB, MB_PER_THREAD = 320, 720, 48
 _MOST_BLAS_THREADS = 64
 _PLENTY_OF_PROCESSES = 4096  # the default limits of Linux are higher; starting threads to see takes milliseconds
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SUBJECTS = {errno.EMFILE: "ulimit -n", errno.ENFILE: "ulimit -n", errno.EAGAIN: "ulimit -u"}
 
 
@@ -38,6 +39,13 @@ def check() -> None:
     _check_threads(2 * threads + 2)  # NumPy and SciPy have an OpenBLAS each; a progress bar and a confined call
 
 
+def disk_hint(error: OSError) -> str:
+    """Return what to do about an error of the disk, or an empty text for any other error."""
+    if error.errno in _FULL:
+        return "Free some disk space and run again."
+    return "Check the folder and its disk." if error.errno in (errno.EIO, errno.EROFS) else ""
+
+
 def explain(error: BaseException) -> MachineError | None:
     """Return an exception that the machine has caused as the user's error, or None for any other exception."""
     if isinstance(error, MachineError):
@@ -46,8 +54,6 @@ def explain(error: BaseException) -> MachineError | None:
         hint = "Use a smaller batch, or lower data.memory_mb so that the set is read in slices."
         return MachineError("out of memory", hint=hint)
     if isinstance(error, OSError):
-        from gcnbatch.fileio import disk_hint  # not above: it takes milliseconds of every start
-
         if hint := disk_hint(error):
             return MachineError(str(error.filename or "disk"), str(error.strerror), hint=hint)
         if error.errno in _SUBJECTS:
@@ -55,6 +61,15 @@ def explain(error: BaseException) -> MachineError | None:
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         return _refused(str(error), "ulimit -u")
     return None
+
+
+def blame(error: BaseException) -> None:
+    """Raise the user's error for an exception that the machine has caused; return for any other.
+
+    Whoever takes an exception for a fault of a file asks this first: a full or failing disk does not damage the file.
+    """
+    if (explained := explain(error)) is not None:
+        raise explained from error
 
 
 def _refused(what: str, limit: str) -> MachineError:

@@ -11,38 +11,46 @@ task.
 - ``.csv`` (and ``-``, standard output) and ``.parquet``: see `gcnbatch.tables`.
 - ``.jsonl``: one JSON object per row with the columns as keys; null stands for a missing value.
 - ``.h5``: ``id (R,)``, ``kept/<column> (R,)``, ``names (K,)`` and ``error (R,)`` as UTF-8 text; ``outputs (R, K)`` and,
-  for an ensemble, ``std (R, K)`` as float32 with NaN where missing; ``more/<column> (R,)`` as float32 or text;
-  ``target`` (its kind) as an attribute.
+  for an ensemble, ``std (R, K)`` with NaN where missing; ``more/<column> (R,)`` as numbers or text; ``target`` (its
+  kind) as an attribute.
 
-In text, numbers are written in the shortest form that reads back as the same float32.
+Values of regression are float64, probabilities and further columns of numbers float32. In text, numbers are written in
+the shortest form that reads back as the same number. A task that no model has learned is blank.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio, hdf5, tables
+from gcnbatch import fileio, hdf5, outputs, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
-from gcnbatch.text import counted, json_line, listed, printable
+from gcnbatch.fileio import Output, StrPath
+from gcnbatch.outputs import Kind
+from gcnbatch.text import counted, csv_cell, json_line, listed, printable
 
 ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
 STDOUT = "-"
 _LINE_BYTES = 1 << 22  # of a table of ours: names of 1 MiB, or an id and 4,096 numbers
+OF_MODEL = "predictions of these outputs"
+_HEADER_BYTES = 4 << 20  # of a first line: 4,096 names and more
+_BEGINNINGS = {".csv": "id", ".jsonl": '{"id"'}
+_OF_DOMAIN = ("nearest_similarity", "embedding_distance")
 
 
 @dataclass(frozen=True)
@@ -54,22 +62,22 @@ class Predictions:
     header : Header
         Header of the data set; it names the outputs.
     ids : (R,) str
-    outputs : (R, K) float32
-        Probabilities, or values in the targets' unit; NaN in a row that could not be read.
-    std : (R, K) float32 or None
+    outputs : (R, K)
+        float32 probabilities, or float64 values in the targets' unit; NaN in a row that could not be read.
+    std : (R, K) or None
         Standard deviation over the members of an ensemble.
     errors : (R,) str or None
         Reason why a row could not be read, "" for the others.
     kept : dict of (R,) str
         Columns of the input, as they were.
-    more : dict of (R,) float32 or str
+    more : dict of (R,) float or str
         Further columns: calibrated probabilities, intervals, sets; NaN or "" where missing.
     """
 
     header: Header
     ids: NDArray[np.str_]
-    outputs: NDArray[np.float32]
-    std: NDArray[np.float32] | None = None
+    outputs: NDArray[np.floating]
+    std: NDArray[np.floating] | None = None
     errors: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -113,7 +121,7 @@ class Predictions:
         )
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by name: text, or float32; "" and NaN are missing."""
+        """Return the columns by name: text, or numbers; "" and NaN are missing."""
         columns: dict[str, NDArray[Any]] = {"id": self.ids}
 
         def add(name: str, values: NDArray[Any]) -> None:
@@ -174,13 +182,12 @@ def as_it_is(table: Predictions) -> Predictions:
     return table
 
 
-def check_target(out: str) -> None:
+def check_ending(out: str) -> None:
     """Refuse a name whose ending is not that of a known format.
 
     Raises
     ------
     InputError
-        For an unknown ending.
     """
     if out != STDOUT and Path(out).suffix.lower() not in ENDINGS:
         raise InputError(
@@ -188,9 +195,88 @@ def check_target(out: str) -> None:
         )
 
 
+def check_target(out: str, header: Header, reads: Iterable[StrPath]) -> Output | None:
+    """Return the file for predictions of models of this header, None for standard output; see `outputs.check`.
+
+    Raises
+    ------
+    InputError
+        For an unknown ending, and a file that must not be overwritten: one of `reads`, or one that is there and holds
+        something else than predictions of these outputs.
+    """
+    check_ending(out)
+    return None if out == STDOUT else outputs.check(out, Kind(OF_MODEL, partial(_is_of, header)), reads)
+
+
+def check_rows(path: Path, header: Header) -> None:
+    """Refuse a file in the place of rows that a killed process may have left, ``OUT.partial``.
+
+    Their first line may be cut.
+
+    Raises
+    ------
+    InputError
+        When it holds something else than predictions of these outputs.
+    """
+    ending = path.with_suffix("").suffix.lower()
+
+    def is_one(path: Path) -> bool:
+        line, whole = _first_line(path)
+        return _holds(_names(line, ending), header) if whole else line.startswith(_BEGINNINGS[ending])
+
+    outputs.check_beside(path, Kind(OF_MODEL, is_one))
+
+
+def _is_of(header: Header, path: Path) -> bool:
+    """Whether a file holds predictions of models of this header."""
+    ending = path.suffix.lower()
+    if ending == ".h5":
+        from gcnbatch.data import audit  # late: it imports h5py, which reports do not need
+
+        root = audit.root_of(path)
+        return not root.format and {"id", "names", "outputs"} <= set(root.names)
+    if ending == tables.PARQUET:
+        from gcnbatch.data.tables.binary import parquet_names
+
+        return _holds(list(parquet_names(path)), header)
+    line, _ = _first_line(path)
+    return _holds(_names(line, ending), header)
+
+
+def _first_line(path: Path) -> tuple[str, bool]:
+    """Return the first line of a text, and whether it has an end."""
+    with fileio.open_regular(path) as stream:
+        raw = stream.read(_HEADER_BYTES)
+    line, end, _ = raw.decode("utf-8", "replace").partition("\n")
+    return line, bool(end)
+
+
+def _names(line: str, ending: str) -> list[str]:
+    """Return the names of the columns from the first line of a text."""
+    try:
+        if ending == ".csv":
+            return next(csv.reader([line]), [])
+        found = json.loads(line)
+    except (ValueError, csv.Error, RecursionError):
+        return []
+    return list(found) if isinstance(found, dict) else []
+
+
+def _holds(columns: list[str], header: Header) -> bool:
+    """Whether these are columns of predictions: ids, all outputs, and columns of molecules only with their errors."""
+    names = (*output_names(header), *header.task_names)
+    spelled = {name: (name, csv_cell(name), csv_cell(name, spreadsheet=True)) for name in names}
+    if columns[:1] != ["id"] or any(not set(spelled[name]) & set(columns) for name in output_names(header)):
+        return False
+    ours = (*chain.from_iterable(spelled.values()), *_OF_DOMAIN)
+    return columns[-1].rstrip("_") == "error" or all(name.startswith(ours) for name in columns[1:])
+
+
 @contextmanager
-def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
-    """Open `out` for writing; the file appears under its name when the block ends without an error.
+def open_sink(out: Output | Path | None, spreadsheet: bool = False) -> Iterator[Sink]:
+    """Open a file, or standard output, for writing; the file appears when the block ends without an error.
+
+    A path is one in a folder of ours; `check_target` makes a user's path an `Output`.
 
     With `spreadsheet`, texts of a CSV that a spreadsheet would run as formulas begin with an apostrophe. A symbolic
     link stays, and its target is written.
@@ -198,23 +284,22 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
     Raises
     ------
     InputError
-        For an unknown ending.
+        When standard output is closed.
     MachineError
         When the folder cannot be written or the disk is full.
     """
-    check_target(out)
-    if out == STDOUT:
+    if out is None:
         if sys.stdout is None:
             raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
-        yield text_sink(".csv", sys.stdout, spreadsheet)
+        yield _Csv(tables.CsvRows(sys.stdout), spreadsheet, sys.stdout.isatty())
         return
     ending = Path(out).suffix.lower()
-    with fileio.atomic_path(out, output=True) as temporary:
+    with fileio.atomic_path(out) as temporary:
         if ending == ".h5":
             with hdf5.open_output(temporary, out) as (file, _):
                 yield _Hdf5(file)
         elif ending == tables.PARQUET:
-            with tables.open_parquet(temporary, out) as rows:
+            with tables.open_parquet(temporary, Path(out)) as rows:
                 yield _Parquet(rows)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as text:
@@ -231,7 +316,7 @@ def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
     tables.write(path, table.columns(), parquet)
 
 
-def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32]:
+def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floating]:
     """Return the outputs (R, K) of a CSV that `write_table` wrote without standard deviations, bit for bit.
 
     The file may be a stranger's: no more is read than so many rows, each a line of bounded length.
@@ -242,7 +327,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
         When it is not a table of `rows` rows of such numbers.
     """
     expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
-    first = 2 if header.target == "multiclass" else 1
+    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
     found = -1
     try:
         with (
@@ -252,7 +337,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.float32
             if rows * count > (size := stream.seek(0, io.SEEK_END)):  # each number has a comma before it
                 raise InputError(str(path), f"{size:,} bytes", f"{expected} with {count:,} numbers each", hint)
             stream.seek(0)
-            outputs = np.empty((rows, count), dtype=np.float32)
+            outputs = np.empty((rows, count), dtype=kind)
             for found, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES + 1), b"")):
                 if len(line) > _LINE_BYTES:
                     raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
@@ -277,8 +362,8 @@ def _numbers(line: str, first: int, count: int) -> list[float]:
 
 
 class _Csv(Sink):
-    def __init__(self, rows: tables.CsvRows, spreadsheet: bool) -> None:
-        self.encode = partial(_csv_text, spreadsheet=spreadsheet)
+    def __init__(self, rows: tables.CsvRows, spreadsheet: bool, shown: bool = False) -> None:
+        self.encode = partial(_csv_text, spreadsheet=spreadsheet, shown=shown)
         self._rows = rows
 
     def write(self, made: Sequence[tables.CsvText]) -> None:
@@ -286,8 +371,8 @@ class _Csv(Sink):
             self._rows.write(text)
 
 
-def _csv_text(table: Predictions, spreadsheet: bool) -> tables.CsvText:
-    return tables.csv_text(table.columns(), spreadsheet)
+def _csv_text(table: Predictions, spreadsheet: bool, shown: bool) -> tables.CsvText:
+    return tables.csv_text(table.columns(), spreadsheet, shown)
 
 
 class _Parquet(Sink):
@@ -339,14 +424,14 @@ class _Hdf5(Sink):
         if table.errors is not None:
             self._extend("error", table.errors.tolist())
 
-    def _extend(self, name: str, rows: Sequence[str] | NDArray[np.float32]) -> None:
+    def _extend(self, name: str, rows: Sequence[str] | NDArray[np.floating]) -> None:
         import h5py
 
         if not isinstance(rows, np.ndarray):
             _refuse_nul(name, rows)
         if name not in self._file:
             width = rows.shape[1:] if isinstance(rows, np.ndarray) else ()
-            kind = np.float32 if isinstance(rows, np.ndarray) else h5py.string_dtype()
+            kind = rows.dtype if isinstance(rows, np.ndarray) else h5py.string_dtype()
             self._file.create_dataset(name, (0, *width), kind, maxshape=(None, *width), chunks=True)
         dataset = self._file[name]
         before = len(dataset)
@@ -366,6 +451,6 @@ def _refuse_nul(name: str, texts: Sequence[str]) -> None:
 def _json_values(values: NDArray[Any]) -> list[str | float | None]:
     if values.dtype.kind != "f":
         return [text or None for text in values.tolist()]
-    # Convert through text: the shortest number that reads back as the float32, not all digits of its float64.
+    # Convert through text: the shortest number that reads back as a float32, not all digits of its float64.
     finite = np.isfinite(values).tolist()
     return [float(text) if known else None for text, known in zip(tables.number_texts(values), finite, strict=True)]

@@ -7,21 +7,22 @@ pickle can run code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_is_fitted, check_random_state, column_or_1d
 
 from gcnbatch.api.datasets import from_smiles
 from gcnbatch.api.options import load
+from gcnbatch.config_tree import plain
 from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.schema import Target
@@ -29,6 +30,8 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.in_memory import predict
 from gcnbatch.training import in_memory
 from gcnbatch.training.member_files import BEST
+
+_Plain = TypeVar("_Plain", bool, int)
 
 
 class InvalidMolecules(InputError, ValueError):
@@ -138,51 +141,82 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _config(self, split: str) -> Any:
         keys = ("epochs", "batch_size", "learning_rate", "weight_decay", "schedule", "patience")
-        given = self.random_state
-        seed = given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)
+        settings = {} if self.settings is None else self.settings
+        if not isinstance(settings, Mapping):
+            raise InvalidMolecules("settings", type(settings).__name__, "a mapping of keys")
         tree = {
             "name": "sklearn",
-            "seed": int(seed),
+            "seed": self._seed(),
             "backend": self.backend,
             "device": self.device,
             "data": {"path": "memory"},
             "split": {"kind": split, "valid": self.validation_fraction, "test": 0.0},
             "model": {
                 "kind": "chemgcn",
-                **{key: list(getattr(self, key)) for key in ("widths", "dense", "head")},
+                **{key: _listed(getattr(self, key)) for key in ("widths", "dense", "head")},
                 **{key: getattr(self, key) for key in ("readout", "dropout", "batch_norm")},
             },
             "train": {key: getattr(self, key) for key in keys},
         }
-        return load(tree, {}, dict(self.settings or {}))
+        return load(tree, {}, settings)
+
+    def _seed(self) -> int:
+        given = self.random_state
+        return int(given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1))
 
     def _graphs(self, X: Any, y: NDArray[Any] | None = None, **about: Any) -> GraphSet:
         """Return molecules and targets as a data set."""
-        return from_smiles(_smiles(X), y, bond_channels=self.bond_channels, processes=self.processes, **about)
+        channels = _one_of(self.bond_channels, bool, "bond_channels", "True or False")
+        return from_smiles(_smiles(X), y, bond_channels=channels, processes=self._processes(), **about)
 
-    def _fit(self, X: Any, y: NDArray[Any], task: Target, split: str = "random", **about: Any) -> Self:
-        self.multitask_ = y.ndim == 2
+    def _processes(self) -> int:
+        return _one_of(self.processes, int, "processes", "a whole number, 0 or more", at_least=0)
+
+    def _fit(
+        self,
+        X: Any,
+        y: NDArray[Any],
+        task: Target,
+        split: str = "random",
+        classes: NDArray[Any] | None = None,
+        **about: Any,
+    ) -> Self:
+        """Train, then set the attributes: a fit that fails leaves those of the fit before."""
         try:
+            config = self._config(split)
             graphs = self._graphs(X, y, task=task, **about)
             if graphs.n_graphs < 2:
                 raise InvalidMolecules("X", "n_samples = 1", "at least 2 molecules")
-            self.model_, self.history_ = in_memory.fit(self._config(split), graphs)
+            model, history = in_memory.fit(config, graphs)
         except InputError as error:
             raise _explained(error) from error
-        self.n_iter_ = len(self.history_)
+        if classes is not None:
+            self.classes_ = classes
+        self.model_, self.history_, self.n_iter_, self.multitask_ = model, history, len(history), y.ndim == 2
         return self
 
-    def _outputs(self, X: Any) -> NDArray[np.float32]:
+    def _outputs(self, X: Any) -> NDArray[np.floating]:
         """Return probabilities or values, (n, K)."""
         check_is_fitted(self)
         with TemporaryDirectory(prefix="gcnbatch-") as folder:
             Path(folder, BEST).write_bytes(self.model_)
-            about: dict[str, Any] = {"backend": self.backend, "device": self.device, "level": None}
             try:
-                found = predict([Path(folder)], self._rows(X), self.processes, on_bad_row="fail", **about)
+                config = load({"backend": self.backend, "device": self.device, "data": {"path": "memory"}}, {}, {})
+                about: dict[str, Any] = {"backend": config.backend, "device": config.device, "level": None}
+                found = predict([Path(folder)], self._rows(X), self._processes(), on_bad_row="fail", **about)
             except InputError as error:
                 raise _explained(error) from error
         return found.outputs
+
+    def _labelled(self, y: Any, rows: int) -> NDArray[Any]:
+        """Return the targets of predictions to score, which must be of as many tasks as those of the fit."""
+        found = _targets(y)
+        if (found.ndim == 2) is not self.multitask_:
+            expected = "several tasks, (n, K)" if self.multitask_ else "one task, (n,)"
+            raise InvalidMolecules("y", f"shape {found.shape}", f"{expected}, as in fit")
+        if len(found) != rows:
+            raise InvalidMolecules("y", f"{len(found)} rows", f"{rows}, one per molecule")
+        return found
 
     def _rows(self, X: Any) -> list[str] | GraphSet:
         """Return what `predict` takes."""
@@ -228,15 +262,18 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
         """
         labels = _targets(y)
         if labels.ndim == 2:
-            self.classes_ = np.array([0, 1])
-            return self._fit(X, labels, "binary")
+            return self._fit(X, labels, "binary", classes=np.array([0, 1]))
         check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
-        if len(self.classes_) < 2:
+        try:
+            classes, codes = np.unique(labels, return_inverse=True)
+        except TypeError as error:
+            raise InvalidMolecules("y", str(error), "labels of one type") from error
+        if len(classes) < 2:
             raise InvalidMolecules("y", "only one class", "at least 2 classes")
-        if len(self.classes_) == 2:
-            return self._fit(X, codes, "binary", "stratified")
-        return self._fit(X, codes, "multiclass", "stratified", class_names=list(map(str, range(len(self.classes_)))))
+        if len(classes) == 2:
+            return self._fit(X, codes, "binary", "stratified", classes)
+        names = list(map(str, range(len(classes))))
+        return self._fit(X, codes, "multiclass", "stratified", classes, class_names=names)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class, (n, C); of several tasks the probability of 1, (n, K)."""
@@ -246,17 +283,27 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
         return outputs if self.multitask_ else outputs / outputs.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class, (n,); of several tasks 0 or 1, (n, K)."""
+        """Return the most probable class, (n,); of several tasks 0 or 1, (n, K), NaN where training left a task out."""
         found = self.predict_proba(X)
-        return (found >= 0.5).astype(np.int64) if self.multitask_ else self.classes_[found.argmax(axis=1)]
+        if not self.multitask_:
+            return self.classes_[found.argmax(axis=1)]
+        labels = (found >= 0.5).astype(np.int64)
+        return np.where(np.isnan(found), np.nan, labels) if np.isnan(found).any() else labels
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy; of several tasks that of all labelled entries."""
-        labels = _targets(y)
+        found = self.predict(X)
+        labels = self._labelled(y, len(found))
         if labels.ndim == 1:
-            return float(super().score(X, labels, sample_weight))
-        known = ~np.isnan(labels)
-        return float((self.predict(X) == labels)[known].mean())
+            try:
+                return float(accuracy_score(labels, found, sample_weight=sample_weight))
+            except TypeError as error:
+                raise InvalidMolecules("y", str(error), "labels of one type, as in fit") from error
+        if found.shape != labels.shape:
+            raise InvalidMolecules("y", f"shape {labels.shape}", f"{found.shape}, as in fit")
+        known = ~np.isnan(labels) & ~np.isnan(found)
+        weights = np.broadcast_to(_weights(sample_weight, len(found))[:, None], known.shape)
+        return float(np.average((found == labels)[known], weights=weights[known]))
 
 
 class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
@@ -293,12 +340,15 @@ class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return R²; of several tasks the mean over the tasks, each of its labelled rows."""
-        values = _targets(y)
-        if values.ndim == 1:
-            return float(super().score(X, values, sample_weight))
         found = self.predict(X)
-        known = ~np.isnan(values)
-        return float(np.mean([r2_score(values[on, k], found[on, k]) for k, on in enumerate(known.T)]))
+        values = self._labelled(y, len(found))
+        if values.ndim == 1:
+            return float(r2_score(_finite(values), found, sample_weight=sample_weight))
+        if found.shape != values.shape:
+            raise InvalidMolecules("y", f"shape {values.shape}", f"{found.shape}, as in fit")
+        known, weights = ~np.isnan(values) & ~np.isnan(found), _weights(sample_weight, len(found))
+        pairs = ((values[on, k], found[on, k], weights[on]) for k, on in enumerate(known.T) if on.any())
+        return float(np.mean([r2_score(*pair, sample_weight=weight) for *pair, weight in pairs]))
 
 
 def _smiles(X: Any) -> list[str]:
@@ -311,10 +361,15 @@ def _smiles(X: Any) -> list[str]:
     """
     if isinstance(X, str):
         raise InvalidMolecules("X", "a single text", "a list of SMILES")
+    if not isinstance(X, Iterable) or isinstance(X, Mapping):
+        raise InvalidMolecules("X", type(X).__name__, "a list of SMILES")
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         raise InvalidMolecules("X", f"shape {shape}", "(n,) or (n, 1): a molecule per row")
-    every = np.asarray(X).ravel().tolist() if len(shape) == 2 else list(X)
+    try:
+        every = np.asarray(X).ravel().tolist() if len(shape) == 2 else list(X)
+    except TypeError as error:  # an array without dimensions
+        raise InvalidMolecules("X", str(error), "a list of SMILES") from error
     if not every:
         raise InvalidMolecules("X", "0 samples", "a minimum of 1 is required")
     return [_text(one, row) for row, one in enumerate(every)]
@@ -341,17 +396,41 @@ def _targets(y: Any) -> NDArray[Any]:
         return single
     try:
         return found.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMolecules("y", str(error), "numbers, NaN or None where missing") from error
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
     try:
         numbers = values.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMolecules("y", str(error), "numbers") from error
     assert_all_finite(numbers, input_name="y")
     return numbers
+
+
+def _listed(widths: Any) -> Any:
+    """Return the widths of layers as a list; anything else is refused with the configuration."""
+    found = plain(widths)
+    return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
+
+
+def _one_of(value: Any, kind: type[_Plain], name: str, expected: str, at_least: int | None = None) -> _Plain:
+    """Return a parameter that is no key of the configuration, checked as those are."""
+    found = plain(value)
+    if type(found) is not kind or (at_least is not None and found < at_least):
+        raise InvalidMolecules(name, repr(found), expected)
+    return found
+
+
+def _weights(given: Any, rows: int) -> NDArray[np.float64]:
+    """Return the weight of each row, (n,); 1 where none is given."""
+    if given is None:
+        return np.ones(rows)
+    weights = _finite(column_or_1d(given))
+    if len(weights) != rows:
+        raise InvalidMolecules("sample_weight", f"{len(weights)} rows", f"{rows}, one per molecule")
+    return weights
 
 
 def _explained(error: InputError) -> InvalidMolecules:

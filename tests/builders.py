@@ -34,6 +34,7 @@ def build_graphset(
     splits: bool = False,
     graph_features: int = 0,
     n_counts: int = 0,
+    censored: bool = False,
     seed: int = 0,
 ) -> GraphSet:
     """Build a valid set from a seed.
@@ -41,7 +42,8 @@ def build_graphset(
     Sizes cycle from `max_nodes` down to 0, so six graphs include an empty one.
     `features` is a dense dtype's name or ``"csr"``; `edges_per_node` random edges start at each node on average;
     `missing` is the share of missing targets; `splits` adds one split, "first", of three equal parts;
-    `graph_features` features of whole graphs, some missing, the last `n_counts` of them counts.
+    `graph_features` features of whole graphs, some missing, the last `n_counts` of them counts; `censored` targets of
+    regression and the unit of the first one.
     """
     rng = np.random.default_rng(seed)
     sizes = max_nodes - np.arange(n_graphs, dtype=np.int64) % (max_nodes + 1)
@@ -51,6 +53,7 @@ def build_graphset(
     n_rows = n_graphs if level == "graph" else n_nodes
     tasks = 1 if target == "multiclass" else n_tasks
     thirds = np.array_split(rng.permutation(n_rows).astype(np.int64), 3)
+    has_bounds = censored and target == "regression"
     return GraphSet(
         header=Header(
             name="built",
@@ -62,6 +65,7 @@ def build_graphset(
             channel_names=tuple(f"channel{c}" for c in range(n_channels)),
             graph_feature_names=tuple(f"of graph {d}" for d in range(graph_features)),
             graph_feature_counts=n_counts,
+            units={"task0": "uM"} if has_bounds else {},
         ),
         node_ptr=_pointer(sizes),
         edge_ptr=_pointer(counts),
@@ -70,11 +74,12 @@ def build_graphset(
         channel=rng.integers(0, n_channels, n_edges).astype(np.uint8),
         weight=rng.normal(size=n_edges).astype(np.float32) if weights else None,
         x=_features(rng, n_nodes, n_features, features),
-        y=_targets(rng, target, n_rows, tasks, n_classes, missing),
+        y=(y := _targets(rng, target, n_rows, tasks, n_classes, missing)),
         ids=np.array([f"row-{i}" for i in range(n_rows)], dtype=np.str_),
         groups=rng.integers(0, max(1, n_graphs // 2), n_graphs).astype(np.int32) if groups else None,
         splits={"first": Split(*thirds)} if splits else {},
         graph_features=_of_graphs(rng, n_graphs, graph_features, n_counts) if graph_features else None,
+        censored=(rng.integers(-1, 2, y.shape) * ~np.isnan(y)).astype(np.int8) if has_bounds else None,
     )
 
 
@@ -99,7 +104,7 @@ def _targets(
     if target == "multiclass":
         return np.where(absent, -1, rng.integers(0, classes, (rows, tasks))).astype(np.int32)
     values = rng.integers(0, 2, (rows, tasks)) if target == "binary" else rng.normal(size=(rows, tasks))
-    return np.where(absent, np.nan, values).astype(np.float32)
+    return np.where(absent, np.nan, values).astype(np.float32 if target == "binary" else np.float64)
 
 
 def _of_graphs(rng: np.random.Generator, graphs: int, columns: int, counts: int) -> NDArray[np.float32]:
@@ -130,6 +135,7 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
         "groups": draw(st.booleans()),
         "missing": draw(st.sampled_from([0.0, 0.3, 1.0])),
         "splits": draw(st.booleans()),
+        "censored": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
     options["graph_features"] = draw(st.integers(0, 2)) if {**options, **fixed}["level"] == "graph" else 0
@@ -139,7 +145,8 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
 def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
     """Assert that two sets are equal: header, splits, values and dtypes of all arrays (missing equals missing)."""
     assert left.header == right.header
-    for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "weight", "y", "groups", "graph_features"):
+    edges, others = ("src", "dst", "channel", "weight"), ("y", "groups", "graph_features", "censored")
+    for name in ("node_ptr", "edge_ptr", *edges, *others):
         _assert_arrays_equal(name, getattr(left, name), getattr(right, name))
     assert left.ids.tolist() == right.ids.tolist()
     assert sp.issparse(left.x) == sp.issparse(right.x)

@@ -92,7 +92,8 @@ def rows_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    text = re.sub(r"`[^`\n]*`", "`code`", page.read_text(encoding="utf-8"))  # a SMILES looks like a link
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in link or link.startswith("mailto:"):
             continue
         file, _, anchor = link.partition("#")

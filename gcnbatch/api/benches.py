@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,12 +143,12 @@ def bench_spgemm(
     seed, repeats, device, say
         As for `bench_spmm`.
     out : path
-        Also write the rows (JSON) and a figure into this folder.
+        Also write the rows (JSON) and a figure into this folder: a new or empty one, or that of an earlier call.
 
     Raises
     ------
     InputError
-        For unknown names, and files that are no matrices.
+        For unknown names, files that are no matrices, and a folder of something else.
     CheckFailed
         When a result is wrong.
 
@@ -158,6 +159,7 @@ def bench_spgemm(
     >>> [(row.matrix, row.contender) for row in rows]
     [('stencil', 'scipy')]
     """
+    from gcnbatch import folders
     from gcnbatch.bench import spgemm_report
     from gcnbatch.bench.spgemm_runs import measure, open_contenders
 
@@ -165,9 +167,14 @@ def bench_spgemm(
     found, notes = open_contenders(methods, device)
     for note in notes:
         say(note)
-    rows = list(measure(spgemm_report.shown(problems), found, repeats))
-    if out is not None:
-        spgemm_report.save(rows, Path(out))
+    with ExitStack() as stack:
+        target = None
+        if out is not None:
+            earlier = (spgemm_report.JSON, spgemm_report.PLOT)
+            target = stack.enter_context(folders.results(Path(out), "bench-spgemm", replaced=earlier)).folder
+        rows = list(measure(spgemm_report.shown(problems), found, repeats))
+        if target is not None:
+            spgemm_report.save(rows, target)
     return rows
 
 

@@ -18,6 +18,7 @@ from gcnbatch.data.importers.common import compact
 from gcnbatch.data.importers.smiles import computed_names
 from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.scaffold_groups import MURCKO, groups_of
 from gcnbatch.data.schema import Header, Level, Target
@@ -59,7 +60,7 @@ def read(path: StrPath, *, memory_mb: int = 4096, scaffolds: bool = False) -> Gr
     >>> gcnbatch.write("two.h5", gcnbatch.from_smiles(["CCO", "c1ccccc1"], [0.2, 1.9]))
     >>> graphs = gcnbatch.read("two.h5")
     >>> graphs.node_ptr.tolist(), graphs.x.shape, graphs.y.tolist()
-    ([0, 3, 9], (9, 75), [[0.20000000298023224], [1.899999976158142]])
+    ([0, 3, 9], (9, 75), [[0.2], [1.9]])
     """
     with Dataset(path, memory_mb) as dataset:
         smiles = dataset.smiles()
@@ -81,7 +82,8 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     Raises
     ------
     InputError
-        When an array breaks a rule of the format, or the arguments are in another order.
+        When an array breaks a rule of the format, the arguments are in another order, or the file that is there is no
+        data set.
 
     Examples
     --------
@@ -93,9 +95,10 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     if isinstance(path, GraphSet) or not isinstance(graphs, GraphSet):
         got = f"called with {type(path).__name__}, {type(graphs).__name__}"
         raise InputError("gcnbatch.write", got, "a path, then a GraphSet")
+    target = output_path(path, any_name=True)
     given = graphs if smiles is None else replace(graphs, smiles=np.array(list(smiles), dtype=np.str_))
     check_graphset(str(path), given)
-    write_graphset(path, given)
+    write_graphset(target, given)
 
 
 def from_smiles(
@@ -313,7 +316,10 @@ def _own_features(values: Any, names: Sequence[str] | None, rows: int) -> tuple[
     """Return the user's features of molecules (R, D), and their names."""
     if values is None:
         return np.zeros((rows, 0), np.float32), ()
-    array = np.asarray(values, dtype=np.float64)
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError("features", str(error), f"({rows}, D) numbers") from error
     if array.ndim != 2 or len(array) != rows or np.isinf(array.astype(np.float32)).any():
         raise InputError("features", f"{array.shape}", f"({rows}, D) finite 32-bit numbers, or NaN where missing")
     given = [f"feature{at}" for at in range(array.shape[1])] if names is None else [str(name) for name in names]

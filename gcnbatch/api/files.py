@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gcnbatch import outputs
 from gcnbatch.api.options import Settings, section
 from gcnbatch.data import sharding, synthetic
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.store import Dataset
+from gcnbatch.figures import FIGURE
 from gcnbatch.text import QUOTED, printable
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 409
     path : path
         HDF5 file, or folder of shards.
     plot : path
-        Also draw node counts, degrees and labels into this file.
+        Also draw node counts, degrees and labels into this PNG file.
     memory_mb : int
         A set larger than this many MiB is read in slices.
 
@@ -49,12 +52,13 @@ def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 409
     """
     from gcnbatch.data.describe import describe as measure
 
+    drawn = None if plot is None else outputs.check(plot, FIGURE, [path] if Path(path).is_file() else [], "--plot")
     with Dataset(path, memory_mb) as dataset:
         found = measure(dataset)
-        if plot is not None:
+        if drawn is not None:
             from gcnbatch.data.describe_figure import draw
 
-            draw(found, dataset.y, Path(plot))
+            draw(found, dataset.y, drawn)
     return found
 
 
@@ -136,7 +140,8 @@ def synth(
     >>> gcnbatch.read("tox21.h5").y.shape
     (20, 12)
     """
-    synthetic.write(preset, out, seed, graphs, scale, bond_channels, progress)
+    synthetic.check_options(preset, seed, graphs, scale, bond_channels)
+    synthetic.write(preset, output_path(out), seed, graphs, scale, bond_channels, progress)
 
 
 def khop(

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gcnbatch.config_tree import put, read_toml
+from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
     """
     from gcnbatch.resources import shipped_config
 
-    given = {path: value for path, value in options.items() if value is not None}
+    given = {path: plain(value) for path, value in options.items() if value is not None}
     named = {*given, *(tuple(key.split(".")) for key in settings)}
     if config is None and named.isdisjoint({("data", "path"), ("data", "synthetic"), ("train", "from_run")}):
         config = shipped_config("quickstart")
@@ -80,14 +79,14 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
             path = shipped_config(str(path))
         tree, name = read_toml(path), path.stem
     elif isinstance(config, Mapping):
-        tree = deepcopy(dict(config))
+        tree = plain(config)
     elif hasattr(config, "model_dump"):
         tree = config.model_dump(mode="json")
     else:
         raise InputError("config", type(config).__name__, "a path, tables or a Config", "Give data as data=…")
     if name and "name" not in tree:
         tree["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80]
-    for key_path, value in [*given.items(), *((tuple(key.split(".")), value) for key, value in settings.items())]:
+    for key_path, value in [*given.items(), *((tuple(key.split(".")), plain(one)) for key, one in settings.items())]:
         put(tree, key_path, value)
     if ("data", "path") in given:
         put(tree, ("data", "synthetic"), "")
@@ -110,10 +109,10 @@ def section(name: str, settings: Settings, options: Options) -> Config:
         if path[0] != name:
             known = [key for key in keys() if key.startswith(f"{name}.")]
             raise InputError(f"--set {key}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
-        put(tree, path, value)
+        put(tree, path, plain(value))
     for path, value in options.items():
         if value is not None:
-            put(tree, path, value)
+            put(tree, path, plain(value))
     return resolve(tree, where="--set")
 
 
@@ -148,8 +147,8 @@ def _not_data(config: Path) -> Path:
     """Refuse data in place of the configuration, and say which command takes them."""
     if config.suffix.lower() in ("", ".toml"):
         return config  # the importers import NumPy, which report workers must not wait for
-    from gcnbatch.data.importers.molecule_files import ENDINGS
     from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
+    from gcnbatch.data.tables.formats import ENDINGS
 
     name = config.name.lower()
     if name.endswith(HDF5_ENDINGS):

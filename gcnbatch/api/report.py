@@ -42,9 +42,10 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     from gcnbatch.training.run_files import STUDY, refuse_links
 
     place = Path(folder)
-    refuse_links(place)
-    if figures and any((place / name).is_file() for name in (STUDY, CONTENT, JSON)):
-        raise InputError("--figures", f"given with {place}", "the folder of a run")
+    if any((place / name).is_file() for name in (STUDY, CONTENT, JSON)):
+        refuse_links(place)
+        if figures:
+            raise InputError("--figures", f"given with {place}", "the folder of a run")
     if (place / STUDY).is_file():
         from gcnbatch.tuning import session
 

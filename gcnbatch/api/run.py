@@ -55,9 +55,11 @@ class Run:
         """
         from gcnbatch.training import run_files
         from gcnbatch.training.fit_report import METRICS
+        from gcnbatch.training.run import refuse_study
         from gcnbatch.training.run_files import CONFIG
 
         place = Path(folder)
+        refuse_study(place)
         if not (place / CONFIG).is_file() and not (place / METRICS).is_file():
             expected = f"a folder with {CONFIG} or {METRICS}"
             raise InputError(str(place), "not a run folder", expected, "Start with gcnbatch.train.")
@@ -148,9 +150,10 @@ class Run:
         Returns
         -------
         Predictions
-            ``.outputs`` is float32, (R, K): probabilities, or values in the targets' unit. A molecule that cannot be
-            read has NaN there and a reason in ``.errors``. ``.columns()`` gives all columns by name, as for a pandas
-            DataFrame. Device arrays come back as NumPy arrays.
+            ``.outputs``, (R, K), are float32 probabilities, or float64 values in the targets' unit; NaN in a task that
+            training left out. A molecule that cannot be read has NaN there and a reason in ``.errors``.
+            ``.columns()`` gives all columns by name, as for a pandas DataFrame. Device arrays come back as NumPy
+            arrays.
 
         Raises
         ------
@@ -164,7 +167,7 @@ class Run:
         >>> run = gcnbatch.train(data=graphs, epochs=2, settings={"model.widths": [4]}, out="run")
         >>> found = run.predict(["CCCO", "no molecule"])
         >>> found.outputs.shape, found.outputs.dtype.name
-        ((2, 1), 'float32')
+        ((2, 1), 'float64')
         >>> list(found.columns())[:2], str(found.errors[1])
         (['id', 'task0'], 'a blank inside the SMILES')
         """

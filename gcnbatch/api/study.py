@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
 from gcnbatch.api.training import name_after
+from gcnbatch.config_tree import plain
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike, DataLike
@@ -113,7 +114,7 @@ def tune(
         ("device",): device,
         ("jobs",): jobs,
     }
-    limits, settings = session.Limits(trials, minutes), settings or {}
+    limits, settings = session.Limits(plain(trials), plain(minutes)), settings or {}
     if resume is not None:
         free = {("device",), ("jobs",)}
         given = [".".join(path) for path, value in options.items() if value is not None and path not in free]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.api.arrays import to_host
 from gcnbatch.data.importers.targets import Targets
-from gcnbatch.data.schema import UNLABELLED, Target
+from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Target
 from gcnbatch.errors import InputError
 
 
@@ -43,7 +43,7 @@ def targets(
     ([[2], [0], [-1]], ('a', 'b', 'c'))
     """
     if y is None:
-        return Targets(np.full((rows, 1), np.nan, dtype=np.float32), "binary", (UNLABELLED,))
+        return Targets(np.full((rows, 1), np.nan, TARGET_TYPES["binary"][0]), "binary", (UNLABELLED,))
     values = _numbers(y)
     if values.ndim == 1:
         values = values[:, None]
@@ -55,10 +55,10 @@ def targets(
     if task == "multiclass":
         return _classes(values, names, class_names)
     kind: Target = task or ("binary" if bool(np.isin(values[~np.isnan(values)], (0, 1)).all()) else "regression")
-    expected = "0, 1 or NaN" if kind == "binary" else "finite 32-bit numbers or NaN"
-    wrong = ~(np.isnan(values) | ((values == 0) | (values == 1) if kind == "binary" else _fits(values)))
+    expected = "0, 1 or NaN" if kind == "binary" else "finite numbers or NaN"
+    wrong = ~(np.isnan(values) | ((values == 0) | (values == 1) if kind == "binary" else np.isfinite(values)))
     _refuse(values, wrong, expected)
-    return Targets(values.astype(np.float32), kind, names)
+    return Targets(values.astype(TARGET_TYPES[kind][0]), kind, names)
 
 
 def _numbers(y: Any) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ def _numbers(y: Any) -> NDArray[np.float64]:
         raise InputError("y", "complex numbers", "numbers")
     try:
         return np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError("y", str(error), "numbers; NaN or None where missing") from error
 
 
@@ -82,10 +82,6 @@ def _classes(values: NDArray[np.float64], names: tuple[str, ...], class_names: S
     if count < 2:
         raise InputError("y", "only one class", "at least 2")
     return Targets(codes.astype(np.int32), "multiclass", names, known)
-
-
-def _fits(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.abs(values) <= float(np.finfo(np.float32).max)
 
 
 def _refuse(values: NDArray[np.float64], wrong: NDArray[np.bool_], expected: str) -> None:

@@ -19,6 +19,7 @@ from gcnbatch.text import QUOTED, printable
 from gcnbatch.training import run_files
 
 JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
+NAMES = (JSON, MARKDOWN, HTML, *charts.NAMES)
 
 
 def data(workload: Workload) -> dict[str, Any]:

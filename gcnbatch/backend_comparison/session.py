@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch import environment, fileio, folders
+from gcnbatch import environment, fileio, folders, outputs
 from gcnbatch.backend_comparison import fast_math, report_files, timeline
 from gcnbatch.backend_comparison.fast_math import FastMath
 from gcnbatch.backend_comparison.operations import Cost, Row, profile
@@ -22,6 +21,7 @@ from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
+from gcnbatch.fileio import Output
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import refusal
 
@@ -57,7 +57,8 @@ def compare(
     Raises
     ------
     InputError
-        For an unknown backend, a folder that is not empty or in use, and data that cannot be used.
+        For an unknown backend, a folder that is not empty or in use, data that cannot be used, and a file for the
+        timeline that holds something else.
     BackendUnavailable
         When no backend can be compared here. A failing backend is left out, and the report gives the reason.
     MachineError
@@ -66,16 +67,15 @@ def compare(
     effort = effort or Effort()
     states = _wanted(names, config.device)
     with folders.results(folder, f"compare-{config.name}") as (target, _):
-        if trace_file is not None:
-            _check_writable(trace_file)
+        trace = None if trace_file is None else _trace_output(trace_file, target, config)
         backends = _open(states, config, say)
         with opened(config) as workload, counter(1 + 4 * len(backends), " parts") as bar:
             _leave_out_refused(states, backends, workload, say)
             found = _Comparison(config, workload, states, backends, effort, bar, say)
             content = found.report()
         report_files.write(target, content, found.traces)
-        if trace_file is not None and found.traces:
-            fileio.write_json(trace_file, timeline.events(found.traces))
+        if trace is not None and found.traces:
+            fileio.write_json(trace, timeline.events(found.traces))
     return target, content
 
 
@@ -214,7 +214,9 @@ def _leave_out_refused(states: list[BackendStatus], backends: dict[str, Backend]
         raise InputError("--backends", "none that takes this model and data", f"one of {', '.join(others)}")
 
 
-def _check_writable(path: Path) -> None:
-    """Refuse a file that could not be written, before the work starts."""
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise InputError(f"--timeline {path}", "cannot be written", "a file in a folder that exists and is writable")
+def _trace_output(path: Path, folder: Path, config: Config) -> Output:
+    """Refuse a file that cannot be written or must not be, before the work starts."""
+    if path.resolve() in [(folder / name).resolve() for name in report_files.NAMES]:
+        raise InputError(f"--timeline {path}", "a file of the report itself", "another file")
+    reads = [config.data.path] if Path(config.data.path).is_file() else []
+    return outputs.check(path, timeline.TRACE, reads, "--timeline")

@@ -16,8 +16,10 @@ from gcnbatch.backend_comparison.operations import ROWS, RecordingBackend, Row, 
 from gcnbatch.backend_comparison.workload import Workload
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
+from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.runners.choice import make_runner
 
+TRACE = Kind("a timeline", begins_with(rb"\s*\{\s*\"traceEvents\""))
 STEP = 1  # index of the traced step
 HOST, DEVICE = 1, 2
 OTHER = Row("Other", "")

@@ -18,8 +18,9 @@ from gcnbatch.errors import InputError
 from gcnbatch.runners.state import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import warm_start
-from gcnbatch.training.experiment import Experiment, Scaling
+from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.member import shuffled_batches
+from gcnbatch.training.scaling import Scaling
 
 Say = Callable[[str], object]  # receives what happens, line by line
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.task_labels import left_out
 
 MODEL = "random forest"
 
@@ -33,39 +33,37 @@ class Forest:
     seed: int = 0
 
     def predict(
-        self, header: Header, features: NDArray[np.float32], y: NDArray[Any], train: Int64, place: str = ""
-    ) -> NDArray[np.float32]:
+        self, header: Header, features: NDArray[np.float32], y: NDArray[Any], train: Int64
+    ) -> NDArray[np.floating]:
         """Fit to the rows `train` and return outputs for all rows: probabilities (R, K), (R, C), or values (R, K).
+
+        Values are fitted in standard scores. Outputs are NaN in tasks that the training rows cannot teach; see
+        `gcnbatch.training.task_labels`.
 
         Parameters
         ----------
         features : float32, (R, F)
-        y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
+        y : (R, K) float with NaN where missing, or (R, 1) int32 with -1 where missing
         train : int64
-        place : str
-            Name of the data in messages.
-
-        Raises
-        ------
-        InputError
-            When a task has no label in the training rows.
         """
+        absent = left_out(header, y[train])
+        if header.target == "regression":
+            scaling = Scaling.of(y[train])
+            y = scaling.apply(y)
         outputs = np.zeros((len(y), header.n_outputs), dtype=np.float32)
-        for task, name in enumerate(header.task_names):
+        outputs[:, np.broadcast_to(absent, header.n_outputs)] = np.nan
+        for task in np.flatnonzero(~absent).tolist():
             labels = y[train, task]
-            known = labels >= 0 if header.target == "multiclass" else ~np.isnan(labels)
-            if not known.any():
-                raise InputError(f"{place}: task {quoted(name)}", "no label in the training rows", "at least one")
-            rows = train[known]
+            rows = train[labels >= 0 if header.target == "multiclass" else ~np.isnan(labels)]
             forest = self._new(header, task).fit(features[rows], y[rows, task])
             forest.n_jobs = 1  # threads add up the trees in any order, which changes the last bits
             if header.target == "regression":
                 outputs[:, task] = forest.predict(features)
             elif header.target == "multiclass":
                 outputs[:, forest.classes_.astype(np.int64)] = forest.predict_proba(features)
-            else:  # one class only: its probability is 1
+            else:
                 outputs[:, task] = forest.predict_proba(features) @ forest.classes_
-        return outputs
+        return scaling.undo(outputs) if header.target == "regression" else outputs
 
     def _new(self, header: Header, task: int) -> Any:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor

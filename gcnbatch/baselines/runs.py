@@ -20,24 +20,23 @@ from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.baselines.forest import MODEL, Forest
 from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baselines.verdict import verdict
-from gcnbatch.config import Config, resolve
+from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
+from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
-from gcnbatch.training import digest, fit_report, run_files
+from gcnbatch.training import digest, fit_report, run_files, task_labels
 from gcnbatch.training.fit_report import METRICS, Report
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
-from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.run_data import BASELINE
-from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import average, pooled
 
 BESIDE = "baseline"
@@ -75,7 +74,7 @@ def start(
     path = Path(config.data.path)
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
-    with folders.results(folder, f"{config.name}-baseline") as (target, _):
+    with folders.results(folder, f"{config.name}-baseline", whole=True) as (target, _):
         imported = path.name.lower().endswith(MOLECULE_ENDINGS)
         if imported:
             _import(path, target / GENERATED, columns or TableColumns(), say)
@@ -86,7 +85,8 @@ def start(
             check_molecules(dataset)
             rows = splits.SplitRows.of(dataset, config.split.rule)
             named = _parts(config, rows)
-            for line in splits.notes(config.split, rows):
+            about_labels = task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
+            for line in (*splits.notes(config.split, rows), *about_labels):
                 say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
 
@@ -144,7 +144,7 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
     InputError
         When the run is not finished, or its data changed or have no SMILES.
     """
-    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = read_config(folder)
     check_data(config)
     with Dataset(Path(config.data.path), config.data.memory_mb) as dataset:
         _check_digest(folder, dataset)
@@ -172,7 +172,7 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
         target_columns=list(columns.targets) or None,
         skip_bad_rows=True,
     )
-    for line in summary.notes:
+    for line in summary.said():
         say(line)
 
 
@@ -191,6 +191,7 @@ def _fit(
     progress: bool,
 ) -> dict[str, Any]:
     """Fit every part into its folder below `target`, and summarise them."""
+    task_labels.check_learnable(dataset.path, dataset.header, dataset.y, list(parts.values()))
     smiles = check_molecules(dataset)
     say(f"baseline: fingerprints and descriptors of {counted(len(smiles), 'molecule')}")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
@@ -207,7 +208,7 @@ def _fit(
     for place, split in parts.items():
         say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
         began = time.monotonic()
-        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, str(dataset.path)))
+        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
         results.append(_write(target / place, dataset, split, outputs[-1], course, config))
     if "" in parts:
@@ -238,7 +239,7 @@ def _write(
     folder: Path,
     dataset: Dataset,
     split: Split,
-    outputs: NDArray[np.float32],
+    outputs: NDArray[np.floating],
     course: dict[str, Any],
     config: Config,
 ) -> dict[str, Any]:
@@ -264,7 +265,7 @@ def _summarise(
     folder: Path,
     dataset: Dataset,
     parts: list[Split],
-    outputs: list[NDArray[np.float32]],
+    outputs: list[NDArray[np.floating]],
     results: list[dict[str, Any]],
     parquet: bool,
 ) -> dict[str, Any]:
@@ -275,10 +276,10 @@ def _summarise(
     summary["seconds"] = round(sum(result["seconds"] for result in results), 3)
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     tested = [part.test for part in parts]
-    rows, mean, _ = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
-    header, y = dataset.header, dataset.y[rows]
+    pool = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
+    header, y, mean = dataset.header, pool.labels(dataset.y), pool.mean
     summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
-    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[rows], mean), parquet)
+    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
     fit_report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

@@ -11,6 +11,7 @@ from gcnbatch.baselines.forest import MODEL
 from gcnbatch.data.schema import Header
 from gcnbatch.run_comparison.paired import differences
 from gcnbatch.run_comparison.scores import overlap, scores_by_block
+from gcnbatch.text import figure
 from gcnbatch.training import metrics
 from gcnbatch.training.fitted import Fit
 
@@ -33,7 +34,7 @@ def verdict(header: Header, run: Sequence[Fit], baseline: Sequence[Fit]) -> dict
     better = (mine > its) if metrics.higher_is_better(name) else (mine < its)
     winner = "none" if mine == its else "run" if better else "baseline"
     entry |= {"run": mine, "baseline": its, "difference": mine - its, "winner": winner}
-    figures = f"test {metrics.label(name)} {its:.4f} against {mine:.4f} of this model"
+    figures = f"test {metrics.label(name)} {figure(its)} against {figure(mine)} of this model"
     sentence = {
         "baseline": f"The baseline wins: a {MODEL} has {figures}",
         "run": f"The model beats the baseline: a {MODEL} has {figures}",
@@ -42,6 +43,7 @@ def verdict(header: Header, run: Sequence[Fit], baseline: Sequence[Fit]) -> dict
     if len(known) > 1:
         found = differences(scores, overlap(run))[0]
         entry |= {"folds": len(known), "low": found.low, "high": found.high}
-        sentence += f" (mean of {len(known)} folds; difference {found.mean:+.4f}, 95 % from {found.low:+.4f} to "
-        sentence += f"{found.high:+.4f}{'' if found.shown else ': no difference shown'})"
+        mean, low, high = (figure(value, signed=True) for value in (found.mean, found.low, found.high))
+        sentence += f" (mean of {len(known)} folds; difference {mean}, 95 % from {low} to {high}"
+        sentence += f"{'' if found.shown else ': no difference shown'})"
     return entry | {"verdict": f"{sentence}."}

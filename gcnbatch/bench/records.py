@@ -17,6 +17,7 @@ from gcnbatch.bench.clock import rates
 from gcnbatch.bench.methods import SCIPY
 from gcnbatch.bench.spmm_runs import Record, point_of
 from gcnbatch.errors import InputError
+from gcnbatch.training import run_files
 
 SLOWER = 1.1  # slower: a median above this multiple of the old one, with spreads that do not overlap
 SLOWER_HOST = 1.5  # if the time includes the host, whose speed varies from run to run
@@ -60,10 +61,7 @@ def read(path: Path) -> list[Record]:
     InputError
         When it cannot be read, or a line is not a record of `bench spmm`.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(path), f"cannot be read ({error})", "rows.jsonl of an earlier 'bench spmm'") from error
+    lines = run_files.read_text(path, "rows.jsonl of an earlier 'bench spmm'", follow=True).splitlines()
     found: list[Record] = []
     shared: Record = {}
     for number, text in enumerate(lines, 1):
@@ -74,6 +72,8 @@ def read(path: Path) -> list[Record]:
             found += rows
         elif text.strip():
             raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
+    if not found:
+        raise InputError(str(path), "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
     return found
 
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.fileio import StrPath
+from gcnbatch.fileio import StrPath, open_regular
+from gcnbatch.machine import blame
+from gcnbatch.text import is_storable
 
 
 class SpgemmProblem(NamedTuple):
@@ -123,6 +125,9 @@ def of_file(path: StrPath) -> SpgemmProblem:
     """
     from scipy.io import mminfo, mmread
 
+    open_regular(path, "a Matrix Market file").close()
+    if not is_storable(str(path)):  # SciPy does not open it
+        raise InputError(str(path), "a path that is not UTF-8", "one in UTF-8", "Rename it.")
     try:
         rows, columns, entries, _, kind, _ = mminfo(path)
         if kind == "complex":
@@ -131,6 +136,7 @@ def of_file(path: StrPath) -> SpgemmProblem:
             raise InputError(str(path), f"{rows:,} x {columns:,} with {entries:,} entries", f"at most {MAX_ENTRIES:,}")
         matrix = canonical(mmread(path))
     except (OSError, ValueError, OverflowError) as error:
+        blame(error)
         raise InputError(str(path), str(error), "a Matrix Market file") from error
     return problem(Path(path).name, matrix)
 

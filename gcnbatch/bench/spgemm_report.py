@@ -15,6 +15,7 @@ from gcnbatch.bench.spgemm_matrices import SpgemmProblem
 from gcnbatch.bench.spgemm_runs import CONTENDERS, SpgemmTiming
 from gcnbatch.progress import counter
 
+JSON, PLOT = "spgemm.json", "spgemm.png"
 OURS = CONTENDERS[0]
 COLOURS = {"gcnbatch": figures.BLUE, "cusparse": figures.ORANGE, "scipy": figures.GREY}
 
@@ -81,10 +82,9 @@ def as_json(rows: Sequence[SpgemmTiming]) -> dict[str, Any]:
 
 
 def save(rows: Sequence[SpgemmTiming], folder: Path) -> None:
-    """Create a folder and write ``spgemm.json`` and ``spgemm.png`` into it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fileio.write_json(folder / "spgemm.json", as_json(rows))
-    draw(rows, folder / "spgemm.png")
+    """Write ``spgemm.json`` and ``spgemm.png`` into a folder."""
+    fileio.write_json(folder / JSON, as_json(rows))
+    draw(rows, folder / PLOT)
 
 
 def draw(rows: Sequence[SpgemmTiming], path: Path) -> None:

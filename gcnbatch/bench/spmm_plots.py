@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.bench.methods import NAMES, SCIPY, TITLES
 from gcnbatch.bench.spmm_runs import Record, by_point
-from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save
+from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save, ticker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,15 +63,13 @@ def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
 
 def _axes(ax: Axes, title: str, x: str) -> None:
     """Label both axes, with plain numbers: 64, not 2^6."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     if high < 100 * low:
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_locator(ticker().LogLocator(subs=(1, 2, 5)))
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        axis.set_major_formatter(ticker().StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(ticker().NullFormatter())
     ax.set_title(title, loc="left", fontsize=9)
     ax.set_xlabel(x, fontsize=8)
     ax.set_ylabel("GFLOPS", fontsize=8)
@@ -92,8 +90,6 @@ def _title(name: str, record: Record) -> str:
 
 def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
     """Draw GFLOPS over flops per byte with a cold cache, and the bound given by the copy speed."""
-    from matplotlib.ticker import LogLocator
-
     intensities = []
     for method in NAMES:
         cold = [one for one in records if one["method"] == method and one["cache"] == "cold"]
@@ -108,5 +104,5 @@ def _roofline(ax: Axes, records: Sequence[Record], copied: float) -> None:
         label, place = f"copy, {copied / 1e3:.2f} TB/s", (ends[1], copied * ends[1])
         ax.annotate(label, place, (0, 4), textcoords="offset points", ha="right", fontsize=7)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_locator(ticker().LogLocator(subs=(1, 2, 5)))
     _axes(ax, "roofline: cold L2", "flops per unavoidable byte")

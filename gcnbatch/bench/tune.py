@@ -21,6 +21,7 @@ from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.bench.methods import launch_batch
 from gcnbatch.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
 from gcnbatch.errors import BackendUnavailable, CheckFailed
+from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ class Tuning:
         """Return the number of points that each candidate wins, the most first."""
         return [[name, count] for name, count in Counter(self.table().fastest).most_common()]
 
-    def save(self, path: Path | None = None) -> Path:
+    def save(self, path: StrPath | None = None) -> Path:
         """Write the table to `path` (None: where "auto" reads it); return the path."""
-        target = path or spmm_table.user_table(str(self.measured["gpu"]))
+        target = spmm_table.output(None if path is None else Path(path), str(self.measured["gpu"]))
         spmm_table.save(self.table(), target)
-        return target
+        return target.path
 
 
 def _fastest(measured: Sequence[Mapping[str, float]], narrower: str | None) -> str:

@@ -82,7 +82,7 @@ def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: 
     metric = metrics.default_monitor(header.target, len(header.task_names))
     if ensemble:
         pools = [_pool(header, block) for block in blocks.values()]
-        test = [evaluate(header, y[pool.rows], pool.mean)[metric] for pool in pools]
+        test = [evaluate(header, pool.labels(y), pool.mean)[metric] for pool in pools]
     else:
         test = [fit.metrics.get("test", {}).get(metric) for fit in fits]
     valid = [fit.metrics.get("valid", {}).get(metric) for fit in fits]
@@ -112,7 +112,7 @@ def read_mean(runs: Sequence[tuple[Path, Path]], name: str, split: str, model: s
     if all(own == tested[0] for own in tested):
         for block in zip(*pools, strict=True):
             mean = np.stack([pool.mean for pool in block]).mean(axis=0)
-            test.append(evaluate(header, y[block[-1].rows], mean)[metric])
+            test.append(evaluate(header, block[-1].labels(y), mean)[metric])
     return Result(name, split, model, metric, [float(value) for value in test if value is not None], None, 0.0)
 
 

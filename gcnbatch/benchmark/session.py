@@ -25,6 +25,7 @@ from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.errors import InputError
+from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
 from gcnbatch.training.fit_report import METRICS
 
@@ -98,6 +99,8 @@ def start(
         For unknown names, tables that are not there, and a folder of something else or of other settings.
     """
     suite = load()
+    if not is_storable(str(Path(out or "runs").resolve())):
+        raise InputError(f"-o {out or 'runs'}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
     check_names("--models", choice.models, list(suite.models))
     check_names("--splits", choice.splits, SPLITS)
     tables = find_sets(suite, data, choice.sets)

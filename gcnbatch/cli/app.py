@@ -6,23 +6,35 @@ import atexit
 import codecs
 import errno
 import gc
+import io
 import os
 import signal
 import sys
 from collections import UserDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
 from gcnbatch import __version__, machine
-from gcnbatch.errors import DeviceLost, GcnbatchError, InputError
+from gcnbatch.errors import DeviceLost, GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.launch import launched
-from gcnbatch.text import printable, quoted
+from gcnbatch.text import QUOTED, printable
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
+_LONGEST_NAME = 255
+# What the system says of a path that cannot be used, and what it could be.
+_OF_PATHS = {
+    errno.ENAMETOOLONG: "",
+    errno.EACCES: "a path that this user may use",
+    errno.EPERM: "a path that this user may use",
+    errno.ELOOP: "a path without a circle of links",
+    errno.ENOTDIR: "a path through folders",
+    errno.EISDIR: "the name of a file",
+}
 _READER_GONE = 128 + signal.SIGPIPE  # what a shell reports for a program that SIGPIPE has ended
 
 
@@ -64,15 +76,24 @@ class _Commands(typer.core.TyperGroup):
         super().__init__(**settings)
         self.commands = _OnDemand(dict.fromkeys(_MODULES))
 
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        """Parse the arguments; --help and --version print here."""
+        with _quiet_end():
+            return super().make_context(*arguments, **settings)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; end quietly when the reader of a pipe, such as head, has what it wanted."""
-        try:
+        """Run the command."""
+        with _quiet_end():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            for stream in (sys.stdout, sys.stderr):  # Python must not find the closed pipe again when it exits
-                if stream is not None:
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            raise typer.Exit(_READER_GONE) from None
+
+
+@contextmanager
+def _quiet_end() -> Iterator[None]:
+    """End quietly when the reader of a pipe, such as head, has what it wanted; Typer would exit with code 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise typer.Exit(_READER_GONE) from None
 
 
 app = typer.Typer(
@@ -111,23 +132,59 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for progress bars, until the end)
+    codecs.register_error(__name__, _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=__name__)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(code)
+def _escape(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Encode a character that the encoding lacks: a path's byte as it is, any other as an escape sequence."""
+    assert isinstance(error, UnicodeEncodeError)
+    error.end = error.start + 1
+    of_path = "\udc80" <= error.object[error.start] <= "\udcff"
+    return codecs.lookup_error("surrogateescape" if of_path else "backslashreplace")(error)
 
 
-def _fail_usage(error: typer.TyperException) -> NoReturn:
-    """Exit with one line for wrong options, or with the help of a group that was called without a command."""
+def _say(message: str, code: int) -> int:
+    """Print a message on stderr; return the exit code."""
+    with suppress(OSError):  # stderr is full, or its reader has gone
+        print(message, file=sys.stderr, flush=True)
+    return code
+
+
+def _fail(error: GcnbatchError, code: int | None = None) -> int:
+    """Print an error as one line; return `code`, or else its exit code."""
+    return _say(f"error: {error}", error.exit_code if code is None else code)
+
+
+def _fail_usage(error: typer.TyperException) -> int:
+    """Print one line for wrong options, or the help of a group that was called without a command."""
     message, context = error.format_message(), getattr(error, "ctx", None)
     if message.startswith("Usage: "):
-        print(message, file=sys.stderr)
-        sys.exit(error.exit_code)
+        return _say(message, error.exit_code)
     reason = message.replace("Value error, ", "").removesuffix(".")
     end = "" if reason.endswith("?") else "."
     command = context.command_path if context else "gcnbatch"
-    _fail(str(InputError(f"{reason}{end} See '{command} --help'.")), error.exit_code)
+    return _fail(InputError(f"{reason}{end} See '{command} --help'."), error.exit_code)
+
+
+def _settle(code: int) -> int:
+    """Write what is left of the output, which Python would do at its exit with code 120; return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if code == 0 and stream is sys.stdout:
+                code = _READER_GONE if error.errno == errno.EPIPE else _fail(_unwritten(error))
+    return code
+
+
+def _unwritten(error: OSError) -> MachineError:
+    got = f"could not be written ({error.strerror})"
+    return MachineError("standard output", got, hint=machine.disk_hint(error))
 
 
 def _use_utf8() -> None:
@@ -139,24 +196,6 @@ def _use_utf8() -> None:
         with suppress(OSError):
             command = [sys.executable, *sys.orig_argv[1:]]
             os.execve(sys.executable, command, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606 -- this program
-
-
-def _refuse_other_bytes() -> None:
-    """Refuse arguments and a working folder that are not UTF-8: no file of ours could name them.
-
-    Raises
-    ------
-    InputError
-    """
-    folder = ""
-    with suppress(OSError):  # it is gone
-        folder = os.getcwd()
-    for what, text in (("working folder", folder), *(("argument", text) for text in sys.argv[1:])):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            hint = "Rename the file or folder, or set PYTHONUTF8=1 if its name is UTF-8."
-            raise InputError(f"{what} {quoted(text)}", "bytes that are not UTF-8", hint=hint) from error
 
 
 def main() -> None:
@@ -181,25 +220,51 @@ def _run() -> None:
     _open_standard_streams()
     atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
     try:
-        _refuse_other_bytes()
-        sys.exit(app(standalone_mode=False))
-    except typer.TyperException as error:
-        _fail_usage(error)
-    except DeviceLost as error:
-        print(f"error: {error}", file=sys.stderr)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        os._exit(error.exit_code)  # a normal exit lets PyCUDA print an error for each object that it cannot free
-    except GcnbatchError as error:
-        _fail(str(error), error.exit_code)
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            name = printable(max(str(error.filename).split(os.sep), key=len), 40)
-            _fail(str(InputError(f"the name '{name}'", "too long for a file", "at most 255 bytes")), 2)
-        explained = machine.explain(error)
-        if explained is None:
-            raise
-        _fail(str(explained), explained.exit_code)
+        sys.exit(_settle(_call()))
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _call() -> int:
+    """Run the command; report an expected failure; return the exit code."""
+    try:
+        code = app(standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _fail_usage(error)
+    except DeviceLost as error:
+        _settle(_fail(error))
+        os._exit(error.exit_code)  # a normal exit lets PyCUDA print an error for each object that it cannot free
+    except GcnbatchError as error:
+        return _fail(error)
+    except Exception as error:
+        explained = machine.explain(error) or _about_path(error)
+        if explained is None:
+            raise
+        return _fail(explained)
+
+
+def _about_path(error: Exception) -> InputError | None:
+    """Return the user's error for a path that the system refuses, or None for any other exception."""
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_working_folder():
+        return InputError("the working folder", "it was removed", hint="Change to another folder.")
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of pathlib before Python 3.13
+        return InputError(str(error), expected=_OF_PATHS[errno.ELOOP])
+    if not isinstance(error, OSError) or error.filename is None or error.errno not in _OF_PATHS:
+        return None
+    path = os.fsdecode(error.filename)
+    if error.errno == errno.ENAMETOOLONG:
+        longest = max(path.split(os.sep), key=len)
+        if len(os.fsencode(longest)) > _LONGEST_NAME:
+            return InputError(f"the name '{printable(longest, 40)}'", "too long for a file", "at most 255 bytes")
+        return InputError(f"the path '{printable(path, 40)}'", "too long", "at most 4095 bytes")
+    return InputError(printable(path, 2 * QUOTED), str(error.strerror), _OF_PATHS[error.errno])
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

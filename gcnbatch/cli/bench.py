@@ -153,9 +153,12 @@ def tune(
     The result is the table of this GPU that cuda.spmm = "auto" uses.
     """
     from gcnbatch.api import benches
+    from gcnbatch.backends.cuda.spmm.table import output
     from gcnbatch.bench.tune import Check
     from gcnbatch.cli.text_tables import table
 
+    if out is not None:
+        output(out)  # refused before the measurement
     found = benches.bench_tune(device or 0)
     worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]
     for line in (*table(["kernel", "points"], found.counts()), "", *table(Check._fields, worst), ""):

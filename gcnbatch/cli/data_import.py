@@ -21,6 +21,18 @@ TaskOption = Annotated[
     TargetKind | None,
     typer.Option("--task", help="Kind of the targets. Default: binary if all are 0, 1 or blank, else regression."),
 ]
+Missing = Annotated[
+    str,
+    typer.Option(
+        metavar="A,B,…", help="Further texts of missing values, beside NA, None, ? and the like.", show_default="none"
+    ),
+]
+DelimiterOption = Annotated[
+    str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
+]
+EncodingOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Encoding of text, such as cp1252.", show_default="UTF-8 or UTF-16")
+]
 MoleculeTask = Annotated[
     TargetKind | None, typer.Option("--task", help="Kind of the targets.", show_default="by their values")
 ]
@@ -74,7 +86,7 @@ def _report(summary: ImportSummary) -> None:
     from gcnbatch.progress import write_line
     from gcnbatch.text import printable
 
-    for note in summary.notes:
+    for note in summary.said():
         write_line(note)
     if summary.columns:
         rows = [("" if cell is None else cell for cell in cells) for cells in summary.columns]
@@ -93,7 +105,9 @@ def smiles(
     csv: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help=".csv, .tsv or .txt (also .gz), .smi, .sdf, .xlsx or .parquet.", show_default=False
+            metavar="FILE",
+            help=".csv, .tsv, .txt, .smi or .sdf (also .gz, .bz2, .zst), .xlsx or .parquet.",
+            show_default=False,
         ),
     ],
     out: Out,
@@ -115,10 +129,10 @@ def smiles(
         str, typer.Option(help="Column of a split: train, valid and test, or numbers of folds.", show_default="none")
     ] = "",
     task: MoleculeTask = None,
-    delimiter: Annotated[
-        str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
-    ] = "",
+    delimiter: DelimiterOption = "",
     decimal: Annotated[str, typer.Option(help="Decimal sign: . or ,", show_default="detected")] = "",
+    missing: Missing = "",
+    encoding: EncodingOption = "",
     largest_fragment: Annotated[
         bool, typer.Option("--largest-fragment", help="Keep only the largest part of a salt or mixture.")
     ] = False,
@@ -178,8 +192,13 @@ def smiles(
     A table has a column of SMILES and columns of targets.
 
     The command prints what it uses each column for. A target is the only column that can be one, or all columns of
-    0 and 1. NA, N/A, null, nan, - and blanks are missing. Labels such as active and inactive become 0 and 1; other
-    texts become classes. Numbers that all differ, as ids do, are targets only where --target-columns names them.
+    0 and 1. NA, NaN, None, NULL, ND, n.d., ?, -, #N/A, #DIV/0! and blanks are missing. Labels such as active and
+    inactive become 0 and 1; other texts become classes. Whole numbers that all differ, as ids do, are targets only
+    where --target-columns names them.
+
+    Numbers may have a unit (1.5 uM, 37 %): other units of its kind are converted to the most frequent one, and
+    others are refused. 1,500.5 and 1 500 are numbers; say with --decimal what 1,500 is. >10 and <0.1 are kept as the
+    numbers 10 and 0.1, with their direction.
 
     Atoms get DeepChem's 75 features, and more where asked for. Features of molecules (--descriptors, --fingerprint,
     --feature-columns) are joined to the model's readout; predictions from SMILES compute them again. A split by
@@ -201,6 +220,8 @@ def smiles(
         task=task,
         delimiter=delimiter,
         decimal=decimal,
+        missing=split_names(missing),
+        encoding=encoding,
         largest_fragment=largest_fragment,
         neutralize=neutralize,
         bond_channels=bond_channels,
@@ -310,18 +331,25 @@ def plain_csv(
     task: TaskOption = None,
     undirected: Undirected = True,
     self_loops: SelfLoops = True,
+    missing: Missing = "",
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     name: Name = "",
 ) -> None:
-    """Plain tables (.csv, .csv.gz or .parquet) of any other graphs. Names of graphs and nodes are arbitrary texts.
+    """Plain tables (.csv, .xlsx, .parquet) of any other graphs.
+
+    Names of graphs and nodes are arbitrary texts.
 
     Every node must be in N.csv. Its columns besides graph, node and the node targets are features and contain numbers.
     Each distinct text in the column channel (such as a bond type) becomes an adjacency channel. Omit the column graph
-    in both tables if there is one graph. For a repeated edge, the first weight counts. Blank targets are missing.
-    Without features, the degree is the feature (one-hot, 63 and more share a column).
+    in both tables if there is one graph. For a repeated edge, the first weight counts. Blank targets are missing, as NA
+    and the like are; targets may have units and bounds, as those of molecules. Without features, the degree is the
+    feature (one-hot, 63 and more share a column).
 
     The tables may be larger than memory, which holds only graphs and nodes. Edges and features are kept in temporary
     files next to FILE.h5: about 20 bytes per listed edge and 4 bytes per feature value.
     """
+    from gcnbatch.data.importers.csv_tables import split_names
     from gcnbatch.data.importers.plain_csv import import_csv
 
     summary = import_csv(
@@ -334,6 +362,9 @@ def plain_csv(
         task=task,
         undirected=undirected,
         self_loops=self_loops,
+        missing=split_names(missing),
+        delimiter=delimiter,
+        encoding=encoding,
         name=name,
         progress=True,
     )

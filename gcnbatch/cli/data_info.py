@@ -91,7 +91,8 @@ def _labels(description: Description) -> list[str]:
         return _classes(tasks[0])
     columns = list(tasks[0].values)
     if target == "regression":
-        return table(("task", *columns, "missing"), [(t.name, *t.values.values(), t.missing) for t in tasks])
+        rows = [(t.name, *t.values.values(), t.missing) for t in tasks]
+        return table(("task", *columns, "missing"), rows, left=1 + ("unit" in columns))
     rows = [
         (t.name, *t.values.values(), t.missing, _percent(t.values["positive"], sum(t.values.values()))) for t in tasks
     ]

@@ -16,6 +16,7 @@ from gcnbatch.cli.prediction_options import (
     CudaOption,
     DelimiterOption,
     DeviceOption,
+    EncodingOption,
     IdColumnOption,
     OnBadRow,
     ProcessesOption,
@@ -72,6 +73,10 @@ def infer(
     decimal: Annotated[
         str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
     ] = "",
+    missing: Annotated[
+        str, typer.Option(metavar="A,B,…", help="CSV: further texts of missing values.", show_default="none")
+    ] = "",
+    encoding: EncodingOption = "",
     processes: ProcessesOption = 0,
     spreadsheet: SpreadsheetOption = False,
     top: Annotated[
@@ -111,7 +116,7 @@ def infer(
     """
     from gcnbatch.api import prediction
     from gcnbatch.data.importers.csv_tables import split_names
-    from gcnbatch.data.importers.dialect import TableFormat
+    from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.inference.options import CsvOptions
     from gcnbatch.inference.selection import Selection
@@ -143,7 +148,7 @@ def infer(
                 id_column,
                 processes,
                 tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal),
+                TableFormat(delimiter, decimal, encoding, tuple(split_names(missing))),
             ),
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),
@@ -165,11 +170,12 @@ def infer(
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
         from gcnbatch.cli.text_tables import by_task, table
-        from gcnbatch.training.metrics import label
+        from gcnbatch.training.metrics import common_unit, label
 
+        unit = common_unit(summary.metrics)
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}
         for line in [
-            *table(list(map(label, figures)), [list(figures.values())], left=0),
+            *table([label(name, unit) for name in figures], [list(figures.values())], left=0),
             *by_task(summary.metrics, "by task"),
         ]:
             say(line)

@@ -40,7 +40,10 @@ def by_task(figures: Mapping[str, Any], title: str) -> list[str]:
     from gcnbatch.training.metrics import label
 
     names = ("labelled", "rmse", "mae", "r2")
-    return ["", *table([title, *map(label, names)], [[task, *map(of.get, names)] for task, of in tasks.items()])]
+    units = any("unit" in of for of in tasks.values())
+    header = [title, *(["unit"] if units else []), *map(label, names)]
+    rows = [[task, *([of.get("unit", "")] if units else []), *map(of.get, names)] for task, of in tasks.items()]
+    return ["", *table(header, rows, left=1 + units)]
 
 
 def cell(value: Any) -> str:
@@ -48,7 +51,7 @@ def cell(value: Any) -> str:
     if value is None:
         return _MISSING
     if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) else printable(str(value), _LONGEST)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ from gcnbatch.cli.configuration import (
     jobs_key,
     settings,
 )
-from gcnbatch.text import counted, printable
+from gcnbatch.text import counted, figure, printable
 
 if TYPE_CHECKING:
     from gcnbatch.api.run import Run
@@ -172,7 +173,7 @@ def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
     from gcnbatch.data.splits import title
-    from gcnbatch.training.metrics import label
+    from gcnbatch.training.metrics import common_unit, label
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
@@ -180,7 +181,7 @@ def show(metrics: dict[str, Any]) -> None:
     if members := metrics.get("folds") or metrics.get("members"):
         mean, std = metrics["mean"], metrics["std"]
         fitted = [part for part in mean if part != "uncertainty"]
-        figures = {part: {n: f"{mean[part][n]:.4f} ± {std[part][n]:.4f}" for n in mean[part]} for part in fitted}
+        figures = {part: {n: _spread(mean[part][n], std[part][n]) for n in mean[part]} for part in fitted}
         what = "folds" if "folds" in metrics else "models"
         typer.echo(f"{len(members)} {what}, {named}: mean ± standard deviation")
     else:
@@ -189,15 +190,37 @@ def show(metrics: dict[str, Any]) -> None:
         sizes = " / ".join(str(size) for size in split["sizes"])
         course = printable(metrics.get("model", "")) or f"best epoch {metrics['best_epoch']} of {metrics['epochs']}"
         typer.echo(f"{named}: {sizes} rows; {course}")
-    names = list(dict.fromkeys(name for of in figures.values() for name in of))
-    for line in table(["", *map(label, names)], [[part, *map(of.get, names)] for part, of in figures.items()]):
+    for line in _defined(metrics):
         typer.echo(line)
+    names = list(dict.fromkeys(name for of in figures.values() for name in of))
     test = metrics.get("out_of_fold", metrics.get("test", {}))
+    header = ["", *(label(name, common_unit(test)) for name in names)]
+    for line in table(header, [[part, *map(of.get, names)] for part, of in figures.items()]):
+        typer.echo(line)
     for line in by_task(test, "test, by task"):
         typer.echo(line)
     _show_uncertainty(metrics)
     if metrics.get("baseline"):
         typer.echo(printable(metrics["baseline"]["verdict"]))
+
+
+def _spread(mean: float, deviation: float | None) -> str:
+    return f"{figure(mean)} ± {'–' if deviation is None else figure(deviation)}"
+
+
+def _defined(metrics: dict[str, Any]) -> Iterator[str]:
+    """Yield a line per part on metrics that not all members have: their means leave members out."""
+    from gcnbatch.training.metrics import label
+
+    what = "folds" if "folds" in metrics else "models"
+    members = len(metrics.get("folds") or metrics.get("members") or ())
+    for part, counts in metrics.get("defined", {}).items():
+        if part != "uncertainty":
+            by_count: dict[int, list[str]] = {}
+            for name, count in counts.items():
+                by_count.setdefault(count, []).append(label(name))
+            shown = "; ".join(f"{', '.join(names)} of {count} of {members}" for count, names in by_count.items())
+            yield f"{part}, means over {what} that have a value: {shown}"
 
 
 def _show_uncertainty(metrics: dict[str, Any]) -> None:

@@ -115,6 +115,7 @@ def tune(
 def _show(summary: dict[str, Any]) -> None:
     """Print the counts of trials, and the best one with its values."""
     from gcnbatch.cli.text_tables import facts
+    from gcnbatch.text import figure
     from gcnbatch.tuning.page import objective
 
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
@@ -122,7 +123,7 @@ def _show(summary: dict[str, Any]) -> None:
     if "best" not in summary:
         return
     best = summary["best"]
-    pairs = [(f"best {objective(summary)}", f"{best['value']:.4f} (trial {best['number']})")]
+    pairs = [(f"best {objective(summary)}", f"{figure(best['value'])} (trial {best['number']})")]
     pairs += [(key, _text(value)) for key, value in best["parameters"].items()]
     for line in facts(pairs):
         typer.echo(line)

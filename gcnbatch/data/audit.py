@@ -17,8 +17,9 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import h5py
 import numpy as np
@@ -30,6 +31,7 @@ from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.chunks import ChunkCache, ChunkFile, StoredArray, reading
 from gcnbatch.errors import InputError, MachineError, misfit
+from gcnbatch.machine import blame
 from gcnbatch.resources import format_specification
 from gcnbatch.text import QUOTED, counted, printable
 
@@ -85,6 +87,30 @@ def open_file(path: Path, cache: ChunkCache, follow: bool = True) -> tuple[Chunk
             file.close(with_cache=False)
 
 
+class Root(NamedTuple):
+    """The attribute ``format`` and the names in the root group of any HDF5 file."""
+
+    format: str
+    names: tuple[str, ...]
+
+
+def root_of(path: Path) -> Root:
+    """Return what the root of a file is; nothing for a file that is not HDF5, damaged or hostile."""
+
+    def answer() -> bytes:
+        with reading(path), h5py.File(path, "r", locking=False) as file:
+            plain = _plain_attribute(file, "format", h5py.h5t.STRING, len(schema.FORMAT_NAME))
+            text = bytes(file.attrs["format"]).decode("ascii", "replace") if plain else ""
+            return json.dumps([text, list(islice(file, _MAX_NAMES))]).encode()
+
+    try:
+        found = confined.call(answer, _LIBRARY, _AUDIT_SECONDS, _AUDIT_MEMORY, _ANSWER_BYTES)
+    except (confined.Failed, InputError):
+        return Root("", ())
+    text, names = json.loads(found)
+    return Root(text, tuple(names))
+
+
 def _check_start(path: Path, follow: bool) -> None:
     """Check that the path is a regular file with the signature and the version of the format [1, 2]."""
     if not follow and path.is_symlink():
@@ -97,6 +123,7 @@ def _check_start(path: Path, follow: bool) -> None:
         with path.open("rb") as stream:
             start = stream.read(len(_SIGNATURE) + 1)
     except OSError as error:
+        blame(error)
         raise InputError(str(path), f"cannot be read ({error.strerror})", hint="Check its permissions.") from error
     if not start.startswith(_SIGNATURE):
         raise InputError(str(path), "not an HDF5 file", "an HDF5 data set", _CONVERT_HINT)

@@ -65,6 +65,11 @@ def check_header(path: StrPath, header: schema.Header) -> None:
             raise InputError(place, f"label_names of {quoted(task)}", "binary tasks of the set")
         if len(set(labels)) < 2 or not all(text and text.isprintable() for text in labels):
             raise InputError(place, f"label_names: ({listed(map(quoted, labels))})", "two different printable names")
+    for task, unit in header.units.items():
+        if header.target != "regression" or task not in header.task_names:
+            raise InputError(place, f"units of {quoted(task)}", "regression tasks of the set")
+        if not unit or not unit.isprintable():
+            raise InputError(place, f"units: {quoted(unit)}", "printable characters")
     if not (header.name + header.group_kind).isprintable():
         raise InputError(place, "name or group_kind with control characters", "printable characters")
     if len(header.feature_names) not in (0, header.n_features):
@@ -85,9 +90,9 @@ def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Desc
     """Check that the arrays are those that the header asks for, with the right types and shapes [12-14]."""
     row = schema.row_folder(header.level)
     _check_presence(path, header, row, set(arrays))
-    kind = np.dtype(np.int32 if header.target == "multiclass" else np.float32)
-    if arrays[f"{row}/y"].dtype != kind:
-        raise InputError(f"{path}:/{row}/y", f"type {arrays[f'{row}/y'].dtype}", f"{kind} for a {header.target} target")
+    kinds = [np.dtype(kind) for kind in schema.TARGET_TYPES[header.target]]
+    if (found := arrays[f"{row}/y"].dtype) not in kinds:
+        raise InputError(f"{path}:/{row}/y", f"type {found}", f"{kinds[0]} for a {header.target} target")
     for name in ("graphs/node_ptr", "graphs/edge_ptr", "nodes/x_csr/indptr"):
         if name in arrays and arrays[name].shape[0] < 1:
             raise InputError(f"{path}:/{name}", "no entry", "at least 1")
@@ -113,11 +118,13 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
         if name not in names:
             raise InputError(f"{path}:/{name}", "missing", "an array of this name", _CONVERT_HINT)
     other = "graphs" if row == "nodes" else "nodes"
-    for name in (f"{other}/y", f"{other}/id"):
+    for name in (f"{other}/y", f"{other}/id", f"{other}/censored"):
         if name in names:
             raise InputError(
                 f"{path}:/{name}", f"present in a {header.level}-level set", f"only /{row}/y and /{row}/id"
             )
+    if f"{row}/censored" in names and header.target != "regression":
+        raise InputError(f"{path}:/{row}/censored", f"present with a {header.target} target", "a regression target")
     if row == "nodes" and schema.GRAPH_FEATURES in names:
         raise InputError(f"{path}:/{schema.GRAPH_FEATURES}", "present in a node-level set", "features of graphs")
     if row == "nodes" and names.intersection(schema.SMILES):
@@ -141,6 +148,7 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
         "edges/weight": (edges,),
         "nodes/x": (nodes, header.n_features),
         f"{row}/y": (rows, outputs),
+        f"{row}/censored": (rows, outputs),
         f"{row}/id": (rows,),
     }
     if sparse:
@@ -263,8 +271,13 @@ def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
         raise InputError(f"{place}[{int(np.argmax(inside))}]", "an id with a NUL inside", "text without NUL")
 
 
-def check_targets(path: StrPath, header: schema.Header, y: NDArray[Any]) -> None:
-    """Check that labels are in range; only NaN (or -1 for classes) means missing [19]."""
+def check_targets(
+    path: StrPath, header: schema.Header, y: NDArray[Any], censored: NDArray[np.int8] | None = None
+) -> None:
+    """Check that labels are in range; only NaN (or -1 for classes) means missing [19]. Check directions of bounds [23].
+
+    `censored` has the directions, if the set stores them.
+    """
     if header.target == "multiclass":
         classes = len(header.class_names)
         wrong, expected = (y < -1) | (y >= classes), f"-1 (missing) or a class 0 to {classes - 1}"
@@ -276,6 +289,15 @@ def check_targets(path: StrPath, header: schema.Header, y: NDArray[Any]) -> None
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         name = f"{schema.row_folder(header.level)}/y"
         raise InputError(f"{path}:/{name}[{row}, {column}]", str(y[row, column]), expected)
+    if (
+        censored is not None
+        and (wrong := (np.abs(censored.astype(np.int16)) > 1) | ((censored != 0) & np.isnan(y))).any()
+    ):
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        name = f"{schema.row_folder(header.level)}/censored"
+        raise InputError(
+            f"{path}:/{name}[{row}, {column}]", str(censored[row, column]), "-1, 0 or 1, 0 without a target"
+        )
 
 
 def check_groups(path: StrPath, groups: NDArray[np.int32] | None) -> None:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from gcnbatch import locks
 from gcnbatch.data.unpacked import UnpackedFile
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.machine import blame
 from gcnbatch.text import counted
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # HDF5's numbers of the filters
@@ -44,6 +45,7 @@ def reading(path: Path) -> Iterator[None]:
     except MemoryError as error:
         raise MachineError(str(path), "not enough memory to read it", hint="Lower data.memory_mb.") from error
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, IndexError) as error:
+        blame(error)
         text = str(error.args[-1] if error.args else "").strip() or type(error).__name__
         raise InputError(str(path), f"damaged file ({text.splitlines()[0]})", hint=COPY_HINT) from error
 

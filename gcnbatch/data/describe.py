@@ -14,6 +14,7 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.splits import unlabelled
 from gcnbatch.data.store import Dataset
+from gcnbatch.moments import moments
 
 
 class Statistics(NamedTuple):
@@ -73,7 +74,8 @@ class GraphFeatureCounts:
 class TaskLabels:
     """Labels of one task; the keys of `values` depend on the kind of target.
 
-    Binary: positive, negative. Multiclass: the class names. Regression: min, mean, std, max (None if all are missing).
+    Binary: positive, negative. Multiclass: the class names. Regression: min, mean, std, max (None if all are missing);
+    unit, above and below (numbers of bounds) where the set has any.
     """
 
     name: str
@@ -163,7 +165,7 @@ def describe(dataset: Dataset) -> Description:
         edges_per_graph=Distribution.of(np.diff(dataset.edge_ptr)),
         degree=scan.degree(),
         channels=dict(zip(header.channel_names, scan.channels.tolist(), strict=True)),
-        tasks=tuple(label_counts(header, dataset.y)),
+        tasks=tuple(label_counts(header, dataset.y, dataset.censored)),
         unlabelled=unlabelled(dataset.y),
         groups=None if dataset.groups is None else len(np.unique(dataset.groups)),
         splits={
@@ -174,26 +176,26 @@ def describe(dataset: Dataset) -> Description:
     )
 
 
-def label_counts(header: Header, y: NDArray[Any]) -> list[TaskLabels]:
-    """Count the labels of each task; `y` is (R, K) as in GraphSet."""
+def label_counts(header: Header, y: NDArray[Any], censored: NDArray[np.int8] | None = None) -> list[TaskLabels]:
+    """Count the labels of each task; `y` and `censored` are (R, K) as in GraphSet."""
     if header.target == "multiclass":
         counts = np.bincount(y[y >= 0], minlength=len(header.class_names)).tolist()
         return [
             TaskLabels(header.task_names[0], int((y < 0).sum()), dict(zip(header.class_names, counts, strict=True)))
         ]
     tasks = []
-    for name, column in zip(header.task_names, y.T, strict=True):
+    for task, (name, column) in enumerate(zip(header.task_names, y.T, strict=True)):
         known = column[~np.isnan(column)].astype(np.float64)
         if header.target == "binary":
             positive = int(known.sum())
             values: dict[str, Any] = {"positive": positive, "negative": len(known) - positive}
         else:
-            values = {
-                "min": float(known.min()) if len(known) else None,
-                "mean": float(known.mean()) if len(known) else None,
-                "std": float(known.std()) if len(known) else None,
-                "max": float(known.max()) if len(known) else None,
-            }
+            mean, std = (float(of[0]) for of in moments(known[:, None]))
+            found = {"min": known.min(initial=np.inf), "mean": mean, "std": std, "max": known.max(initial=-np.inf)}
+            values = {"unit": header.units.get(name)} if header.units else {}
+            values |= {key: float(value) if len(known) else None for key, value in found.items()}
+            if censored is not None:
+                values |= {"above": int((censored[:, task] > 0).sum()), "below": int((censored[:, task] < 0).sum())}
         tasks.append(TaskLabels(name, len(column) - len(known), values))
     return tasks
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.describe import Description, Distribution, TaskLabels
-from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save
-from gcnbatch.fileio import StrPath
+from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, save, ticker
+from gcnbatch.fileio import Output
 from gcnbatch.text import counted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NAMED = 30  # more tasks or classes than this are drawn without names
 _DRAWN = 500  # more tasks or classes than this are not drawn
 
 
-def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
+def draw(description: Description, y: NDArray[Any], path: Output) -> None:
     """Write a PNG with node counts (unless there is one graph), degrees, and labels per task.
 
     Parameters
@@ -29,7 +29,7 @@ def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
     description : Description
     y : (R, K)
         The targets, for the histograms of a regression set.
-    path : path
+    path : Output
         PNG file, written atomically.
     """
     many = description.graphs > 1
@@ -49,8 +49,6 @@ def draw(description: Description, y: NDArray[Any], path: StrPath) -> None:
 
 
 def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     summary = distribution.summary()
     ax.set(xlabel=label, ylabel=unit)
     if summary is None:
@@ -63,7 +61,7 @@ def _distribution(ax: Axes, distribution: Distribution, label: str, unit: str) -
         edges = np.arange(summary.min, summary.max + step + 1, step)
         counts, _ = np.histogram(distribution.values, bins=edges, weights=distribution.counts)
         ax.bar(edges[:-1] + (step - 1) / 2, counts, width=0.9 * step, color=BLUE)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True))
         ax.yaxis.set_major_formatter("{x:,.0f}")
     for value, style, name in ((summary.median, "-", "median"), (summary.mean, "--", "mean")):
         ax.axvline(value, color=ORANGE, linestyle=style, linewidth=1.4, label=f"{name} {value:,.4g}")

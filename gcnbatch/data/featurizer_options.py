@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from gcnbatch.config_tree import plain
 from gcnbatch.data.atom_features import ATOM_FEATURES, EXTENDED, EXTENDED_NAMES, FEATURE_NAMES
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.errors import InputError
@@ -131,7 +132,7 @@ class FeaturizerOptions:
             found["descriptors"] = self.descriptors
         if self.fingerprint:
             found |= {"fingerprint": self.fingerprint, "radius": self.radius, "size": self.size}
-        return found
+        return dict(plain(found))
 
     @classmethod
     def from_header(cls, featurizer: dict[str, Any] | None) -> FeaturizerOptions:

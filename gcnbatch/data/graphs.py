@@ -72,8 +72,9 @@ class GraphSet:
     x : (N, F) uint8, int8, float16 or float32, or a float32 CSR array
         Node features.
     y : (R, K)
-        Targets, one row per graph (R = G) or per node (R = N), as `header.level` says: float32 with NaN where missing;
-        for ``target == "multiclass"`` int32 class numbers, K = 1, with -1 where missing.
+        Targets, one row per graph (R = G) or per node (R = N), as `header.level` says: float64 values of regression or
+        float32 0 and 1, with NaN where missing; for ``target == "multiclass"`` int32 class numbers, K = 1, with -1
+        where missing.
     ids : str array, (R,)
         The user's name of each row.
     groups : int32, (G,) or None
@@ -84,6 +85,9 @@ class GraphSet:
         Features of whole graphs, NaN where missing; see `gcnbatch.data.graph_features`.
     smiles : str array, (G,), or None
         Molecules of the graphs, for drawings and the baseline. Sets that training reads from a file have none.
+    censored : int8, (R, K), or None
+        Of regression: 1 where the true value is above the stored one (``>10``), -1 where it is below (``<0.1``), 0
+        where it is equal; None: all are equal.
     """
 
     header: Header
@@ -100,6 +104,7 @@ class GraphSet:
     splits: dict[str, Split] = field(default_factory=dict)
     graph_features: NDArray[np.float32] | None = None
     smiles: NDArray[np.str_] | None = None
+    censored: NDArray[np.int8] | None = None
 
     def __repr__(self) -> str:
         about = f"{counted(self.n_graphs, 'graph')}, {counted(self.n_nodes, 'node')}, {counted(self.n_edges, 'edge')}"
@@ -155,6 +160,7 @@ class GraphSet:
             splits={},
             graph_features=None if self.graph_features is None else self.graph_features[picked],
             smiles=None if self.smiles is None else self.smiles[picked],
+            censored=None if self.censored is None else self.censored[rows],
         )
 
 
@@ -204,6 +210,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
         "features": f"{'sparse' if is_sparse(x) else 'dense'} {x.dtype} of {counted(x.shape[1], 'column')}",
         "edge weights": "absent" if graphs.weight is None else "present",
         "groups": "absent" if graphs.groups is None else "present",
+        "censored targets": "absent" if graphs.censored is None else "present",
         "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
     }
 
@@ -243,6 +250,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         splits={},
         graph_features=joined("graph_features"),
         smiles=joined("smiles"),
+        censored=joined("censored"),
     )
 
 

@@ -24,7 +24,7 @@ from gcnbatch.data.featurizer import (
 )
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
-from gcnbatch.data.schema import Header
+from gcnbatch.data.schema import TARGET_TYPES, Header
 from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
 from gcnbatch.worker import Workers
@@ -129,10 +129,9 @@ def graph_part(
 
 
 def missing_targets(header: Header, rows: int) -> NDArray[Any]:
-    """Return missing targets for `rows` rows, in the type of the header's target kind."""
-    if header.target == "multiclass":
-        return np.full((rows, 1), -1, dtype=np.int32)
-    return np.full((rows, len(header.task_names)), np.nan, dtype=np.float32)
+    """Return missing targets (R, K) for `rows` rows, in the type of the header's kind of target."""
+    missing = -1 if header.target == "multiclass" else np.nan
+    return np.full((rows, len(header.task_names)), missing, TARGET_TYPES[header.target][0])
 
 
 # ------------------------------------------------------------------------------------------------ internals

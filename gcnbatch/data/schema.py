@@ -33,8 +33,8 @@ class Header(BaseModel):
     D^-1/2 A D^-1/2 per channel. ``featurizer`` has the options that converted molecules into this set, so that
     predictions can repeat them. ``graph_feature_names`` has a name per feature of whole graphs (D); the last
     ``graph_feature_counts`` of them are counts of fragments. ``label_names`` has, for a binary task whose source
-    had labels other than 0 and 1, the texts that became 0 and 1. ``source`` is free text by key: the origin of the
-    data, its sha256.
+    had labels other than 0 and 1, the texts that became 0 and 1. ``units`` has the unit of each regression task whose
+    source gave one. ``source`` is free text by key: the origin of the data, its sha256.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -45,6 +45,7 @@ class Header(BaseModel):
     task_names: tuple[str, ...] = Field(min_length=1, strict=False)
     class_names: tuple[str, ...] = Field(default=(), strict=False)
     label_names: dict[str, Annotated[tuple[str, str], Field(strict=False)]] = Field(default_factory=dict)
+    units: dict[str, str] = Field(default_factory=dict)
     n_features: int = Field(ge=1, le=2**31 - 1)
     feature_names: tuple[str, ...] = Field(default=(), strict=False)
     channel_names: tuple[str, ...] = Field(min_length=1, max_length=256, strict=False)
@@ -68,6 +69,9 @@ class Header(BaseModel):
 
 UNLABELLED = "unlabelled"  # the task of a set that was made without targets
 
+# Types of the targets by their kind, the written one first: files of earlier versions have values of 32 bits.
+TARGET_TYPES: dict[Target, tuple[str, ...]] = {"binary": ("f4",), "multiclass": ("i4",), "regression": ("f8", "f4")}
+
 # Every array a file may hold: path -> (types, rank). A type is a NumPy kind and size; "S" is fixed-length UTF-8.
 ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "header": (("S",), 1),
@@ -75,7 +79,8 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "graphs/edge_ptr": (("i8",), 1),
     "graphs/id": (("S",), 1),
     "graphs/group": (("i4",), 1),
-    "graphs/y": (("f4", "i4"), 2),
+    "graphs/y": (("f4", "f8", "i4"), 2),
+    "graphs/censored": (("i1",), 2),
     "graphs/features": (("f4",), 2),
     "graphs/smiles_ptr": (("i8",), 1),
     "graphs/smiles": (("u1",), 1),
@@ -84,7 +89,8 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "nodes/x_csr/indices": (("i4",), 1),
     "nodes/x_csr/data": (("f4",), 1),
     "nodes/id": (("S",), 1),
-    "nodes/y": (("f4", "i4"), 2),
+    "nodes/y": (("f4", "f8", "i4"), 2),
+    "nodes/censored": (("i1",), 2),
     "edges/src": (("i4",), 1),
     "edges/dst": (("i4",), 1),
     "edges/channel": (("u1",), 1),

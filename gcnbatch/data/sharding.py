@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,10 @@ def shard(dataset: Dataset, out: StrPath, *, max_bytes: int = 0, max_graphs: int
     ranges = _ranges(dataset, max_bytes, max_graphs)
     if dataset.path.resolve().parent == folder.resolve() or dataset.path.resolve() == folder.resolve():
         raise InputError(f"output {folder}", f"the folder of the input {dataset.path}", "another folder")
-    with _new(folder), counter(dataset.n_graphs, " graphs", quiet=not progress) as bar:
+    with (
+        folders.results(folder, "shards", whole=True, parts=WRITTEN),
+        counter(dataset.n_graphs, " graphs", quiet=not progress) as bar,
+    ):
         shards = []
         for number, (first, stop) in enumerate(ranges):
             path = folder / f"shard-{number:05}.h5"
@@ -98,24 +100,6 @@ def _ranges(dataset: Dataset, max_bytes: int, max_graphs: int) -> list[tuple[int
         option = "--graphs" if max_graphs else "--size"
         raise InputError(option, counted(len(ranges), "shard"), f"at most {MAX_SHARDS}", f"Give a larger {option}.")
     return ranges
-
-
-@contextmanager
-def _new(folder: Path) -> Iterator[None]:
-    """Lock a folder that is empty but for what a killed call has left; after an error, remove what was written."""
-
-    def remove() -> None:
-        for place in folder.iterdir():
-            if WRITTEN.fullmatch(place.name):
-                with suppress(OSError):
-                    place.unlink()
-
-    with folders.results(folder, "shards", abandoned=WRITTEN):
-        try:
-            yield
-        except BaseException:
-            remove()
-            raise
 
 
 def _write_splits(folder: Path, splits: Mapping[str, Split]) -> StoredFile | None:

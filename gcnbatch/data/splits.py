@@ -22,6 +22,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.moments import moments
 from gcnbatch.text import counted, listed, printable, quoted
 
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
@@ -39,7 +40,7 @@ class SplitRows:
         Kind of the rows. A row without any label has no loss and no metric: it is in no split but a predefined one.
         The features of a node without labels are still used.
     target : {"binary", "multiclass", "regression"}
-    y : (R, K) float32 with NaN where missing, or (R, 1) int32 with -1 where missing
+    y : (R, K) float with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
         Group (molecular scaffold) of each row.
     splits : dict of Split
@@ -107,7 +108,10 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         split = _predefined(config, seed, rows)
         _refuse_empty(rows.subject, split, config.valid, 0.0)
     else:
-        split = _deal(config, rows, _candidates(rows), config.test, _draws(config, seed))
+        candidates = _candidates(rows)
+        if config.kind == "scaffold":
+            _refuse_few_groups(rows.subject, _groups(rows)[candidates], 1 + (config.valid > 0) + (config.test > 0))
+        split = _deal(config, rows, candidates, config.test, _draws(config, seed))
         _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
 
@@ -189,10 +193,10 @@ def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     candidates, draws = _candidates(rows), _draws(config, seed)
     if config.kind == "scaffold":
         groups = _groups(rows)[candidates]
-        _refuse_more_folds(rows.subject, config.folds, len(np.unique(groups)), "groups")
+        _refuse_few_groups(rows.subject, groups, config.folds)
         order, fold = candidates, _balanced_folds(groups, config.folds)
     else:
-        _refuse_more_folds(rows.subject, config.folds, len(candidates), "rows")
+        _refuse_more_folds(rows.subject, config.folds, len(candidates))
         order = _shuffled_by_stratum(config, rows, candidates, draws)
         fold = np.arange(len(order)) % config.folds
     folds = []
@@ -248,13 +252,10 @@ def strata(target: Target, y: NDArray[Any]) -> Int64:
 
 
 def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    values = np.where(known, y, 0.0).astype(np.float64)
-    count = np.maximum(known.sum(axis=0), 1)
-    centred = np.where(known, values - values.sum(axis=0) / count, 0.0)
-    deviation = np.sqrt((centred**2).sum(axis=0) / count)
-    deviation[deviation == 0.0] = 1.0
-    score: NDArray[np.float64] = (centred / deviation).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    return score
+    mean, deviation = moments(y)
+    halves = np.where(known, y / 2 - mean / 2, 0.0)  # a difference of large numbers can overflow
+    score: NDArray[np.float64] = (halves / np.where(deviation > 0, deviation, 1.0)).sum(axis=1)
+    return 2 * score / np.maximum(known.sum(axis=1), 1)
 
 
 # ------------------------------------------------------------------------------------------------ dealing
@@ -389,14 +390,22 @@ def _groups(rows: SplitRows) -> NDArray[np.int32]:
     return rows.groups
 
 
-def _refuse_more_folds(subject: str, folds: int, available: int, what: str) -> None:
-    if folds > available:
-        raise InputError(
-            subject,
-            f"split.folds = {folds} for {available} {what}",
-            f"at most one fold per {what[:-1]}",
-            "Lower split.folds.",
-        )
+def _refuse_more_folds(subject: str, folds: int, rows: int) -> None:
+    if folds > rows:
+        hint = "Lower split.folds." if rows > 1 else "Use more rows."
+        raise InputError(subject, f"split.folds = {folds} for {counted(rows, 'row')}", "at most one fold per row", hint)
+
+
+def _refuse_few_groups(subject: str, groups: NDArray[np.int32], parts: int) -> None:
+    """Refuse fewer groups (scaffolds) than parts, each of which needs one."""
+    count = len(np.unique(groups))
+    if count >= parts or not len(groups):
+        return
+    hint = 'Set split.kind to "random" or "stratified"'
+    if count == 1:
+        got = f"all {len(groups):,} rows are in one group (a scaffold), which no split by scaffold divides"
+        raise InputError(subject, got, f"at least {parts} groups", f"{hint}.")
+    raise InputError(subject, f"{count} groups (scaffolds) for {parts} parts", "a group per part", f"{hint}.")
 
 
 def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:

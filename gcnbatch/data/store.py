@@ -59,6 +59,7 @@ class Dataset:
     node_ptr, edge_ptr : int64, (G+1,)
     ids : str, (R,)
     y : (R, K)
+    censored : int8, (R, K) or None
     groups : int32, (G,) or None
     splits : dict of Split
     nbytes : int
@@ -220,7 +221,7 @@ class Dataset:
 
     def check_targets(self) -> None:
         """Check the targets as `check` does."""
-        checks.check_targets(self.path, self.header, self.y)
+        checks.check_targets(self.path, self.header, self.y, self.censored)
 
     def read_checked(self, first: int, stop: int) -> GraphSet:
         """Read the graphs first … stop-1 and check their values as `check` does.
@@ -282,7 +283,8 @@ class Dataset:
             ends = np.concatenate([self.rows("nodes/x_csr/indptr", 0, 1), self.rows("nodes/x_csr/indptr", nodes, None)])
             checks.check_pointers(self.path, "nodes/x_csr/indptr", ends, len(self._arrays["nodes/x_csr/data"]))
         folder = schema.row_folder(self.header.level)
-        self.y: NDArray[Any] = rows[f"{folder}/y"]
+        self.y: NDArray[Any] = rows[f"{folder}/y"].astype(schema.TARGET_TYPES[self.header.target][0], copy=False)
+        self.censored: NDArray[np.int8] | None = rows.get(f"{folder}/censored")
         self.ids = _decode(rows[f"{folder}/id"], f"{self.path}:/{folder}/id")
         self.groups: NDArray[np.int32] | None = rows.get("graphs/group")
         checks.check_groups(self.path, self.groups)
@@ -327,6 +329,7 @@ class Dataset:
             else self._rows_of("nodes/x", nodes),
             y=rows.of(self.y),
             ids=rows.of(self.ids),
+            censored=None if self.censored is None else rows.of(self.censored),
             groups=None if self.groups is None else graphs.of(self.groups),
             graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs)
             if schema.GRAPH_FEATURES in self._arrays

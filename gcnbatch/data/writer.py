@@ -37,6 +37,7 @@ class DatasetWriter:
     Parameters
     ----------
     path : path
+        An `Output` of `gcnbatch.data.outputs`, or a file in a folder of ours.
     chunk_bytes : int
         Size of a chunk before compression. Small ones make single graphs cheap to read.
 
@@ -59,7 +60,7 @@ class DatasetWriter:
     """
 
     def __init__(self, path: StrPath, chunk_bytes: int = _CHUNK_BYTES) -> None:
-        self.path = Path(path)
+        self.path, self._target = Path(path), path
         self._chunk_bytes = chunk_bytes
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
@@ -71,7 +72,7 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         with ExitStack() as stack:
-            self._stream, self._file = _open(self.path, stack)
+            self._stream, self._file = _open(self._target, stack)
             self._stack = stack.pop_all()
         return self
 
@@ -94,7 +95,7 @@ class DatasetWriter:
         arrays, counts = _arrays(part, self.path), _counts(part)
         _check(self.path, part, arrays, counts, self._rows)
         row = schema.row_folder(part.header.level)
-        for name in (f"{row}/y", f"{row}/id"):
+        for name in _held(row, arrays):
             self._held.setdefault(name, []).append(arrays.pop(name))
         for name in _POINTERS.keys() & arrays.keys():
             later = name in self._stored  # the first offset of a later part repeats the last one
@@ -151,7 +152,7 @@ class DatasetWriter:
         ):
             self._extend(name, pointer[name in self._stored :])
         row = schema.row_folder(graphs.header.level)
-        for name in (f"{row}/y", f"{row}/id"):
+        for name in _held(row, arrays):
             self._held.setdefault(name, []).append(arrays[name])
         if graphs.graph_features is not None:
             self._extend(schema.GRAPH_FEATURES, graphs.graph_features)
@@ -186,7 +187,7 @@ class DatasetWriter:
         row = schema.row_folder(header.level)
         checks.check_splits(self.path, splits or {}, len(next(iter(arrays.values()))))
         checks.check_layout(self.path, header, self._stored | arrays)
-        checks.check_targets(self.path, header, arrays[f"{row}/y"])
+        checks.check_targets(self.path, header, arrays[f"{row}/y"], arrays.get(f"{row}/censored"))
         if self._top_channel >= header.n_channels:
             raise InputError(f"{self.path}:/edges/channel", str(self._top_channel), f"0 to {header.n_channels - 1}")
         for name, rows in arrays.items():
@@ -216,7 +217,7 @@ class DatasetWriter:
 def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
     """Write a file that holds splits alone, for a folder of shards."""
     with ExitStack() as stack:
-        stream, file = _open(Path(path), stack)
+        stream, file = _open(path, stack)
         for name, split in splits.items():
             for place, rows in _split_arrays(name, split).items():
                 with hdf5.late_signals():
@@ -227,9 +228,9 @@ def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
         _mark(file)
 
 
-def _open(path: Path, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
+def _open(path: StrPath, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
     """Open a new file in the block of `stack`, at whose end it appears at `path`."""
-    temporary = stack.enter_context(fileio.atomic_path(path, output=True))
+    temporary = stack.enter_context(fileio.atomic_path(path))
     file, stream = stack.enter_context(hdf5.open_output(temporary, path, libver=("v110", "v110")))
     return stream, file
 
@@ -275,7 +276,7 @@ def check_graphset(place: str, graphs: GraphSet) -> None:
     checks.check_header(path, header)
     _check(path, part, arrays, counts, dict.fromkeys(_WHAT, 0))
     checks.check_splits(path, graphs.splits, len(part.ids))
-    checks.check_targets(path, header, part.y)
+    checks.check_targets(path, header, arrays[f"{schema.row_folder(header.level)}/y"], part.censored)
     if graphs.smiles is not None and len(graphs.smiles) != graphs.n_graphs:
         raise InputError(f"{place}: smiles", f"{len(graphs.smiles)}", f"{graphs.n_graphs}, one per graph")
 
@@ -317,6 +318,11 @@ def _canonical(part: GraphSet) -> GraphSet:
     return replace(part, x=x)
 
 
+def _held(row: str, arrays: Mapping[str, object]) -> list[str]:
+    """Return the arrays of target rows, which stay in memory until the end."""
+    return [name for name in (f"{row}/y", f"{row}/censored", f"{row}/id") if name in arrays]
+
+
 def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
     """Return the part's arrays under their names in the file."""
     row = schema.row_folder(part.header.level)
@@ -329,7 +335,8 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         "edges/dst": part.dst,
         "edges/channel": part.channel,
         "edges/weight": part.weight,
-        f"{row}/y": part.y,
+        f"{row}/y": part.y if part.header.target != "regression" else part.y.astype(np.float64, copy=False),
+        f"{row}/censored": part.censored,
         f"{row}/id": encode_ids(part.ids, f"{path}:/{row}/id"),
     }
     if is_sparse(part.x):

@@ -12,7 +12,7 @@
 
 Atoms (or atoms alone and bonds) and features of a molecule add up to its sum.
 
-Numbers are float32, written as `gcnbatch.predictions` writes them.
+Numbers are float32, those of a regression model float64, written as `gcnbatch.predictions` writes them.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Tables:
 
     def __init__(self, header: Header, names: Sequence[str], sinks: dict[str, Sink], with_errors: bool) -> None:
         self._names, self._sinks, self._with_errors = tuple(names), sinks, with_errors
+        self._kind = np.float64 if header.target == "regression" else np.float32
         self._with_smiles = is_molecular(header.featurizer)
         alone = tuple(f"{name}_alone" for name in self._names)
         self._figures = (*_FIGURES, FEATURES) if FEATURES in sinks else _FIGURES
@@ -74,7 +75,7 @@ class Tables:
     def append(
         self,
         found: Attributions,
-        predictions: NDArray[np.float32],
+        predictions: NDArray[np.floating],
         symbols: Sequence[Sequence[str]],
         smiles: Sequence[str],
         numbers: Int64,
@@ -154,13 +155,13 @@ class Tables:
         errors = (np.full(len(ids), "") if reasons is None else reasons) if self._with_errors else None
         kept = {"smiles": smiles} if self._with_smiles else {}
         kept |= {"task": tasks, "steps": steps}
-        return Predictions(self._headers["molecules"], ids, values.astype(np.float32), errors=errors, kept=kept)
+        return Predictions(self._headers["molecules"], ids, values.astype(self._kind), errors=errors, kept=kept)
 
     def _write(
         self, name: str, ids: NDArray[np.str_], values: NDArray[np.float64], kept: dict[str, NDArray[np.generic]]
     ) -> None:
         texts = {column: cells.astype(np.str_) for column, cells in kept.items()}
-        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(np.float32), kept=texts))
+        self._sinks[name].append(Predictions(self._headers[name], ids, values.astype(self._kind), kept=texts))
 
 
 @contextmanager
@@ -176,7 +177,7 @@ def open_tables(
     """Open the tables in a folder; they appear under their names when the block ends without an error."""
     every = (*NAMES, FEATURES) if with_features else NAMES
     with ExitStack() as stack:
-        sinks = {name: stack.enter_context(open_sink(str(folder / f"{name}{ending}"), spreadsheet)) for name in every}
+        sinks = {name: stack.enter_context(open_sink(folder / f"{name}{ending}", spreadsheet)) for name in every}
         yield Tables(header, names, sinks, with_errors)
 
 

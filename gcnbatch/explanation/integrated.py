@@ -38,7 +38,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 ROUNDS = [16, 48, 144, 432]  # positions; a round reuses those of the one before, a third of its own
-TOLERANCE = 0.02  # largest completeness error at which a graph is done, times 1 + |f(graph) - f(baseline)|
+TOLERANCE = 0.02  # largest completeness error at which a graph is done, times 1 + |f(graph) - f(baseline)|, of logits
 BATCH_NODES = {"host": 8192, "device": 32768}  # nodes of a batch, over all copies of its graphs, by a backend's clock
 
 
@@ -73,7 +73,7 @@ class Explainer:
         self.header = members[0].header
         if self.header.level == "node":
             raise InputError("explain", f"{members[0].place} predicts nodes", "a model of graphs")
-        self.places = _places(self.header, tasks)  # of the explained outputs among the K
+        self.places = _places(members, tasks)  # of the explained outputs among the K
         self.names = tuple(output_names(self.header)[at] for at in self.places)
         backend = choice.fastest
         self.backend = backend.name
@@ -82,9 +82,12 @@ class Explainer:
         self._batch_nodes = batch_nodes or BATCH_NODES[backend.meter.clock]
         self._members = members
         self._runners = [
-            InputGradientRunner(backend, member.model, member.weights, _heads(member)[self.places])
+            InputGradientRunner(backend, member.model, member.weights, _heads(self.header)[self.places])
             for member in members
         ]
+        self._shares = _shares(members)[:, self.places]
+        self._units = np.array([_std(member)[self.places] for member in members]) * self._shares
+        self.unit: Float64 = self._units.sum(axis=0)  # of each explained output, in which the completeness error counts
 
     def explain(self, graphs: GraphSet, progress: Callable[[int], object] = lambda graphs: None) -> Attributions:
         """Return the attributions of all graphs.
@@ -108,15 +111,20 @@ class Explainer:
             self._fill(_Sums(runner, member.adjacency, graphs, len(self.names), own, joined), progress)
             for member, runner, joined in made
         ]
-        offset = np.mean([_offset(member)[self.places] for member in self._members], axis=0)
+        offset = np.sum([_mean(member)[self.places] for member in self._members] * self._shares, axis=0)
+
+        def mean(values: Sequence[Float64]) -> Float64:
+            """Return the members' mean, in the unit of the outputs."""
+            return np.sum([one * unit for one, unit in zip(values, self._units, strict=True)], axis=0)
+
         return Attributions(
             graphs,
             self.names,
-            np.mean([one.outputs for one in found], axis=0) + offset,
-            np.mean([one.baselines for one in found], axis=0) + offset,
-            np.mean([one.mean_nodes() for one in found], axis=0),
-            np.mean([one.mean_edges() for one in found], axis=0),
-            Joined(*own, np.mean([one.mean_joined() for one in found], axis=0)),
+            mean([one.outputs for one in found]) + offset,
+            mean([one.baselines for one in found]) + offset,
+            mean([one.mean_nodes() for one in found]),
+            mean([one.mean_edges() for one in found]),
+            Joined(*own, mean([one.mean_joined() for one in found])),
             np.max([one.steps for one in found], axis=0),
         )
 
@@ -259,27 +267,39 @@ def _nonzero(scaled: Sequence[Float32 | None], n_graphs: int) -> tuple[Int64, In
     return graph.astype(np.int64), feature.astype(np.int64)
 
 
-def _places(header: Header, tasks: Sequence[str]) -> list[int]:
-    """Return the outputs that the names mean, in the order of the model's."""
-    known = output_names(header)
+def _places(members: Sequence[Member], tasks: Sequence[str]) -> list[int]:
+    """Return the outputs that the names mean, in the order of the model's; none of tasks that no member has learned."""
+    header, known = members[0].header, output_names(members[0].header)
     names = {name: at for at, name in enumerate(known)} | {name: at for at, name in enumerate(header.class_names)}
+    is_learned = _shares(members).sum(axis=0) > 0
     for task in tasks:
         if task not in names:
             raise InputError("--task", f"no output {quoted(task)}", listed(known), nearest(task, names))
-    return sorted({names[task] for task in tasks}) or list(range(len(known)))
+        if not is_learned[names[task]]:
+            raise InputError("--task", f"{quoted(task)} was left out of training", "a task that the model has learned")
+    return sorted({names[task] for task in tasks}) or np.flatnonzero(is_learned).tolist()
 
 
-def _heads(member: Member) -> NDArray[np.float32]:
-    """Return every output as a combination of the logits, (K, K): log-odds, centred logits, or target units."""
-    header, count = member.header, member.header.n_outputs
-    if header.target == "regression":
-        return np.diag(member.about.scaling.std).astype(np.float32)
-    centre = 1 / count if header.target == "multiclass" else 0.0
-    return np.eye(count, dtype=np.float32) - np.float32(centre)
+def _shares(members: Sequence[Member]) -> Float64:
+    """Return the share of each member in the mean of each output, (members, K): 0 in tasks that it has not learned."""
+    has_task = np.array([np.broadcast_to(~member.left_out, member.header.n_outputs) for member in members])
+    return has_task / np.maximum(has_task.sum(axis=0), 1)
 
 
-def _offset(member: Member) -> Float64:
-    """Return what to add to the combinations of logits, (K,)."""
+def _heads(header: Header) -> NDArray[np.float32]:
+    """Return every output as a combination of the logits, (K, K): log-odds, centred logits, or scaled values."""
+    centre = 1 / header.n_outputs if header.target == "multiclass" else 0.0
+    return np.eye(header.n_outputs, dtype=np.float32) - np.float32(centre)
+
+
+def _std(member: Member) -> Float64:
+    """Return what to multiply the combinations of logits by, (K,)."""
+    regression = member.header.target == "regression"
+    return np.array(member.about.scaling.std) if regression else np.ones(member.header.n_outputs)
+
+
+def _mean(member: Member) -> Float64:
+    """Return what to add to these products, (K,)."""
     regression = member.header.target == "regression"
     return np.array(member.about.scaling.mean) if regression else np.zeros(member.header.n_outputs)
 

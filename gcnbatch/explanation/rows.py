@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
+from gcnbatch.inference.averages import mean_and_deviation
 from gcnbatch.inference.members import Member, sources_of
 from gcnbatch.inference.parts import Part
 from gcnbatch.runners.choice import BackendChoice
@@ -23,7 +24,7 @@ class Rows:
     Parameters
     ----------
     graphs : GraphSet
-    predictions : float32, (R, T)
+    predictions : (R, T)
         As `infer` gives them.
     smiles : list of R str
         "" where the input has none.
@@ -32,7 +33,7 @@ class Rows:
     """
 
     graphs: GraphSet
-    predictions: NDArray[np.float32]
+    predictions: NDArray[np.floating]
     smiles: list[str]
     numbers: Int64
 
@@ -62,5 +63,5 @@ def rows_of(part: Part, before: int, members: list[Member], choice: BackendChoic
         pairs = zip(members, sources_of(members, graphs), strict=True)
         found = [member.outputs(choice, source, 0, lambda done: None)[0] for member, source in pairs]
         smiles = [""] * graphs.n_graphs if texts is None else texts[own]
-        predictions = np.stack(found)[:, :, places].mean(axis=0, dtype=np.float64).astype(np.float32)
-        yield Rows(graphs, predictions, smiles, before + 1 + readable[own])
+        predictions, _ = mean_and_deviation(found, np.stack([member.left_out for member in members]))
+        yield Rows(graphs, predictions[:, places], smiles, before + 1 + readable[own])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -134,7 +133,7 @@ def explain(
     members = load_members(runs, say)
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
-        folders.results(out, "explain") as (folder, _),
+        folders.results(out, "explain", whole=True) as (folder, _),
         open_input(data, members, csv or CsvOptions(), 0) as source,
         shared_processors() if source.featurised else nullcontext(),
     ):
@@ -186,8 +185,6 @@ class _Writer:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            shutil.rmtree(self._folder / DRAWINGS, ignore_errors=True)
         self._opened.__exit__(kind, error, trace)
 
     def note_unreadable(self, texts: Texts, before: int) -> None:
@@ -211,7 +208,7 @@ class _Writer:
         self._steps.update(found.steps.tolist())
         error, wanted = np.abs(found.errors), np.abs(found.outputs - found.baselines)
         self._largest_error = max(self._largest_error, float(error.max(initial=0)))
-        self._inexact += int((error > TOLERANCE * (1 + wanted)).any(axis=1).sum())
+        self._inexact += int((error > TOLERANCE * (self._explainer.unit + wanted)).any(axis=1).sum())
 
     def finish(self, title: str, members: int) -> None:
         """Write the rows that wait and the page of the first rows; say what is not drawn."""
@@ -227,7 +224,10 @@ class _Writer:
             about.append(f"{counted(self._unreadable, 'row')} could not be read: see column error of molecules.")
         if summary.molecules > len(self._cards):
             about.append(f"This page shows the first {len(self._cards):,}; the tables have all {summary.molecules:,}.")
-        unit = UNITS[self._explainer.header.target]
+        header = self._explainer.header
+        units = {header.units.get(name, "") for name in self._explainer.names}
+        unit = next(iter(units), "") if len(units) == 1 else ""
+        unit = unit or UNITS[header.target]
         fileio.write_text(self._folder / INDEX, render(title, about, self._explainer.names, unit, self._cards))
 
     def summary(self, members: int) -> ExplanationSummary:

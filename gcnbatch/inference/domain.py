@@ -49,7 +49,7 @@ def embedder(member: Member) -> Member:
         "output.weight": np.eye(width, dtype=np.float32),
         "output.bias": np.zeros(width, dtype=np.float32),
     }
-    about = member.about.model_copy(update={"header": header, "scaling": scaling})
+    about = member.about.model_copy(update={"header": header, "scaling": scaling, "left_out": []})
     return replace(member, about=about, model=build(about.model, header), weights=weights)
 
 
@@ -130,7 +130,7 @@ class Domain:
 
     def _embed(self, member: Member, source: BatchSource) -> Float32:
         progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
-        return member.outputs(self._choice, source, self._batch_size, progress)[0]
+        return member.outputs(self._choice, source, self._batch_size, progress)[0].astype(np.float32)
 
 
 def training_data(member: Member) -> Dataset:

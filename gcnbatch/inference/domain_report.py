@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, tables
-from gcnbatch.config import resolve
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
 from gcnbatch.inference.domain import Domain, training_data
 from gcnbatch.inference.members import load_members
+from gcnbatch.moments import moments
 from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import run_files
 from gcnbatch.training.fit_report import METRICS, PREDICTIONS
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.fitted import read_split
-from gcnbatch.training.run_files import CONFIG
+from gcnbatch.training.run import read_config
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"
 BINS = 5
@@ -62,7 +62,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
             measured.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
             ids += dataset.ids[rows].tolist()
     columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
-    config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    config = read_config(folder)
     tables.write(folder / TABLE, {"id": ids, **columns}, config.parquet)
     _draw(columns, folder / PICTURE)
     metrics = run_files.read_figures(folder / METRICS)
@@ -72,7 +72,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
 
 
 def errors(
-    header: Header, y: NDArray[Any], rows: NDArray[np.int64], outputs: NDArray[np.float32]
+    header: Header, y: NDArray[Any], rows: NDArray[np.int64], outputs: NDArray[np.floating]
 ) -> NDArray[np.float32]:
     """Return the error (n,) of these rows, the mean over their labelled tasks; NaN without labels.
 
@@ -85,7 +85,7 @@ def errors(
         return np.where(labels >= 0, 1 - right, np.nan).astype(np.float32)
     error = np.abs(y[rows] - outputs).astype(np.float64)
     if header.target == "regression":
-        deviation = np.nanstd(y, axis=0)
+        _, deviation = moments(y)
         error /= np.where(deviation > 0, deviation, 1.0)
     known = ~np.isnan(error)
     total = np.where(known, error, 0.0).sum(axis=1)

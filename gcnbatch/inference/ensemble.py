@@ -17,7 +17,9 @@ from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.importers.chemistry import about_elements
 from gcnbatch.data.schema import Header
+from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
 from gcnbatch.inference import shares
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
@@ -29,11 +31,11 @@ from gcnbatch.inference.predictor import Predictor, Request
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
 from gcnbatch.inference.trust_files import Level
-from gcnbatch.predictions import STDOUT, Predictions, Sink, check_target, open_sink
+from gcnbatch.predictions import STDOUT, Predictions, Sink, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
-from gcnbatch.training import metrics
+from gcnbatch.training.fit_report import evaluate
 
 Say = Callable[[str], object]
 _Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
@@ -93,7 +95,7 @@ def infer(
     runs : sequence of Path
         Run folders; a run with folds counts as all its folds.
     data : Path, GraphSet or list of str
-        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`); a set in memory; SMILES.
+        HDF5 data set, or a file of molecules (see `gcnbatch.data.tables.formats`); a set in memory; SMILES.
     out : str or Sink
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output; or what takes the
         rows.
@@ -126,9 +128,7 @@ def infer(
         When runs, data or output cannot be used or do not match; then nothing is written.
     """
     if isinstance(out, str):
-        check_target(out)
-        if out != STDOUT and isinstance(data, Path) and Path(out).resolve() == data.resolve():
-            raise InputError(f"output {out}", "the data file itself", "another file")
+        check_ending(out)
     chosen, options = selection or Selection(), csv or CsvOptions()
     if resume:
         _check_resume(str(out), chosen)
@@ -136,9 +136,12 @@ def infer(
     predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
     members = predictor.members
     chosen.column(members[0].header)
+    target = check_target(out, members[0].header, _reads(runs, data)) if isinstance(out, str) else out
     started = time.monotonic()
     with (
-        _open_output(out, data, members, (options, chosen, spreadsheet, level, applicability), resume, say) as output,
+        _open_output(
+            target, data, members, (options, chosen, spreadsheet, level, applicability), resume, say
+        ) as output,
         open_input(data, members, options, batch_size or 0, output.rows, shares.own(), predictor.readings) as source,
         shared_processors() if source.featurised or source.workers else nullcontext(),
     ):
@@ -146,6 +149,8 @@ def infer(
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
+        if predictor.left_out.any():
+            say(_without_model(members[0].header, predictor.left_out))
         maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
         if note := done.about_labels(begun, members[0].header):
@@ -161,6 +166,24 @@ def infer(
     return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)
 
 
+def _without_model(header: Header, left_out: NDArray[np.bool_]) -> str:
+    """Return a line on tasks that some or all members (members, T) have no outputs of."""
+    every, some = left_out.all(axis=0), left_out.any(axis=0)
+    parts = []
+    if every.any():
+        parts.append(f"blank, as no model has learned them: {listed(np.array(header.task_names)[every])}")
+    if (some & ~every).any():
+        parts.append(
+            f"from fewer models, as not all have learned them: {listed(np.array(header.task_names)[some & ~every])}"
+        )
+    return "; ".join(parts)
+
+
+def _reads(runs: Sequence[Path], data: Data) -> list[Path]:
+    """Return the files and folders that are read; of a folder of shards, no output can be one."""
+    return [*runs, *([data] if isinstance(data, Path) and not is_sharded(data) else [])]
+
+
 def _check_resume(out: str, selection: Selection) -> None:
     if not can_resume(out):
         raise InputError("--resume", f"output {out}", "a .csv or .jsonl file: these can be continued")
@@ -170,15 +193,15 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: str | Sink, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
+    out: Output | Sink | None, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
-    if not isinstance(out, str):
+    if isinstance(out, Sink):
         yield Journal(out)
-    elif isinstance(data, Path) and can_resume(out):
+    elif out is not None and isinstance(data, Path) and can_resume(out.path.name):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
         task = task_of(data, members, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, task, resume, spreadsheet, say) as journal:
+        with open_resumable(out, members[0].header, task, resume, spreadsheet, say) as journal:
             yield journal
     else:
         with open_sink(out, spreadsheet) as sink:
@@ -239,7 +262,7 @@ def _predict(
     figures = None
     if written.labels and not before:
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
-        figures = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+        figures = evaluate(header, y, outputs)
     labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
     return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
 
@@ -253,7 +276,7 @@ class _Written:
     best: Predictions | None = None
     unknown: UnknownLabels | None = None
     labels: list[NDArray[Any]] = field(default_factory=list)
-    outputs: list[NDArray[np.float32]] = field(default_factory=list)
+    outputs: list[NDArray[np.floating]] = field(default_factory=list)
 
     def append(self, made: list[Made], part: Predicted) -> None:
         """Take what was made of a part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
 from gcnbatch.data.featurizer_options import AS_WRITTEN
 from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, parse_number
-from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
+from gcnbatch.data.importers.dialect import NumberFormat
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, quoted
 
@@ -48,13 +49,15 @@ class FeatureColumns:
         What is computed from SMILES.
     places : dict of int
         Positions of the user's own columns in a record, by name.
-    decimal : str
+    table, written : TableFormat, NumberFormat
+        How the numbers are written.
     notes : tuple of str
     """
 
     options: FeaturizerOptions
     places: dict[str, int]
-    decimal: str = "."
+    table: TableFormat = field(default_factory=TableFormat)
+    written: NumberFormat = field(default_factory=NumberFormat)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -90,12 +93,11 @@ class FeatureColumns:
         now = {"rdkit": rdkit_version()} if computed else None
         return cls(options, places, notes=featurizer_notes(header, now))
 
-    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> FeatureColumns:
-        """Return the columns with this decimal sign; empty: detected in a sample of the records."""
-        if not decimal and self.places:
-            texts = {name: [record[place].strip() for record in sample] for name, place in self.places.items()}
-            decimal = "," if has_decimal_commas(path, texts.items()) else "."
-        return replace(self, decimal=decimal or ".")
+    def with_format(self, path: Path, table: TableFormat, sample: Sequence[Sequence[str]]) -> FeatureColumns:
+        """Return the columns of a table of this format, of which `sample` are records."""
+        texts = {name: [record[place].strip() for record in sample] for name, place in self.places.items()}
+        written = NumberFormat.of(path, texts.items(), table.decimal)
+        return replace(self, table=table, written=written)
 
     def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[np.float32] | None, dict[int, str]]:
         """Return the user's features (R, D'), None without columns, and why rows have none, by row."""
@@ -105,7 +107,7 @@ class FeatureColumns:
         wrong: dict[int, str] = {}
         for column, (name, place) in enumerate(self.places.items()):
             texts = [record[place].strip() for record in records]
-            for row, text in enumerate(with_points(texts) if self.decimal == "," else texts):
+            for row, text in enumerate(self.written.plain(name, self.table.without_missing(texts))):
                 try:
                     value = parse_number(text)
                 except ValueError:

@@ -16,14 +16,18 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
-from gcnbatch import fileio
+from gcnbatch import fileio, outputs
+from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
 from gcnbatch.inference.members import Member
-from gcnbatch.predictions import TEXT_ENDINGS, Sink, text_sink
+from gcnbatch.outputs import Kind, begins_with
+from gcnbatch.predictions import TEXT_ENDINGS, Sink, check_rows, text_sink
 from gcnbatch.text import counted
 from gcnbatch.training.member_files import BEST
 
 _JOURNAL_BYTES = 1 << 20
+_RECORD = Kind("the journal of a prediction", begins_with(rb'\{\s*"rows": [0-9]+,\s*"bytes":'))
 
 
 @dataclass
@@ -71,7 +75,8 @@ def can_resume(out: str) -> bool:
 
 @contextmanager
 def open_resumable(
-    out: str,
+    out: Output,
+    header: Header,
     task: dict[str, Any],
     resume: bool,
     spreadsheet: bool = False,
@@ -81,7 +86,9 @@ def open_resumable(
 
     Parameters
     ----------
-    out : str
+    out : Output
+    header : Header
+        Of the models.
     task : dict
         What decides the rows, see `task_of`; a resumed prediction must have the same.
     resume : bool
@@ -94,19 +101,22 @@ def open_resumable(
     Raises
     ------
     InputError
-        When another process writes the file, or the rows that are there are those of another task.
+        When another process writes the file, the rows that are there are those of another task, or something else is
+        there under the names that the rows need.
     MachineError
         When the folder cannot be written or the disk is full.
     """
     target = Path(os.path.realpath(out))
     partial, record = _partial_of(target), _record_of(target)
+    check_rows(partial, header)
+    outputs.check_beside(record, _RECORD)
     with (
         fileio.write_errors(target),
         fileio.open_append_only(partial, out) as file,
         TextIOWrapper(file, "utf-8", newline="") as stream,
     ):
         left = os.fstat(stream.fileno()).st_size
-        rows, size = _done(record, task, out) if resume and left else (0, 0)
+        rows, size = _done(record, task) if resume and left else (0, 0)
         if left < size:
             raise InputError(
                 str(partial), f"fewer than {counted(size, 'byte')}", "the file that was left", "Start again."
@@ -146,7 +156,7 @@ def _record_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.partial.json")
 
 
-def _done(record: Path, task: dict[str, Any], out: str) -> tuple[int, int]:
+def _done(record: Path, task: dict[str, Any]) -> tuple[int, int]:
     """Return the rows and bytes that a journal records, zeros if there is none."""
     if not record.exists():
         return 0, 0
@@ -161,7 +171,7 @@ def _done(record: Path, task: dict[str, Any], out: str) -> tuple[int, int]:
     for key, value in task.items():
         if before.get(key) != value:
             raise InputError(
-                f"--resume: {out}",
+                f"--resume: {record}",
                 f"begun with other {key}",
                 "the same data, models and options",
                 "Start again without --resume.",

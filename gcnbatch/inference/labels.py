@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import parse_number
-from gcnbatch.data.importers.dialect import has_decimal_commas, with_points
+from gcnbatch.data.importers.csv_tables import MISSING, parse_number
+from gcnbatch.data.importers.dialect import NumberFormat
+from gcnbatch.data.importers.quantities import read_quantity
+from gcnbatch.data.importers.units import factor
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.text import listed, quoted
 
 
@@ -47,15 +51,16 @@ class LabelColumns:
         Of the model.
     places : dict of int
         Position in a record by number of the task.
-    decimal : str
-        Decimal sign.
+    table, written : TableFormat, NumberFormat
+        How the numbers are written.
     notes : tuple of str
         Columns whose names are those of tasks in another case.
     """
 
     header: Header
     places: dict[int, int]
-    decimal: str = "."
+    table: TableFormat = field(default_factory=TableFormat)
+    written: NumberFormat = field(default_factory=NumberFormat)
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -75,31 +80,29 @@ class LabelColumns:
         notes += [f"no labels from columns in another case: {listed(unclear)}"] if unclear else []
         return cls(header, places, notes=tuple(notes)) if places or notes else None
 
-    def with_decimal(self, path: Path, decimal: str, sample: Sequence[Sequence[str]]) -> LabelColumns:
-        """Return the columns with this decimal sign; empty: detected in a sample of the records.
+    def with_format(self, path: Path, table: TableFormat, sample: Sequence[Sequence[str]]) -> LabelColumns:
+        """Return the columns of a table of this format, of which `sample` are records.
 
         Raises
         ------
         InputError
-            When the sample can be read with either sign.
+            When the sample can be read with either decimal sign.
         """
-        if not decimal:
-            texts = {place: [record[place].strip() for record in sample] for place in self.places.values()}
-            names = ((self.header.task_names[task], texts[place]) for task, place in self.places.items())
-            decimal = "," if has_decimal_commas(path, names) else "."
-        return replace(self, decimal=decimal)
+        names = self.header.task_names
+        texts = {names[task]: [record[place].strip() for record in sample] for task, place in self.places.items()}
+        return replace(self, table=table, written=NumberFormat.of(path, texts.items(), table.decimal))
 
     def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[Any], UnknownLabels | None]:
         """Return the targets (R, K), and texts that are no labels of the model: their targets are missing."""
         y, strange = missing_targets(self.header, len(records)), list[tuple[int, int, str]]()
         for task, place in self.places.items():
-            known: dict[str, float | None] = {}
-            for row, record in enumerate(records):
-                text = record[place].strip()
+            name, known = self.header.task_names[task], dict[str, float | None]()
+            texts = self.table.without_missing([record[place].strip() for record in records])
+            for row, text in enumerate(self.written.plain(name, texts)):
                 if text not in known:
-                    known[text] = self._value(self.header.task_names[task], text)
+                    known[text] = self._value(name, text)
                 if (value := known[text]) is None:
-                    strange.append((row, task, text))
+                    strange.append((row, task, records[row][place].strip()))
                 elif not math.isnan(value):
                     y[row, task] = value
         if not strange:
@@ -112,8 +115,10 @@ class LabelColumns:
         names = () if self.header.target == "regression" else labels_of(self.header, task)
         if text.lower() in (lower := [name.lower() for name in names]):
             return lower.index(text.lower())
+        if self.header.target == "regression":
+            return self._measured(task, text)
         try:
-            value = parse_number(with_points([text])[0] if self.decimal == "," else text)
+            value = parse_number(text)
         except ValueError:
             return None
         if math.isnan(value):
@@ -121,3 +126,13 @@ class LabelColumns:
         if names:  # numbers that were labels: 1.0 for 1
             return lower.index(f"{value:g}") if f"{value:g}" in lower else None
         return value
+
+    def _measured(self, task: str, text: str) -> float | None:
+        """Return a number in the unit of the model's targets; one without a unit has that unit."""
+        if text.lower() in MISSING:
+            return math.nan
+        if (found := read_quantity(text)) is None:
+            return None
+        unit = self.header.units.get(task, "")
+        times = factor(found.unit or unit, unit)
+        return None if times is None else float(Fraction(repr(found.value)) * times)

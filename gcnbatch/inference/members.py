@@ -13,19 +13,18 @@ from numpy.typing import NDArray
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.parts import Reading
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.runners.task import RunnerTask
+from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
 from gcnbatch.training import metrics
-from gcnbatch.training.experiment import Scaling
 from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.run_files import CONFIG
+from gcnbatch.training.scaling import Scaling
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
 
 
@@ -40,20 +39,21 @@ class Member(Trained):
 
     def outputs(
         self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
-    ) -> tuple[NDArray[np.float32], str]:
+    ) -> tuple[NDArray[np.floating], str]:
         """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
 
-        Outputs are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite.
+        Outputs are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
+        that training left out.
         """
         with np.errstate(over="ignore", invalid="ignore"):  # the caller reports outputs that are not finite
             return self._outputs(choice, source, batch_size, progress)
 
     def _outputs(
         self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
-    ) -> tuple[NDArray[np.float32], str]:
+    ) -> tuple[NDArray[np.floating], str]:
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
-        task = RunnerTask(self.model, loss, source, missing_targets(self.header, rows), TrainConfig(), seed=0)
+        task = RunnerTask(self.model, loss, source, no_targets(self.header, rows), TrainConfig(), seed=0)
         runner = choice.make_runner(task)
         try:
             runner.load_state(self.weights)
@@ -62,11 +62,11 @@ class Member(Trained):
             runner.close()
         if self.header.target == "regression":
             scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
-            outputs = scaling.undo(logits)
+            outputs: NDArray[np.floating] = scaling.undo(logits)
         else:
             outputs = metrics.activate(self.header.target, logits)
         outputs[~np.isfinite(logits).all(axis=1)] = np.nan  # an infinite logit is no certainty
-        return outputs, runner.backend
+        return metrics.without_tasks(outputs, self.left_out), runner.backend
 
 
 def input_header(members: Sequence[Member]) -> Header:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data
@@ -68,6 +71,11 @@ class Predictor:
         """How the members read graphs, each way once."""
         return tuple({member.reading: None for member in self.members})
 
+    @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks each member has no outputs of, (members, T)."""
+        return np.stack([member.left_out for member in self.members])
+
     def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
         """Return what the models give for a part. "auto" may change to another backend."""
         found = [
@@ -75,4 +83,4 @@ class Predictor:
             for member in self.members
         ]
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
-        return Predicted(part.blocks, [outputs for outputs, _ in found], beside, found[-1][1])
+        return Predicted(part.blocks, [outputs for outputs, _ in found], beside, found[-1][1], self.left_out)

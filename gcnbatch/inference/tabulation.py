@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.inference.averages import mean_and_deviation
 from gcnbatch.inference.domain import DISTANCE
 from gcnbatch.inference.labels import UnknownLabels
 from gcnbatch.inference.parts import Block
@@ -32,18 +33,21 @@ class Predicted:
     ----------
     blocks : tuple of Block
         Its rows.
-    single : list of (M, K) float32
+    single : list of (M, K)
         Outputs of each member for the rows that could be read.
     beside : dict of (M,)
         Further columns.
     backend : str
         The backend that computed.
+    left_out : bool, (members, T)
+        Tasks that a member has no outputs of: they are NaN in all rows.
     """
 
     blocks: tuple[Block, ...]
-    single: list[NDArray[np.float32]]
+    single: list[NDArray[np.floating]]
     beside: Columns
     backend: str
+    left_out: NDArray[np.bool_]
 
     @property
     def rows(self) -> int:
@@ -57,9 +61,11 @@ class Predicted:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Which of these rows have finite numbers alone, (M,)."""
-        distances = [values[:, None] for name, values in self.beside.items() if name == DISTANCE]
-        return np.asarray(np.isfinite(np.concatenate([*self.single, *distances], axis=1)).all(axis=1))
+        """Which of these rows have finite numbers alone, (M,), but for tasks that are left out."""
+        pairs = zip(self.single, self.left_out, strict=True)
+        known = [np.isfinite(outputs) | absent for outputs, absent in pairs]
+        known += [np.isfinite(values)[:, None] for name, values in self.beside.items() if name == DISTANCE]
+        return np.asarray(np.concatenate(known, axis=1).all(axis=1))
 
     def by_block(self) -> Iterator[Predicted]:
         """Yield what the models give for each block."""
@@ -67,7 +73,8 @@ class Predicted:
         for block in self.blocks:
             own = slice(first, first := first + len(block.places))
             beside = {name: values[own] for name, values in self.beside.items()}
-            yield Predicted((block,), [outputs[own] for outputs in self.single], beside, self.backend)
+            single = [outputs[own] for outputs in self.single]
+            yield replace(self, blocks=(block,), single=single, beside=beside)
 
     def without_lost(self) -> tuple[Predicted, dict[int, str]]:
         """Return what the models give for the finite rows of the only block, and why the others have no numbers."""
@@ -77,7 +84,8 @@ class Predicted:
         lost = dict.fromkeys(block.places[~finite].tolist(), NOT_FINITE)
         beside = {name: values[finite] for name, values in self.beside.items()}
         single = [outputs[finite] for outputs in self.single]
-        return Predicted((replace(block, places=block.places[finite]),), single, beside, self.backend), lost
+        left = replace(block, places=block.places[finite])
+        return replace(self, blocks=(left,), single=single, beside=beside), lost
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Made:
 
     rows: Any
     best: Predictions | None = None
-    labelled: tuple[NDArray[Any], NDArray[np.float32]] | None = None
+    labelled: tuple[NDArray[Any], NDArray[np.floating]] | None = None
     unknown: UnknownLabels | None = None
 
 
@@ -139,14 +147,15 @@ class RowMaker:
         if self.fail:
             texts.refuse_bad_row(before)
         with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
-            outputs, std = _combined(block, predicted.single)
+            outputs, std = _combined(block, predicted.single, predicted.left_out)
             columns = self.trust.columns(predicted.single) | predicted.beside
         more = {name: _spread(block, values) for name, values in columns.items()}
         kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
         ids = np.array(texts.ids, dtype=np.str_)
         table = Predictions(self.header, ids, outputs, std, texts.reasons(), kept, more)
         labelled = None
-        if texts.y is not None and (known := _known(texts.y, outputs)).any():
+        absent = np.asarray(predicted.left_out.all(axis=0))
+        if texts.y is not None and (known := _known(texts.y, outputs, absent)).any():
             labelled = texts.y[known], outputs[known]
         unknown = texts.unknown and texts.unknown.after(None, before)
         chosen = self.selection.chosen(table)
@@ -214,16 +223,12 @@ class RowsOut:
 
 
 def _combined(
-    block: Block, single: Sequence[NDArray[np.float32]]
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return the members' mean (R, K) and, for several, their standard deviation (n - 1); NaN in unreadable rows."""
-    mean = np.full((block.rows, single[0].shape[1]), np.nan, dtype=np.float32)
-    mean[block.places] = np.mean(single, axis=0, dtype=np.float64)
-    if len(single) == 1:
-        return mean, None
-    std = np.full_like(mean, np.nan)
-    std[block.places] = np.std(single, axis=0, ddof=1, dtype=np.float64)
-    return mean, std
+    block: Block, single: Sequence[NDArray[np.floating]], left_out: NDArray[np.bool_]
+) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
+    """Return the members' mean (R, K) and, for several, their standard deviation; NaN in unreadable rows."""
+    outputs, deviations = np.full((2, block.rows, single[0].shape[1]), np.nan, single[0].dtype)
+    outputs[block.places], deviations[block.places] = mean_and_deviation(single, left_out)
+    return outputs, deviations if len(single) > 1 else None
 
 
 def _spread(block: Block, values: NDArray[Any]) -> NDArray[Any]:
@@ -233,7 +238,7 @@ def _spread(block: Block, values: NDArray[Any]) -> NDArray[Any]:
     return column
 
 
-def _known(y: NDArray[Any], outputs: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which rows (R,) have a label and a prediction."""
+def _known(y: NDArray[Any], outputs: NDArray[np.floating], absent: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which rows (R,) have a label and a prediction, but for the tasks (T,) that no member has."""
     known: NDArray[np.bool_] = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
-    return np.asarray(known.any(axis=1) & np.isfinite(outputs).all(axis=1))
+    return np.asarray(known.any(axis=1) & (np.isfinite(outputs) | absent).all(axis=1))

@@ -12,7 +12,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.inference.labels import labels_of
 from gcnbatch.uncertainty.model import Uncertainty
 
-Columns = dict[str, NDArray[np.float32] | NDArray[np.str_]]
+Columns = dict[str, NDArray[np.floating] | NDArray[np.str_]]
 EMPTY, BETWEEN = "{}", "|"  # a set without a label; labels of a set
 
 
@@ -29,7 +29,7 @@ class Trust:
     uncertainties: tuple[Uncertainty, ...]
     notes: tuple[str, ...] = ()
 
-    def columns(self, single: Sequence[NDArray[np.float32]]) -> Columns:
+    def columns(self, single: Sequence[NDArray[np.floating]]) -> Columns:
         """Return the columns for the outputs (R, K) of every member.
 
         ``<name>_calibrated`` (binary, multiclass), ``<task>_set`` (labels joined by ``|``), or ``<name>_low`` and
@@ -41,17 +41,17 @@ class Trust:
             return self._intervals(single)
         return self._calibrated(single) | self._sets(single)
 
-    def _intervals(self, single: Sequence[NDArray[np.float32]]) -> Columns:
-        mean = np.stack(single).mean(axis=0, dtype=np.float64)
-        half = np.stack([one.half_widths(self.level) for one in self.uncertainties]).mean(axis=0)
+    def _intervals(self, single: Sequence[NDArray[np.floating]]) -> Columns:
+        share = 1 / len(single)  # a sum of large values can overflow
+        mean = np.sum([outputs * share for outputs in single], axis=0)
+        half = np.sum([one.half_widths(self.level) * share for one in self.uncertainties], axis=0)
         columns: Columns = {}
         for k, name in enumerate(self.header.task_names):
             if np.isfinite(half[k]):
-                columns[f"{name}_low"] = (mean[:, k] - half[k]).astype(np.float32)
-                columns[f"{name}_high"] = (mean[:, k] + half[k]).astype(np.float32)
+                columns[f"{name}_low"], columns[f"{name}_high"] = mean[:, k] - half[k], mean[:, k] + half[k]
         return columns
 
-    def _calibrated(self, single: Sequence[NDArray[np.float32]]) -> Columns:
+    def _calibrated(self, single: Sequence[NDArray[np.floating]]) -> Columns:
         found = [one.calibrated(outputs) for one, outputs in zip(self.uncertainties, single, strict=True)]
         known = [part for part in found if part is not None]
         if len(known) < len(found):
@@ -63,7 +63,7 @@ class Trust:
         done = [all(one.calibrators[task] for one in self.uncertainties) for task in tasks]
         return {f"{name}_calibrated": mean[:, k] for k, name in enumerate(names) if done[k]}
 
-    def _sets(self, single: Sequence[NDArray[np.float32]]) -> Columns:
+    def _sets(self, single: Sequence[NDArray[np.floating]]) -> Columns:
         lacking = set().union(*(one.lacking_tasks(self.level) for one in self.uncertainties))
         columns: Columns = {}
         for task, name in enumerate(self.header.task_names):

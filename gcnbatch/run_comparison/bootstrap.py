@@ -23,7 +23,7 @@ def differences(
     metric: str,
     target: Target,
     y: NDArray[Any],
-    outputs: Sequence[NDArray[np.float32]],
+    outputs: Sequence[NDArray[np.floating]],
     level: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> list[Difference]:
@@ -57,7 +57,7 @@ def differences(
     return found
 
 
-def _score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[np.float32]) -> float:
+def _score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[np.floating]) -> float:
     value = metrics.score(metric, target, y, outputs)
     return np.nan if value is None else value
 

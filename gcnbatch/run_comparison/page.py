@@ -9,6 +9,7 @@ from typing import Any
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Cell, Html, Pictures, code, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
+from gcnbatch.text import figure
 from gcnbatch.training.metrics import higher_is_better, label
 
 
@@ -27,13 +28,13 @@ def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:
     metric, level = label(found["metric"]), f"{found['level']:.0%}"
     better = "higher" if higher_is_better(found["metric"]) else "lower"
     runs: list[list[Cell]] = [
-        [run["name"], run["model"], f"{run['mean']:.4f}", MISSING if run["std"] is None else f"{run['std']:.4f}"]
+        [run["name"], run["model"], figure(run["mean"]), MISSING if run["std"] is None else figure(run["std"])]
         for run in found["runs"]
     ]
     pairs: list[list[Cell]] = [
         [
             f"{pair['first']} - {pair['second']}",
-            f"{pair['difference']:+.4f}",
+            figure(pair["difference"], signed=True),
             _interval(pair["interval"]),
             _interval(pair["joint_interval"]),
             MISSING if pair["p"] is None else f"{pair['p']:.3g}",
@@ -42,7 +43,7 @@ def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:
     ]
     names = [run["name"] for run in found["runs"]]
     scores: list[list[Cell]] = [
-        [block or "one split", *(f"{run['scores'][at]:.4f}" for run in found["runs"])]
+        [block or "one split", *(figure(run["scores"][at]) for run in found["runs"])]
         for at, block in enumerate(found["blocks"])
     ]
     body = [
@@ -72,4 +73,4 @@ def _options(found: dict[str, Any]) -> list[str]:
 
 
 def _interval(of: list[float]) -> str:
-    return f"{of[0]:+.4f} to {of[1]:+.4f}"
+    return f"{figure(of[0], signed=True)} to {figure(of[1], signed=True)}"

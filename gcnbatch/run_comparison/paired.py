@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.moments import in_units, unit_of
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -64,6 +66,8 @@ def differences(scores: NDArray[np.float64], overlap: float, level: float = 0.95
     """
     from scipy import stats
 
+    exponent = unit_of(scores)
+    (scores,) = in_units(exponent, scores)
     n, models = scores.shape
     freedom = (n - 1) * (models - 1)
     residual = scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean()
@@ -82,5 +86,6 @@ def differences(scores: NDArray[np.float64], overlap: float, level: float = 0.95
                 p = float(stats.studentized_range.sf(abs(mean) / error, models, freedom))
             else:
                 p = 0.0 if mean else 1.0
+            mean, own, joint = (math.ldexp(of, exponent) for of in (mean, own, joint))
             found.append(Difference(first, second, mean, mean - own, mean + own, mean - joint, mean + joint, p))
     return found

@@ -19,6 +19,7 @@ from gcnbatch.run_comparison import bootstrap, page, paired, plot
 from gcnbatch.run_comparison.paired import Difference
 from gcnbatch.run_comparison.same_rows import ComparedRun, read_runs
 from gcnbatch.run_comparison.scores import Block, overlap, scores_by_block
+from gcnbatch.text import figure
 from gcnbatch.training import metrics, run_files
 from gcnbatch.training.fit_report import PREDICTIONS
 from gcnbatch.training.fitted import block_name
@@ -99,8 +100,8 @@ class Comparison:
     def verdict(self, pair: Difference) -> str:
         """Return what a pair's joint interval shows, as a sentence."""
         one, other = self.runs[pair.first].name, self.runs[pair.second].name
-        interval = f"{self.level:.0%} from {pair.joint_low:+.4f} to {pair.joint_high:+.4f}"
-        figures = f"{metrics.label(self.metric)} {pair.mean:+.4f}, {interval}"
+        mean, low, high = (figure(value, signed=True) for value in (pair.mean, pair.joint_low, pair.joint_high))
+        figures = f"{metrics.label(self.metric)} {mean}, {self.level:.0%} from {low} to {high}"
         if not pair.shown:
             return f"no difference shown between {one} and {other} ({figures})"
         if (pair.mean > 0) != metrics.higher_is_better(self.metric):
@@ -167,7 +168,7 @@ def compare(
     if parquet:
         tables.check_parquet("--parquet")
     runs = read_runs(folders_of_runs)
-    with folders.results(out, "compare-runs") as (target, _):
+    with folders.results(out, "compare-runs", whole=True) as (target, _):
         chosen = _metric(runs, metric)
         blocks = sorted({fit.block for fit in runs[0].fits})
         scores = np.array([_column(run, blocks, chosen) for run in runs]).T

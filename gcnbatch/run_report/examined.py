@@ -27,7 +27,7 @@ class Examined(NamedTuple):
     examples: Examples
 
 
-def examine(data: Dataset, rows: Int64, outputs: NDArray[np.float32], resampled: bool = True) -> Examined:
+def examine(data: Dataset, rows: Int64, outputs: NDArray[np.floating], resampled: bool = True) -> Examined:
     """Read test rows and examine them.
 
     Parameters
@@ -35,7 +35,7 @@ def examine(data: Dataset, rows: Int64, outputs: NDArray[np.float32], resampled:
     data : Dataset
     rows : (R,) int64
         Ascending.
-    outputs : (R, K) float32
+    outputs : (R, K)
     resampled : bool
         Compute intervals, if there are not too many rows.
 
@@ -51,7 +51,7 @@ def examine(data: Dataset, rows: Int64, outputs: NDArray[np.float32], resampled:
     return Examined(tested, intervals, examples.choose(tested))
 
 
-def examine_file(path: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> Examined:
+def examine_file(path: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> Examined:
     """Read test rows from a data set and examine them; see `examine`."""
     with Dataset(path, check=False) as data:
         return examine(data, rows, outputs, resampled)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.molecule_drawings import NO_LIBRARIES, NO_RDKIT, draw, has_rdkit
+from gcnbatch.moments import moments
 from gcnbatch.run_report.held_out import HeldOut
 
 MOST = 6  # of the worst, and of the best
@@ -80,10 +81,8 @@ def _scores(tested: HeldOut) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         error, hit = np.abs(outputs - y), np.where(y == 1, outputs, np.nan)
     else:
         with np.errstate(invalid="ignore", divide="ignore"):
-            count = np.maximum((~np.isnan(y)).sum(axis=0), 1)
-            mean = np.nansum(y, axis=0) / count
-            spread = np.sqrt(np.nansum((y - mean) ** 2, axis=0) / count)
-            error = np.abs(outputs - y) / np.where(spread > 0, spread, 1.0)
+            _, spread = moments(y)
+            error = np.abs(outputs / 2 - y / 2) / np.where(spread > 0, spread, 1.0)
         hit = -error
     return np.where(np.isfinite(error), error, -np.inf), np.where(np.isfinite(hit), hit, -np.inf)
 

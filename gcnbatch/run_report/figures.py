@@ -11,7 +11,7 @@ import numpy as np
 from gcnbatch.pages.elements import MISSING, Cell
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.resample import Interval, Intervals
-from gcnbatch.training.metrics import METRICS, higher_is_better, label
+from gcnbatch.training.metrics import METRICS, common_unit, higher_is_better, label
 
 _HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 
@@ -53,6 +53,11 @@ class Figures:
         """Metrics of the test rows, or of the other rows if there are none, in their usual order."""
         found = self.record.test or self._of_part("train")
         return [name for name in _usual(found) if name in found]
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the metrics, with the unit that all tasks share."""
+        return [label(name, common_unit(self.record.test)) for name in self.metrics]
 
     @property
     def task_metrics(self) -> list[str]:
@@ -113,7 +118,9 @@ class Figures:
             return f"Test {label(name)} {number(value, name)} {deviation(spread, name)} over {self.record.models}{end}."
         small = self._small("test", name)
         between = f" (95 % from {small.replace(MISSING, 'to')})" if small else ""
-        return f"Test {label(name)} {number(self.record.test.get(name), name)}{between}{end}."
+        unit = common_unit(self.record.test)
+        unit = f" {unit}" if label(name, unit) != label(name) else ""
+        return f"Test {label(name)} {number(self.record.test.get(name), name)}{unit}{between}{end}."
 
     def _of_part(self, part: str) -> dict[str, Any]:
         found = self.record.metrics.get(part)

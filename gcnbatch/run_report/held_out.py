@@ -38,11 +38,11 @@ class HeldOut:
     graphs: int
     ids: NDArray[np.str_]
     y: NDArray[Any]
-    outputs: NDArray[np.float32]
+    outputs: NDArray[np.floating]
     smiles: list[str] | None
 
 
-def read(data: Dataset, rows: Int64, outputs: NDArray[np.float32]) -> HeldOut:
+def read(data: Dataset, rows: Int64, outputs: NDArray[np.floating]) -> HeldOut:
     """Return these rows of a data set, ascending numbers, with the outputs for them.
 
     Raises

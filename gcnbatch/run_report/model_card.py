@@ -8,7 +8,6 @@ import re
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.trained import trained
 from gcnbatch.text import counted, markdown
-from gcnbatch.training.metrics import label
 
 FILL = "*to fill*"
 _SEAL = re.compile(r"\n<!-- sha256 of the text above, as generated: ([0-9a-f]{64}) -->\n\Z")
@@ -68,7 +67,7 @@ def _metrics(figures: Figures) -> list[str]:
     if not figures.metrics:
         return ["The run has no test rows."]
     lines = [
-        "| rows | " + " | ".join(map(label, figures.metrics)) + " |",
+        "| rows | " + " | ".join(map(markdown, figures.labels)) + " |",
         "| --- |" + " ---: |" * len(figures.metrics),
     ]
     for part, cells in figures.parts():

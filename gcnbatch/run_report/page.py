@@ -84,7 +84,7 @@ def _about(record: Record) -> str:
 
 def _metrics(figures: Figures) -> Html:
     rows = [(part, *cells) for part, cells in figures.parts()]
-    header = ["", *map(label, figures.metrics)]
+    header = ["", *figures.labels]
     return (
         section("Metrics", table(header, rows, sortable=False), paragraph(figures.spread, "note")) if rows else Html("")
     )
@@ -100,7 +100,9 @@ def _by_task(figures: Figures) -> Html:
     rows: list[list[Cell]] = []
     for name, of in list(tasks.items())[:LISTED]:
         own = of if isinstance(of, dict) else {}
-        rows.append([name, *(number(own.get(key)) for key in counts), *(figures.of_task(name, m) for m in metrics)])
+        shown_name = f"{name}, {unit}" if isinstance(unit := own.get("unit"), str) else name
+        cells = (*(number(own.get(key)) for key in counts), *(figures.of_task(name, m) for m in metrics))
+        rows.append([shown_name, *cells])
     shown = table(["task", *counts, *map(label, metrics)], rows)
     return section("Test rows by task", shown, _more(len(tasks), "tasks"))
 
@@ -123,7 +125,8 @@ def _confusion(record: Record) -> Html:
     tested = record.tested
     if not tested or tested.header.target != "binary":
         return Html("")
-    positive, negative, predicted = tested.y == 1, tested.y == 0, tested.outputs >= 0.5
+    y, outputs = tested.y, tested.outputs
+    positive, negative, predicted = (y == 1) & ~np.isnan(outputs), (y == 0) & ~np.isnan(outputs), outputs >= 0.5
     cells = (positive & predicted, negative & predicted, positive & ~predicted, negative & ~predicted)
     counts = np.stack([np.count_nonzero(cell, axis=0) for cell in cells])[:, :LISTED].tolist()
     rows = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcnbatch.config import Config, resolve
+from gcnbatch.config import Config
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError
 from gcnbatch.run_report.examined import Examined, examine
@@ -16,9 +16,8 @@ from gcnbatch.text import printable
 from gcnbatch.training import run_files
 from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.fitted import Fit, read_fits
-from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.run_data import RunData
-from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.summary import pooled
 
 
@@ -103,8 +102,8 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     fits = read_fits(folder)
     metrics = run_files.read_figures(folder / METRICS)
     config = None
-    if (folder / CONFIG).is_file():
-        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    if (folder / run_files.CONFIG).is_file():
+        config = read_config(folder)
     environment = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
     data = RunData.of(folder)
     why_not = ""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.data.schema import Target
+from gcnbatch.moments import in_units, unit_of
 from gcnbatch.training import metrics
 
 RESAMPLES, FEWEST = 1000, 100
@@ -39,7 +40,7 @@ class Intervals(NamedTuple):
 
 
 def intervals(
-    target: Target, y: NDArray[Any], outputs: NDArray[np.float32], task_names: Sequence[str]
+    target: Target, y: NDArray[Any], outputs: NDArray[np.floating], task_names: Sequence[str]
 ) -> Intervals | None:
     """Return the 95 % intervals of all metrics; None for more rows than can be resampled quickly (200,000 / outputs).
 
@@ -52,7 +53,9 @@ def intervals(
     resamples = min(RESAMPLES, WORK // max(outputs.size, 1))
     if not rows or resamples < FEWEST:
         return None
-    tasks = [_task(target, *column) for column in _columns(target, y, outputs)]
+    absent = metrics.left_out(outputs)
+    own = y if target == "multiclass" else metrics.without_tasks(y, absent)
+    tasks = [_task(target, *column) for column in _columns(target, own, outputs)]
     draws = philox.generator(0, "bootstrap")
     parts: list[list[Figures]] = []
     size = max(1, _CHUNK // rows)
@@ -63,9 +66,12 @@ def intervals(
         {name: np.concatenate([part[k][name] for part in parts]) for name in parts[0][k]} for k in range(len(tasks))
     ]
     names = metrics.averaged(target, len(tasks))
+    known = [
+        of for of, is_absent in zip(whole, absent if target != "multiclass" else (False,), strict=True) if not is_absent
+    ]
     return Intervals(
         resamples,
-        {name: _interval(_mean(np.array([of[name] for of in whole]))) if all(whole) else None for name in names},
+        {name: _interval(_mean(np.array([of[name] for of in known]))) if all(known) else None for name in names},
         {
             task: {name: _interval(values) for name, values in of.items()}
             for task, of in zip(task_names, whole, strict=True)
@@ -73,7 +79,7 @@ def intervals(
     )
 
 
-def figures(target: Target, y: NDArray[Any], outputs: NDArray[np.float32], weights: Weights) -> list[Figures]:
+def figures(target: Target, y: NDArray[Any], outputs: NDArray[np.floating], weights: Weights) -> list[Figures]:
     """Return the figures of each task by metric for each column of `weights (R, B)`, NaN where not defined."""
     return [_task(target, *column)(weights) for column in _columns(target, y, outputs)]
 
@@ -206,16 +212,19 @@ class _Values:
     """Figures of a regression task."""
 
     def __init__(self, rows: NDArray[np.int64], y: NDArray[np.float64], outputs: NDArray[np.float64]) -> None:
+        self._unit = unit_of(y, outputs)
+        y, outputs = in_units(self._unit, y, outputs)
         error, centred = outputs - y, y - y.mean()
         self._rows = rows
         self._sums = np.stack((np.ones_like(y), np.abs(error), error**2, centred, centred**2))
 
     def __call__(self, weights: Weights) -> Figures:
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             n, absolute, squares, first, second = self._sums @ weights[self._rows]
             spread = second - first**2 / n
             r2 = 1 - squares / np.where(spread > 1e-12 * second, spread, np.nan)
-            return {"rmse": np.sqrt(squares / n), "mae": absolute / n, "r2": r2}
+            rmse, mae = (np.ldexp(of, self._unit) for of in (np.sqrt(squares / n), absolute / n))
+            return {"rmse": rmse, "mae": mae, "r2": r2}
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:

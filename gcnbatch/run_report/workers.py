@@ -95,7 +95,7 @@ class Writer:
             pool = pooled([report.test_rows], [report.outputs["test"]])  # in the order of the data set
             self.examine(report.data, pool.rows, pool.mean, True)
 
-    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
+    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> None:
         """Start to examine the run's test rows; see `gcnbatch.training.fit_report.Writer`."""
         from gcnbatch.run_report.examined import examine_file
 

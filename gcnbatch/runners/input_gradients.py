@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Backend, Batch
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.model.frozen import FrozenModel, InputGradients, Pairs, freeze
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Join
+from gcnbatch.runners.task import no_targets
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -101,7 +101,7 @@ class InputGradientRunner:
 
     @contextmanager
     def _batch(self, source: BatchSource) -> Iterator[Batch]:
-        with closing(self._at.feed(source, missing_targets(source.header, source.n_graphs))) as feed:
+        with closing(self._at.feed(source, no_targets(source.header, source.n_graphs))) as feed:
             yield feed.gather(np.arange(source.n_graphs))
 
     def _pairs(self, rows: Int32, columns: Int32) -> Pairs:

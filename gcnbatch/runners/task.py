@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.schema import Header
 from gcnbatch.model.gcn import Gcn, Loss
 
 
@@ -25,8 +26,8 @@ class RunnerTask:
     source : BatchSource
         The data.
     targets : (R, K)
-        Targets of every row of the data set, in the types of `GraphSet.y`: standardised if the run says so, and
-        missing (NaN, -1) for rows that must not train.
+        Targets of every row of the data set as the model sees them: float32, standardised if the run says so, or int32
+        of classes; missing (NaN, -1) for rows that must not train.
     train : TrainConfig
     seed : int
         Seed of the initial weights and of dropout.
@@ -41,3 +42,10 @@ class RunnerTask:
     train: TrainConfig
     seed: int
     initial: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+
+def no_targets(header: Header, rows: int) -> NDArray[Any]:
+    """Return missing targets (R, K) of a task that only predicts."""
+    if header.target == "multiclass":
+        return np.full((rows, 1), -1, np.int32)
+    return np.full((rows, header.n_outputs), np.nan, np.float32)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.machine import blame
 from gcnbatch.model.parameters import Misfit, ParameterLayout
 from gcnbatch.text import QUOTED, printable
 
@@ -84,6 +85,7 @@ def load(path: StrPath) -> Checkpoint:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        blame(error)
         raise _damaged(place, str(error)) from error
     if FORMAT not in metadata:
         raise InputError(str(place), "a safetensors file of another program", f"a {FORMAT}")

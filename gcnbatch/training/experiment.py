@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,46 +13,22 @@ from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
-from gcnbatch.runners.task import RunnerTask
-from gcnbatch.text import counted, printable, quoted
-from gcnbatch.training import metrics
+from gcnbatch.moments import moments
+from gcnbatch.runners.task import RunnerTask, no_targets
+from gcnbatch.text import counted, quoted
+from gcnbatch.training import metrics, task_labels
 from gcnbatch.training.checkpoint import Arrays
+from gcnbatch.training.scaling import Scaling
 
 _BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
-_NAMED, _NAME = 5, 40  # tasks named in a message, characters of a name
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Mean and standard deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``."""
-
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-
-    @classmethod
-    def identity(cls, outputs: int) -> Scaling:
-        """Return the scaling that changes nothing."""
-        return cls(np.zeros(outputs), np.ones(outputs))
-
-    @classmethod
-    def of(cls, y: NDArray[Any]) -> Scaling:
-        """Return the scaling that gives the labelled entries of each column of `y` mean 0 and standard deviation 1."""
-        std = np.nanstd(y, axis=0, dtype=np.float64)
-        return cls(np.nanmean(y, axis=0, dtype=np.float64), np.where(std > 0, std, 1.0))
-
-    def apply(self, y: NDArray[Any]) -> NDArray[np.float32]:
-        """Return `y` in the model's scale."""
-        return ((y - self.mean) / self.std).astype(np.float32)
-
-    def undo(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return outputs in the unit of the targets."""
-        return (logits * self.std + self.mean).astype(np.float32)
+_MOST_ROUNDING = 1e-3  # of targets that are not scaled, in standard deviations
 
 
 class Cut(NamedTuple):
@@ -61,16 +36,19 @@ class Cut(NamedTuple):
 
     Parameters
     ----------
-    labels : (rows, K)
+    labels : (rows, T)
         Of the training rows.
     scaling : Scaling
-    targets : (R, K)
-        Of all rows, scaled, and missing outside of the training rows; see `RunnerTask`. Read-only.
+    targets : (R, T)
+        Of all rows as the model sees them, and missing outside of the training rows; see `RunnerTask`. Read-only.
+    left_out : bool, (T,)
+        Tasks that the training rows cannot teach.
     """
 
     labels: NDArray[Any]
     scaling: Scaling
     targets: NDArray[Any]
+    left_out: NDArray[np.bool_]
 
     @classmethod
     def of(cls, dataset: Dataset, split: Split, standardize: bool) -> Cut:
@@ -79,17 +57,24 @@ class Cut(NamedTuple):
         Raises
         ------
         InputError
-            When a task has no label in the training rows.
+            When the training rows have no label, or numbers that float32 cannot hold and that are not scaled.
         """
         y, header = dataset.y, dataset.header
         labels, scaling = y[split.train], Scaling.identity(header.n_outputs)
+        absent = task_labels.left_out(header, labels)
         _check_labels(dataset, labels)
-        if header.target == "regression" and standardize:
-            scaling = Scaling.of(labels)
-        targets = np.full_like(y, -1 if header.target == "multiclass" else np.nan)
-        targets[split.train] = scaling.apply(labels) if header.target == "regression" else labels
+        targets = no_targets(header, len(y))
+        if header.target == "regression":
+            scaling = Scaling.of(labels) if standardize else scaling
+            targets[split.train] = scaling.apply(labels)
+            if not standardize:
+                _check_rounding(dataset, labels, targets[split.train])
+        else:
+            targets[split.train] = labels
+            if absent.any() and not absent.all():  # a fold with nothing to learn trains on what it has
+                targets[:, absent] = np.nan
         targets.flags.writeable = False
-        return cls(labels, scaling, targets)
+        return cls(labels, scaling, targets, absent)
 
 
 class _Sources:
@@ -175,34 +160,13 @@ class Experiment:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
         return self._sources.split_rows(self.config.split.rule)
 
-    def one_class_tasks(self, split: Split) -> list[str]:
-        """Return a line per task that has labels of one class in the training rows, and per other part with such tasks.
+    def left_out(self, split: Split) -> NDArray[np.bool_]:
+        """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""
+        return self._sources.cut(split, self.config.train.standardize).left_out
 
-        A regression set has none.
-        """
-        if self.header.target == "regression":
-            return []
-        lines = []
-        for part, rows in split.parts().items():
-            found = [_labels(column) for column in self.y[rows].T]
-            names = [printable(name, _NAME) for name in self.header.task_names]
-            if part == "train":
-                lines += [
-                    f"task '{name}': all training labels are {self._label(labels[0])}; it cannot be learned"
-                    for name, labels in zip(names, found, strict=True)
-                    if len(labels) == 1
-                ]
-            elif len(rows) and (poor := [name for name, labels in zip(names, found, strict=True) if len(labels) < 2]):
-                more = f" and {len(poor) - _NAMED:,} more" if len(poor) > _NAMED else ""
-                lines.append(
-                    f"{part} rows: {len(poor):,} of {len(names):,} tasks without labels of two classes, so without "
-                    f"ROC-AUC there: {', '.join(poor[:_NAMED])}{more}"
-                )
-        return lines
-
-    def _label(self, value: float) -> str:
-        names = self.header.class_names
-        return f"'{printable(names[int(value)], _NAME)}'" if names else f"{value:g}"
+    def check_learnable(self, splits: Sequence[Split]) -> None:
+        """Refuse splits none of which has a task to learn; see `task_labels`."""
+        task_labels.check_learnable(self.dataset.path, self.header, self.y, splits)
 
     @property
     def fingerprint(self) -> str:
@@ -244,22 +208,27 @@ class Experiment:
 
 
 def _check_labels(dataset: Dataset, labels: NDArray[Any]) -> None:
-    header = dataset.header
-    missing = labels < 0 if header.target == "multiclass" else np.isnan(labels)
-    empty = np.flatnonzero(missing.all(axis=0))
-    if len(empty):
+    """Refuse training rows without any label."""
+    if np.isnan(LabelRange.of(labels).low).all():
+        names = dataset.header.task_names
+        of = f"task {quoted(names[0])}" if len(names) == 1 else f"any of {len(names):,} tasks"
         raise InputError(
-            f"{dataset.path}: task {quoted(header.task_names[int(empty[0])])}",
-            "no label in the training rows",
+            str(dataset.path),
+            f"no label of {of} in the training rows",
             "at least one",
-            "Leave the task out at import (--target-columns) or choose another split.",
+            "Name other targets at import (--target-columns) or choose another split.",
         )
 
 
-def _labels(column: NDArray[Any]) -> NDArray[Any]:
-    """Return the different labels in a column of targets."""
-    known = column >= 0 if column.dtype.kind == "i" else ~np.isnan(column)
-    return np.unique(column[known])
+def _check_rounding(dataset: Dataset, labels: NDArray[np.float64], targets: NDArray[np.float32]) -> None:
+    """Refuse targets that float32 rounds away, or cannot hold."""
+    _, std = moments(labels)
+    with np.errstate(invalid="ignore"):
+        lost = np.isinf(targets) | (np.abs(targets - labels) > _MOST_ROUNDING * std)
+    if lost.any():
+        row, task = (int(at) for at in np.argwhere(lost)[0])
+        got = f"{labels[row, task]!r} of task {quoted(dataset.header.task_names[task])}, which float32 does not resolve"
+        raise InputError("train.standardize", f"false with {got}", "true", "Leave train.standardize at its default.")
 
 
 def _fitting(model: Gcn, weights: Arrays, frozen: tuple[str, ...]) -> Arrays:

@@ -50,7 +50,7 @@ class Report:
     header : Header
     labels : dict of array
         Part ("train", "valid", "test") -> targets of its rows as in the data set: (R, K), or (R, 1) of classes.
-    outputs : dict of float32, (R, K) or (R, C)
+    outputs : dict of (R, K) or (R, C)
         Part -> outputs of the best weights: probabilities, or values in the unit of the targets.
     data : Path
         The data set.
@@ -72,7 +72,7 @@ class Report:
     folder: Path
     header: Header
     labels: dict[str, NDArray[Any]]
-    outputs: dict[str, NDArray[np.float32]]
+    outputs: dict[str, NDArray[np.floating]]
     data: Path
     test_rows: Int64
     test_ids: NDArray[np.str_]
@@ -127,9 +127,12 @@ class Report:
         return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"], self.level)
 
 
-def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.float32]) -> dict[str, Any]:
-    """Return the metrics of these rows; `y` and `outputs` as in `metrics.evaluate`."""
-    return metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.floating]) -> dict[str, Any]:
+    """Return the metrics of these rows, and the units of tasks; `y` and `outputs` as in `metrics.evaluate`."""
+    found = metrics.evaluate(header.target, y, outputs, header.task_names, header.class_names)
+    for name, unit in header.units.items():
+        found["tasks"][name]["unit"] = unit
+    return found
 
 
 OpenWriter = Callable[[int, int], AbstractContextManager[Callable[[Report], dict[str, Any]]]]
@@ -151,7 +154,7 @@ class Writer(Protocol):
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns that writes files of the run."""
 
-    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.float32], resampled: bool) -> None:
+    def examine(self, data: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> None:
         """Start to examine the run's test rows for its page, if that is quicker than later.
 
         Parameters
@@ -187,7 +190,7 @@ def draw_curves(folder: Path, history: Sequence[dict[str, Any]], plotter: Execut
 
 
 def draw_uncertainty(
-    folder: Path, fitted: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], plotter: Executor = INLINE
+    folder: Path, fitted: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], plotter: Executor = INLINE
 ) -> Future[None]:
     """Start the plot of the uncertainty of test rows; `y` and `outputs` as in `metrics.evaluate`."""
     return plotter.submit(uncertainty_plot.draw, fitted, y, outputs, folder / RELIABILITY)
@@ -197,7 +200,7 @@ def draw(
     folder: Path,
     header: Header,
     y: NDArray[Any],
-    outputs: NDArray[np.float32],
+    outputs: NDArray[np.floating],
     figures: dict[str, Any],
     plotter: Executor = INLINE,
     part: str = "test rows",

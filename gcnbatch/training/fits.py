@@ -37,13 +37,13 @@ class Fitted(NamedTuple):
         Content of its metrics.json; a future while its report is written.
     epochs : int
         Epochs that it has trained.
-    tested : float32, (R, K), or None
+    tested : (R, K), or None
         Outputs for its test rows; None: in its predictions.csv.
     """
 
     metrics: dict[str, Any] | Future[dict[str, Any]]
     epochs: int
-    tested: NDArray[np.float32] | None = None
+    tested: NDArray[np.floating] | None = None
 
     @classmethod
     def read(cls, metrics: dict[str, Any]) -> Fitted:
@@ -93,7 +93,6 @@ class Fits:
         self._quiet, self._say, self._write = quiet, say, write
         self._planned: dict[Member, Planned] = {}
         self._fitted: dict[str, Fitted] = {}
-        self._said: set[str] = set()
 
     def fit(self, planned: Sequence[Planned]) -> dict[str, Fitted]:
         """Train these members to the end and start to write their reports; return their results by name."""
@@ -118,10 +117,6 @@ class Fits:
         for number, member in splits_of.items():
             rows = {part: values.tolist() for part, values in member.split.parts().items()}
             texts[number] = json.dumps(rows)
-            for line in member.experiment.one_class_tasks(member.split):
-                if line not in self._said:
-                    self._said.add(line)
-                    self._say(line)
 
         def open_one(member: Member) -> None:
             place = self._folder / self._planned[member].name

@@ -47,7 +47,7 @@ class Fit:
         """Repeat and fold: runs are compared within them."""
         return self.repeat, self.fold
 
-    def outputs(self, header: Header) -> NDArray[np.float32]:
+    def outputs(self, header: Header) -> NDArray[np.floating]:
         """Read the model's outputs for its test rows.
 
         Raises
@@ -77,12 +77,12 @@ def read_fits(run: Path, rows: int | None = None) -> list[Fit]:
     InputError
         When the folder has no fit, or a fit is not finished or damaged.
     """
-    run_files.refuse_links(run)
-    if (run / SPLITS).is_file():
-        return [_read(run, (0, 0, 0), rows)]
-    places = member_folders(run)
+    places = [run] if (run / SPLITS).is_file() else member_folders(run)
     if not places:
         raise run_files.lacking(run, SPLITS, "'gcnbatch train' or 'gcnbatch baseline'")
+    run_files.refuse_links(run)
+    if places == [run]:
+        return [_read(run, (0, 0, 0), rows)]
     return [_read(path, member_numbers(path.name) or (), rows) for path in places]
 
 

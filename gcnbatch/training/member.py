@@ -101,11 +101,12 @@ class Member:
         self.files = MemberFiles(folder, data, self.experiment.fingerprint, self.about(), events)
 
     def about(self) -> dict[str, Any]:
-        """Return what `infer` needs to use the weights: configuration of the model, header of the data, scaling."""
+        """Return what `infer` needs to use the weights: model, header of the data, scaling, tasks without outputs."""
         return {
             "model": self.experiment.config.model.model_dump(mode="json"),
             "header": self.header.model_dump(mode="json"),
             "scaling": {"mean": self.scaling.mean.tolist(), "std": self.scaling.std.tolist()},
+            "left_out": [self.header.task_names[task] for task in np.flatnonzero(self.validation.left_out)],
         }
 
     def best_weights(self) -> Checkpoint:
@@ -236,7 +237,7 @@ class Member:
 
     # -------------------------------------------------------------------------------------------- outputs
 
-    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
         """Return the model's outputs: probabilities, or values in the unit of the targets."""
         return self.validation.outputs(logits)
 

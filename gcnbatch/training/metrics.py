@@ -3,7 +3,7 @@
 A metric that the labels do not define (ROC-AUC of a task with one class, R² of constant values) is None, never 0.5 or
 0. Means leave it out; a mean over no task is None. If a labelled entry has a NaN or infinite output, all metrics of its
 task and the mean over tasks are None, and the number of such entries is reported. So the results hold no NaN and are
-strict JSON.
+strict JSON. A task that training left out has NaN outputs in all rows: its metrics are None, and means leave it out.
 
 Dimensions: R rows, K tasks, C classes. Binary outputs are probabilities (R, K), multiclass ones (R, C), regression
 values (R, K). A probability of 0.5 or more predicts the positive class. A multiclass prediction is the class of the
@@ -12,12 +12,14 @@ largest probability, the first one of equals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import moments
 from gcnbatch.errors import InputError
 from gcnbatch.uncertainty.figures import mean_of_defined
 
@@ -36,6 +38,7 @@ _LABELS = {
     "r2": "R²",
 }
 _LOWER_IS_BETTER = {"loss", "rmse", "mae"}
+_IN_UNITS = ("rmse", "mae")
 _DEFINED_FOR_CONSTANT_LABELS = {"accuracy", "rmse", "mae"}
 
 
@@ -75,10 +78,12 @@ def evaluate(
         - regression: rmse, mae, r2; for several tasks only r2, as their units differ;
 
         then "labelled" (number of labels), "undefined" (names of tasks that lack a metric), "non_finite" (labelled
-        entries whose output is NaN or infinite), and "tasks" (name -> metrics, "labelled", for binary "positives") or,
-        for multiclass, "classes" (name -> numbers of rows "labelled", "predicted", "correct").
+        entries whose output is NaN or infinite), "left_out" (names of tasks that training left out), and "tasks"
+        (name -> metrics, "labelled", for binary "positives") or, for multiclass, "classes" (name -> numbers of rows
+        "labelled", "predicted", "correct").
     """
-    columns = _columns(target, y, outputs)
+    absent = left_out(outputs)
+    columns = _columns(target, y if target == "multiclass" else without_tasks(y, absent), outputs)
     figures = [{metric: _figure(metric, target, column) for metric in METRICS[target]} for column in columns]
     lost = [int(np.count_nonzero(~_finite_rows(column.outputs))) for column in columns]
     result: dict[str, Any] = {
@@ -88,6 +93,8 @@ def evaluate(
     result["labelled"] = sum(len(column.labels) for column in columns)
     result["undefined"] = [name for name, of_task in zip(task_names, figures, strict=True) if None in of_task.values()]
     result["non_finite"] = sum(lost)
+    places = [] if target == "multiclass" else np.flatnonzero(absent).tolist()
+    result["left_out"] = [task_names[task] for task in places]
     if target == "multiclass":
         result["classes"] = _class_counts(columns[0], class_names)
         return result
@@ -130,6 +137,20 @@ def _score(metric: str, target: Target, y: NDArray[Any], outputs: NDArray[Any]) 
     if not all(_finite_rows(column.outputs).all() for column in columns):
         return None
     return mean_of_defined([_figure(metric, target, column) for column in columns])
+
+
+def left_out(outputs: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which columns of `outputs (R, K)` are NaN in all rows, (K,); none where all outputs are NaN."""
+    lost = np.isnan(outputs)
+    absent: NDArray[np.bool_] = lost.all(axis=0)
+    return absent & ~absent.all()
+
+
+def without_tasks(values: NDArray[Any], absent: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return targets or outputs (R, K) with NaN in the absent tasks (T,); of classes, T is 1."""
+    if not absent.any():
+        return values
+    return np.where(absent, -1 if values.dtype.kind == "i" else np.nan, values).astype(values.dtype)
 
 
 class Curves(NamedTuple):
@@ -201,9 +222,23 @@ def default_monitor(target: Target, tasks: int = 1) -> str:
     return defaults[target]
 
 
-def label(metric: str) -> str:
-    """Return the name of a metric for readers; its key is for files, options and configurations."""
-    return _LABELS.get(metric, metric)
+def label(metric: str, unit: str = "") -> str:
+    """Return the name of a metric for readers, with the unit of an error; its key is for files and options.
+
+    >>> label("rmse", "uM"), label("r2", "uM")
+    ('RMSE, uM', 'R²')
+    """
+    name = _LABELS.get(metric, metric)
+    return f"{name}, {unit}" if unit and metric in _IN_UNITS else name
+
+
+def common_unit(figures: Mapping[str, Any]) -> str:
+    """Return the unit that all tasks of these figures share, as `gcnbatch.training.fit_report.evaluate` gave it."""
+    tasks, units = figures.get("tasks"), set[str]()
+    for of in tasks.values() if isinstance(tasks, dict) else ():
+        unit = of.get("unit") if isinstance(of, dict) else None
+        units.add(unit if isinstance(unit, str) else "")
+    return units.pop() if len(units) == 1 else ""
 
 
 def higher_is_better(metric: str) -> bool:
@@ -260,7 +295,9 @@ def _is_defined(metric: str, column: _Column) -> bool:
 def _figure(metric: str, target: Target, column: _Column) -> float | None:
     if not _is_defined(metric, column):
         return None
-    return float(_FIGURES[target][metric](*column))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # errors beyond the range of float64
+        value = float(_FIGURES[target][metric](*column))
+    return value if math.isfinite(value) else None
 
 
 def _class_counts(column: _Column, class_names: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -377,14 +414,19 @@ def _class_totals(labels: NDArray[Any], outputs: NDArray[Any]) -> tuple[NDArray[
 
 
 def _rmse(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    return float(np.sqrt(np.mean((outputs - labels) ** 2)))
+    exponent = moments.unit_of(labels, outputs)
+    labels, outputs = moments.in_units(exponent, labels, outputs)
+    return float(np.ldexp(np.sqrt(np.mean((outputs - labels) ** 2)), exponent))
 
 
 def _mae(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
-    return float(np.mean(np.abs(outputs - labels)))
+    exponent = moments.unit_of(labels, outputs)
+    labels, outputs = moments.in_units(exponent, labels, outputs)
+    return float(np.ldexp(np.mean(np.abs(outputs - labels)), exponent))
 
 
 def _r2(labels: NDArray[Any], outputs: NDArray[Any]) -> float:
+    labels, outputs = moments.in_units(moments.unit_of(labels, outputs), labels, outputs)
     return float(1.0 - np.sum((labels - outputs) ** 2) / np.sum((labels - labels.mean()) ** 2))
 
 

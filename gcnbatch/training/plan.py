@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -11,7 +11,9 @@ from pathlib import Path
 from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
+from gcnbatch.errors import InputError
 from gcnbatch.figures import DRAWN_MEMBERS
+from gcnbatch.text import is_storable, quoted
 from gcnbatch.training.experiment import Experiment
 
 GENERATED = "data.h5"  # a run's own synthetic set
@@ -66,6 +68,11 @@ def plan(experiment: Experiment) -> list[Planned]:
     return found
 
 
+def different_splits(planned: Sequence[Planned]) -> list[Split]:
+    """Return the splits of members, each once: models of an ensemble share one."""
+    return list({id(one.split): one.split for one in planned}.values())
+
+
 def has_members(config: Config) -> bool:
     """Return whether the members of a run have folders of their own."""
     return config.split.folds > 0 or config.split.repeats > 1 or config.train.ensemble > 1
@@ -89,12 +96,21 @@ def data_file(config: Config, folder: Path) -> Path:
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """Return the configuration with paths that hold in any working folder."""
+    """Return the configuration with paths that hold in any working folder.
+
+    Raises
+    ------
+    InputError
+        When config.toml cannot hold such a path.
+    """
     found = config
     for section, key in (("data", "path"), ("train", "from_run")):
         table = getattr(config, section)
         if path := getattr(table, key):
-            found = found.model_copy(update={section: table.model_copy(update={key: str(Path(path).resolve())})})
+            absolute = str(Path(path).resolve())
+            if not is_storable(absolute):
+                raise InputError(f"{section}.{key}", quoted(absolute), "a path in UTF-8", "Rename that folder.")
+            found = found.model_copy(update={section: table.model_copy(update={key: absolute})})
     return found
 
 

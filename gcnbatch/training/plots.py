@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save
+from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save, ticker
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted
 from gcnbatch.training import metrics
@@ -41,8 +41,6 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
     path : path
         PNG file, written atomically.
     """
-    from matplotlib.ticker import MaxNLocator
-
     epochs = np.array([row["epoch"] for row in history])
     curves = {key: _values(history, key) for row in history for key in row}
     figures = [key for key in curves if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
@@ -63,7 +61,7 @@ def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
         axes[-1].set(ylabel="learning rate", yscale="log" if rates.min() > 0 else "linear")
     for ax in axes:
         ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
     save(figure, path)
 
 
@@ -77,8 +75,6 @@ def members_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath)
     path : path
         PNG file.
     """
-    from matplotlib.ticker import MaxNLocator
-
     epochs = np.arange(1, max(map(len, histories)) + 1)
     keys = dict.fromkeys(key for history in histories for row in history for key in row)
     curves = {key: np.stack([_padded(_values(history, key), len(epochs)) for history in histories]) for key in keys}
@@ -96,7 +92,7 @@ def members_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath)
         if ax.lines:
             legend_above(ax)
         ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
     _name_part(figure, f"{len(histories)} models; thick: mean")
     save(figure, path)
 
@@ -211,7 +207,7 @@ def parity(
     figure, axes = panels(-(-shown // columns), columns, width=side, height=side + 0.5)
     for k, (ax, (name, figures)) in enumerate(zip(axes, tasks.items(), strict=False)):
         drawn = np.isfinite(y[:, k]) & np.isfinite(outputs[:, k])
-        _parity_panel(ax, y[drawn, k], outputs[drawn, k])
+        _parity_panel(ax, y[drawn, k], outputs[drawn, k], figures.get("unit", ""))
         ax.locator_params(nbins=5)  # more tick labels than these touch each other
         ax.set_title(f"{plain(name)}\n{_summary(figures)}", loc="left", fontsize=9)
     for ax in axes[shown:]:
@@ -304,7 +300,7 @@ def _areas_per_task(ax: Axes, areas: dict[str, dict[str, Any]]) -> None:
     legend_above(ax)
 
 
-def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any]) -> None:
+def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any], unit: str) -> None:
     many = len(measured) > 1000
     size = 4 if many else 12
     ax.scatter(measured, predicted, s=size, color=BLUE, alpha=0.3 if many else 0.6, linewidths=0)
@@ -315,7 +311,8 @@ def _parity_panel(ax: Axes, measured: NDArray[Any], predicted: NDArray[Any]) -> 
         limits = (low - margin, high + margin)
         ax.plot(limits, limits, color=ORANGE, linewidth=1.0, linestyle="--", zorder=0)
         ax.set(xlim=limits, ylim=limits)
-    ax.set(xlabel="measured", ylabel="predicted", aspect="equal")
+    end = f", {plain(unit)}" if unit else ""
+    ax.set(xlabel=f"measured{end}", ylabel=f"predicted{end}", aspect="equal")
 
 
 def _summary(task: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gcnbatch.progress import on_terminal, write_line
+from gcnbatch.text import figure
 from gcnbatch.training.metrics import label
 
 EPOCH_SECONDS = 1.0  # least time between the lines of two epochs
@@ -131,7 +132,7 @@ def describe(row: dict[str, Any], best: int) -> str:
         if name.endswith("_loss") and value is not None
     ]
     shown += [
-        f"{label(name.removeprefix('valid_'))} {value:.4f}"
+        f"{label(name.removeprefix('valid_'))} {figure(value)}"
         for name, value in row.items()
         if name.startswith("valid_") and name != "valid_loss" and value is not None
     ]

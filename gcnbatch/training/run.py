@@ -26,7 +26,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import digest, event_file, fit_report, run_files, warm_start
+from gcnbatch.training import digest, event_file, fit_report, run_files, task_labels, warm_start
 from gcnbatch.training.data_parallel import on_all_ranks
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_report import HERE, INLINE, Writer
@@ -37,13 +37,14 @@ from gcnbatch.training.plan import (
     GENERATED,
     Planned,
     data_file,
+    different_splits,
     has_members,
     member_folders,
     plan,
     with_absolute_paths,
 )
 from gcnbatch.training.processes import fit_in_processes, processes
-from gcnbatch.training.run_files import CONFIG
+from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
@@ -80,19 +81,19 @@ def start(
         target = held.folder
         stack.enter_context(resumable("train", target / CONFIG))
         config = with_data(config, target, graphs)
-        try:
+        with begun_or_empty(target):
             if config.data.synthetic:
                 _create(target, config)
             generate(config, target, graphs)
             planned, backend = stack.enter_context(_prepared(config, target, choice))
-        except InputError:
-            empty(target)
-            raise
+            if planned[0].experiment.initial:
+                warm_start.keep(config, target, planned[0].experiment.weights)
+                say(warm_start.describe(planned[0].experiment))
+            _create(target, config.model_copy(update={"backend": backend.name}))
         _tell_copies(planned[0], say)
-        if planned[0].experiment.initial:
-            warm_start.keep(config, target, planned[0].experiment.weights)
-            say(warm_start.describe(planned[0].experiment))
-        _create(target, config.model_copy(update={"backend": backend.name}))
+        experiment = planned[0].experiment
+        for line in task_labels.notes(experiment.header, experiment.y, different_splits(planned), config.split.kind):
+            say(line)
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 
 
@@ -129,9 +130,10 @@ def resume(
     """
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
+    refuse_study(folder)
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
         run_files.refuse_links(folder)
-        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        config = read_config(folder)
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
         _check_libraries(config)
@@ -156,6 +158,33 @@ def resume(
                     digest.check(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
                 return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
+
+
+def refuse_study(folder: Path) -> None:
+    """Refuse the folder of a study in place of that of a run.
+
+    Raises
+    ------
+    InputError
+    """
+    if (folder / STUDY).exists():
+        hint = "Go on with 'gcnbatch tune --resume', or train its best.toml."
+        raise InputError(str(folder), "the folder of a study", "that of a run", hint)
+
+
+def read_config(folder: Path) -> Config:
+    """Return the configuration of a run or a study.
+
+    Raises
+    ------
+    InputError
+        When the file is damaged; and when it names no data, as an empty one.
+    """
+    path = folder / CONFIG
+    config = resolve(run_files.read_toml(path), where=str(path))
+    if not config.data.path and not config.data.synthetic:
+        raise InputError(f"{path}: data.path", "missing", "the data set", "Restore the file.")
+    return config
 
 
 def _check_libraries(config: Config) -> None:
@@ -199,6 +228,7 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
             dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
         tasks = [one.experiment.task(one.split)[0] for one in planned]
+        planned[0].experiment.check_learnable(different_splits(planned))
         backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 
@@ -233,10 +263,18 @@ def generate(config: Config, folder: Path, graphs: GraphSet | None = None) -> No
         synthetic.write(config.data.synthetic, folder / GENERATED)
 
 
-def empty(folder: Path) -> None:
-    """Remove what a refused run has written into its folder, which was empty."""
-    for made in folder.iterdir():
-        made.unlink()
+@contextmanager
+def begun_or_empty(folder: Path) -> Iterator[None]:
+    """Empty the folder of a run or study after an error in the block, while it was set up; it was empty before.
+
+    It stays as it is after a failure of the machine that came when its configuration was there: it can be resumed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, InputError) or not (folder / CONFIG).exists():
+            folders.empty(folder)
+        raise
 
 
 def _create(folder: Path, config: Config) -> None:

@@ -141,15 +141,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     return parse_toml(read_text(path, "a TOML configuration", _CONFIG_BYTES), str(path))
 
 
-def read_text(path: Path, expected: str, most: int = _MOST_BYTES) -> str:
-    """Return the text of a file of at most `most` bytes.
+def read_text(path: Path, expected: str, most: int = _MOST_BYTES, follow: bool = False) -> str:
+    """Return the text of a file of at most `most` bytes. With `follow`, for a file of the user's, it may be a link.
 
     Raises
     ------
     InputError
         When it is not a regular file, too large or not UTF-8.
     """
-    with fileio.open_regular(path, expected, follow=False) as stream:
+    with fileio.open_regular(path, expected, follow) as stream:
         raw = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # Python allocates all of it first
     if len(raw) > most:
         raise InputError(str(path), f"more than {most >> 20} MiB", expected, _HINT)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
+from gcnbatch.moments import in_units, unit_of
 from gcnbatch.predictions import Predictions, read_outputs, write_table
-from gcnbatch.training import fit_report, plots, run_files
+from gcnbatch.training import fit_report, metrics, plots, run_files
 from gcnbatch.training.fit_report import Writer
 from gcnbatch.training.fits import Fitted
 from gcnbatch.training.member_files import HISTORY
@@ -43,7 +44,7 @@ def summarise(
     written = [writers.submit(write.call, draw_curves, folder, histories)]
     pool, figures = _tested(folder, planned, fitted), None
     if pool:
-        y, part = experiment.y[pool.rows], "test rows of all folds" if config.split.folds else "test rows"
+        y, part = pool.labels(experiment.y), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
         write.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
         figures = fit_report.evaluate(header, y, pool.mean)
@@ -114,17 +115,26 @@ def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and sample standard deviation (n - 1) of every metric that all results define."""
+    """Return mean and sample standard deviation (n - 1) of every metric over the results that define it.
+
+    ``defined`` has the number of these results where some do not; the deviation of a single one is None.
+    """
     mean: dict[str, Any] = {}
     std: dict[str, Any] = {}
+    defined: dict[str, Any] = {}
     for part in ("train", "valid", "test", "uncertainty"):
         tables = [result.get(part, {}) for result in results]
-        for name in tables[0]:
-            values = [table.get(name) for table in tables]
-            if all(isinstance(value, float) for value in values):
-                mean.setdefault(part, {})[name] = float(np.mean(values))
-                std.setdefault(part, {})[name] = float(np.std(values, ddof=1))
-    return {"mean": mean, "std": std}
+        for name in dict.fromkeys(name for table in tables for name in table):
+            values = [value for table in tables if isinstance(value := table.get(name), float)]
+            if values:
+                exponent = unit_of(known := np.array(values))
+                (scaled,) = in_units(exponent, known)
+                mean.setdefault(part, {})[name] = float(np.ldexp(np.mean(scaled), exponent))
+                many = len(values) > 1
+                std.setdefault(part, {})[name] = float(np.ldexp(np.std(scaled, ddof=1), exponent)) if many else None
+            if values and len(values) < len(results):
+                defined.setdefault(part, {})[name] = len(values)
+    return {"mean": mean, "std": std, **({"defined": defined} if defined else {})}
 
 
 class Pooled(NamedTuple):
@@ -134,35 +144,49 @@ class Pooled(NamedTuple):
     ----------
     rows : (R,) int64
         Ascending.
-    mean : (R, K) float32
-        Of a row that one model tested, that model's outputs to the bit.
-    std : (R, K) float32 or None
+    mean : (R, K)
+        Of a row that one model tested, that model's outputs to the bit; NaN where no model has the task.
+    std : (R, K) or None
         With n - 1; NaN where one model tested a row, None if that is so for all rows.
+    absent : bool, (R, K)
+        Where no model has outputs, as the training rows could not teach the task.
     """
 
     rows: Int64
-    mean: NDArray[np.float32]
-    std: NDArray[np.float32] | None
+    mean: NDArray[np.floating]
+    std: NDArray[np.floating] | None
+    absent: NDArray[np.bool_]
+
+    def labels(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets of these rows, of those of the whole set, without those that no model predicts."""
+        own = y[self.rows]
+        absent = self.absent if own.dtype.kind == "f" else self.absent.all(axis=1, keepdims=True)
+        return metrics.without_tasks(own, np.asarray(absent))
 
 
-def pooled(rows: Sequence[Int64], outputs: Sequence[NDArray[np.float32]]) -> Pooled:
+def pooled(rows: Sequence[Int64], outputs: Sequence[NDArray[np.floating]]) -> Pooled:
     """Return the outputs of several models by row.
 
     Parameters
     ----------
     rows : sequence of (R,) int64
         Rows that each model tested.
-    outputs : sequence of (R, K) float32
-        Its outputs for them.
+    outputs : sequence of (R, K)
+        Its outputs for them; a column of NaN is a task that it does not have.
     """
-    values = np.concatenate(outputs).astype(np.float64)
-    tested, at, count = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
-    mean, squares = (np.zeros((len(tested), values.shape[1])) for _ in range(2))
+    kind, values = outputs[0].dtype, np.concatenate(outputs).astype(np.float64)
+    lacks = np.concatenate([np.broadcast_to(np.isnan(own).all(axis=0), own.shape) for own in outputs])
+    values[lacks] = 0.0
+    tested, at, models = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
+    mean, squares, count = np.zeros((3, len(tested), values.shape[1]))
     np.add.at(mean, at, values)
-    mean /= count[:, None]
-    if count.max() == 1:
-        return Pooled(tested, mean.astype(np.float32), None)
-    np.add.at(squares, at, (values - mean[at]) ** 2)
+    np.add.at(count, at, ~lacks)
     with np.errstate(invalid="ignore"):  # 0 / 0
-        std = np.sqrt(squares / (count - 1)[:, None])
-    return Pooled(tested, mean.astype(np.float32), std.astype(np.float32))
+        mean /= count
+        if models.max() == 1:
+            return Pooled(tested, mean.astype(kind), None, count == 0)
+        exponent = unit_of(values)
+        scaled, middle = in_units(exponent, values, mean)
+        np.add.at(squares, at, np.where(lacks, 0.0, scaled - middle[at]) ** 2)
+        std = np.ldexp(np.sqrt(squares / np.where(count > 1, count - 1, np.nan)), exponent)
+    return Pooled(tested, mean.astype(kind), std.astype(kind), count == 0)

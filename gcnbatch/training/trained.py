@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.checks import check_header
@@ -26,24 +26,23 @@ from gcnbatch.training.run_files import lacking
 _KIND = "featurizer, kind"
 _OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or import and train again."
 
-_FLOAT32 = float(np.finfo(np.float32).max)
-
 
 class Scale(BaseModel):
-    """Mean and standard deviation of each output, numbers of 32 bits."""
+    """Mean and standard deviation of each output."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    mean: list[Annotated[float, Field(ge=-_FLOAT32, le=_FLOAT32)]]
-    std: list[Annotated[float, Field(gt=0, le=_FLOAT32)]]
+    mean: list[FiniteFloat]
+    std: list[Annotated[FiniteFloat, Field(gt=0)]]
 
 
 class About(BaseModel):
-    """The description that training stores with the weights."""
+    """The description that training stores with the weights; tasks that are left out have no outputs."""
 
     model_config = ConfigDict(extra="forbid")
     model: ModelConfig
     header: Header
     scaling: Scale
+    left_out: list[str] = []
     epoch: int = Field(ge=0)
 
 
@@ -71,6 +70,11 @@ class Trained:
     def header(self) -> Header:
         """Header of its inputs and outputs."""
         return self.about.header
+
+    @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks (T,) have no outputs, as its training rows could not teach them."""
+        return np.isin(self.header.task_names, self.about.left_out)
 
     @property
     def adjacency(self) -> str:
@@ -117,6 +121,8 @@ def read_trained(folder: Path) -> Trained:
     sizes = (len(about.scaling.mean), len(about.scaling.std))
     if set(sizes) != {about.header.n_outputs}:
         raise InputError(f"{path}: scaling", f"{sizes} outputs", f"{about.header.n_outputs} each")
+    if unknown := set(about.left_out) - set(about.header.task_names):
+        raise InputError(f"{path}: left_out", listed(sorted(unknown)), "tasks of the model")
     model = build(about.model, about.header)
     for name, slot in model.layout().slots.items():
         array: Any = found.arrays.get(name)

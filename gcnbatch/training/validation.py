@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
 from gcnbatch.model.gcn import uniform_weights
 from gcnbatch.training import metrics
-from gcnbatch.training.experiment import Experiment, Scaling
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.scaling import Scaling
 
 ELEMENTS = 1 << 16  # logits of a call of NumPy: tens of microseconds, and its arrays stay in a core's cache
 LARGE = 4  # from so many times as many on, several threads score the rows of one member
@@ -57,8 +59,20 @@ class Validation:
         """The kind of target and the monitored metric."""
         return self.experiment.header.target, self.experiment.monitor
 
-    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the model's outputs for logits of any rows: probabilities, or values in the unit of the targets."""
+    @cached_property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks (T,) the training rows cannot teach."""
+        return self.experiment.left_out(self.split)
+
+    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return the model's outputs for logits of any rows: probabilities, or values in the unit of the targets.
+
+        They are NaN in tasks that are left out.
+        """
+        return metrics.without_tasks(self.activated(logits), self.left_out)
+
+    def activated(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return `outputs`, with those of tasks that are left out."""
         target = self.experiment.header.target
         return self.scaling.undo(logits) if target == "regression" else metrics.activate(target, logits)
 
@@ -118,7 +132,7 @@ def _score(
     z = np.zeros((len(rows), max(rows), logits[0].shape[1]), np.float32)
     y = np.full((len(rows), max(rows), y_all.shape[1]), -1 if target == "multiclass" else np.nan, y_all.dtype)
     for own_z, own_y, given, count, one in zip(z, y, logits, rows, validations, strict=True):
-        own_z[:count], own_y[:count] = given, y_all[one.split.valid]
+        own_z[:count], own_y[:count] = given, metrics.without_tasks(y_all[one.split.valid], one.left_out)
     # NumPy keeps this setting for each thread; a model that diverges may overflow in every operation.
     with np.errstate(over="ignore", invalid="ignore"):
         losses = [
@@ -151,11 +165,11 @@ def _losses(
 
 def _outputs(
     validations: Sequence[Validation], z: NDArray[np.float32], threads: Executor | None
-) -> NDArray[np.float32]:
+) -> NDArray[np.floating]:
     """Return outputs for logits (members, rows, K). Members scale targets of regression differently."""
     if len(validations) > 1 and validations[0].kind[0] != "regression":
-        return validations[0].outputs(z)
-    found = [_by_rows(one.outputs, threads, own) for one, own in zip(validations, z, strict=True)]
+        return validations[0].activated(z)
+    found = [_by_rows(one.activated, threads, own) for one, own in zip(validations, z, strict=True)]
     return found[0][None] if len(found) == 1 else np.stack(found)
 
 

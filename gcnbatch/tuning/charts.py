@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain
+from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, ticker
 from gcnbatch.tuning.record import value_of
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ _NAMED = 12  # choices of a key that are named on its axis
 
 def history(trials: Sequence[FrozenTrial], maximize: bool, monitor: str) -> Figure:
     """Draw the value of each trial, and the best so far."""
-    from matplotlib.ticker import MaxNLocator
-
     figure, (ax,) = panels(1, 1, width=8.0, height=3.4)
     for state, label, marker, colour in (("COMPLETE", "complete", "o", BLUE), ("PRUNED", "pruned", "x", GREY)):
         found = [trial for trial in trials if trial.state.name == state and trial.value is not None]
@@ -35,7 +33,7 @@ def history(trials: Sequence[FrozenTrial], maximize: bool, monitor: str) -> Figu
         ax.step([trial.user_attrs["number"] for trial in complete], best, where="post", color=ORANGE, label="best")
         legend_above(ax, columns=3)
     ax.set(xlabel="trial", ylabel=monitor)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
     return figure
 
 
@@ -72,15 +70,13 @@ def parallel(trials: Sequence[FrozenTrial], names: Sequence[str], maximize: bool
 
 def curves(trials: Sequence[FrozenTrial], monitor: str) -> Figure:
     """Draw the best validation value so far over epochs."""
-    from matplotlib.ticker import MaxNLocator
-
     figure, (ax,) = panels(1, 1, width=8.0, height=3.4)
     for trial in trials:
         points = sorted(trial.intermediate_values.items())
         ax.plot(*zip(*points, strict=True), marker="o", markersize=2.5, label=f"trial {trial.user_attrs['number']}")
     legend_above(ax, columns=5)
     ax.set(xlabel="epoch", ylabel=f"best {monitor} so far")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
     return figure
 
 

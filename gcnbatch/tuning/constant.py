@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Split
+from gcnbatch.moments import moments
 from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.task_labels import left_out
 
 
 def constant_value(experiment: Experiment, splits: Sequence[Split]) -> float | None:
@@ -23,7 +25,8 @@ def constant_value(experiment: Experiment, splits: Sequence[Split]) -> float | N
     for split in splits:
         mean = _mean_labels(y[split.train], experiment.header.n_outputs)
         outputs = np.tile(mean, (len(split.valid), 1))
-        values.append(metrics.score(experiment.monitor, target, y[split.valid], outputs))
+        labels = metrics.without_tasks(y[split.valid], left_out(experiment.header, y[split.train]))
+        values.append(metrics.score(experiment.monitor, target, labels, outputs))
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
@@ -33,6 +36,4 @@ def _mean_labels(y: NDArray[Any], outputs: int) -> NDArray[np.floating]:
     if y.dtype.kind == "i":
         counts = np.bincount(y[y >= 0], minlength=outputs)
         return (counts / max(counts.sum(), 1)).astype(np.float32)
-    known = ~np.isnan(y)
-    total = np.where(known, y, 0).sum(axis=0, dtype=np.float64)
-    return np.asarray(total / np.maximum(known.sum(axis=0), 1)).astype(y.dtype)
+    return moments(y)[0].astype(y.dtype)

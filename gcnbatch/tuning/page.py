@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import read_toml
 from gcnbatch.figures import png
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
 from gcnbatch.pages.origin import software, started
-from gcnbatch.text import counted
+from gcnbatch.text import counted, figure
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
-from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.run_files import CONFIG
 from gcnbatch.tuning import charts, library
 from gcnbatch.tuning.record import value_of
@@ -68,7 +66,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
         failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, space, experiment)]
         return document(title, failed, failed=True)
     best, shares = summary["best"], _importance(study)
-    found = f"Best: {monitor} {best['value']:.4f} in trial {best['number']}."
+    found = f"Best: {monitor} {figure(best['value'])} in trial {best['number']}."
     ranked = sorted(complete, key=value_of, reverse=maximize)
     drawn = {
         "History": charts.history(study.trials, maximize, monitor),
@@ -90,7 +88,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
 
 def _origin(folder: Path, space: Space, experiment: Experiment) -> list[Html]:
     """Return what was searched on what, the environment and the command."""
-    dataset, config = experiment.dataset, resolve(read_toml(folder / CONFIG), where=str(folder / CONFIG))
+    dataset, config = experiment.dataset, read_config(folder)
     path = folder / ENVIRONMENT
     found = run_files.read_json(path, "a JSON object") if path.exists() else {}
     about = found if isinstance(found, dict) else {}
@@ -121,7 +119,7 @@ def _best(trials: Sequence[FrozenTrial], names: Sequence[str]) -> Html:
     rows = []
     for trial in trials:
         epochs = " ".join(str(epoch) for epoch in trial.user_attrs["epochs"])
-        cells = [str(trial.user_attrs["number"]), f"{trial.value:.4f}", epochs]
+        cells = [str(trial.user_attrs["number"]), figure(value_of(trial)), epochs]
         rows.append([*cells, *(_shown(trial.params.get(name)) for name in names)])
     return table(["trial", "value", "best epochs", *names], rows, words=())
 

@@ -8,6 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gcnbatch.progress import on_terminal, write_line
+from gcnbatch.text import figure
+from gcnbatch.tuning.record import value_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -58,7 +60,7 @@ class Watch:
         text = f"trial {done}" + (f" of {self._count}" if self._count else "")
         best = self._study.best
         if best is not None:
-            text += f", best {self._monitor} {best.value:.4f} (trial {best.user_attrs['number']})"
+            text += f", best {self._monitor} {figure(value_of(best))} (trial {best.user_attrs['number']})"
         text += f", {rate:.2f} trials/s"
         left = min((self._count - done) / rate if self._count else math.inf, self._deadline - now)
         self._waiting = text + (f", {_clock(left)} left" if 0 < left < math.inf else "")

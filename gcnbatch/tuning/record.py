@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
+from gcnbatch.machine import blame
 from gcnbatch.training import run_files
 from gcnbatch.tuning import library
 from gcnbatch.tuning.space import Space
@@ -38,20 +39,25 @@ class Record:
     ------
     InputError
         When the journal is damaged, or of another space or objective.
+    MachineError
+        When the disk is full or fails.
     """
 
     def __init__(self, folder: Path, direction: str, space: Space) -> None:
-        optuna, path = library.optuna(), folder / JOURNAL
+        optuna, self._path = library.optuna(), folder / JOURNAL
+        path = self._path
         _cut(path)
         try:
-            backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_Locked())
-            storage = optuna.storages.JournalStorage(backend)
-            self._study = optuna.create_study(
-                storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
-            )
+            with fileio.write_errors(path):
+                backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_Locked())
+                storage = optuna.storages.JournalStorage(backend)
+                self._study = optuna.create_study(
+                    storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
+                )
             trials = self._study.get_trials(deepcopy=False)
             kept = self._study.direction.name.lower()
         except Exception as error:  # whatever Optuna raises on lines that are not its own
+            blame(error)
             reason = f"damaged ({type(error).__name__})"
             raise InputError(str(path), reason, _EXPECTED, "Restore it, or start a new study.") from error
         if kept != direction:
@@ -63,7 +69,8 @@ class Record:
     def add(self, outcome: Outcome, asked: FrozenTrial) -> None:
         """Write a finished trial."""
         trial = frozen(outcome, asked)
-        self._study.add_trial(trial)
+        with fileio.write_errors(self._path):
+            self._study.add_trial(trial)
         self.trials[outcome.number] = trial
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import fileio, tables
+from gcnbatch.config import Config
 from gcnbatch.pages.document import REPORT
+from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.tuning import library, page
 from gcnbatch.tuning.constant import constant_value
 from gcnbatch.tuning.page import BEST
-from gcnbatch.tuning.record import value_of
+from gcnbatch.tuning.record import JOURNAL, value_of
 from gcnbatch.tuning.space import Space, configured
 from gcnbatch.tuning.splits import search_splits
 from gcnbatch.tuning.study import Study
@@ -23,10 +25,25 @@ if TYPE_CHECKING:
 TABLE = "trials.csv"
 
 
+def lost_trials(folder: Path, study: Study) -> tuple[str, str, str] | None:
+    """Return subject, found and expected where the journal has fewer trials than the results of an earlier search."""
+    count, source = 0, BEST
+    if (folder / TABLE).exists():
+        count, source = run_files.read_text(folder / TABLE, "the table of trials").count("\n") - 1, TABLE
+    elif (folder / BEST).exists():
+        count = 1
+    if len(study.trials) >= count:
+        return None
+    return str(folder / JOURNAL), f"{len(study.trials)} trials", f"at least {count}, as {source} has"
+
+
 def write(
-    folder: Path, study: Study, space: Space, experiment: Experiment, say: Callable[[str], object]
+    folder: Path, study: Study, space: Space, experiment: Experiment, base: Config, say: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Write best.toml, trials.csv and report.html; return the summary."""
+    """Write best.toml, trials.csv and report.html; return the summary.
+
+    `base` is the configuration that the study began with, whatever machine goes on with it.
+    """
     names = space.names
     trials, best = study.trials, study.best
     tables.write(folder / TABLE, _table(trials, names), experiment.config.parquet)
@@ -53,12 +70,12 @@ def write(
         summary["learned"] = constant is None or study.is_better(value_of(best), constant)
         if line := page.not_learned(summary):
             say(line)
-        fileio.write_text(folder / BEST, _alone(configured(experiment.config, values)).to_toml())
+        fileio.write_text(folder / BEST, _alone(configured(base, values)).to_toml())
     fileio.write_text(folder / REPORT, page.render(folder, study, space, experiment, summary))
     return summary
 
 
-def _alone(config: Any) -> Any:
+def _alone(config: Config) -> Config:
     """Return the configuration of a run on the split whose test rows the search left out."""
     split = config.split.model_copy(update={"folds": 0, "repeats": 1})
     return config.model_copy(update={"split": split})

@@ -33,12 +33,13 @@ from gcnbatch.errors import InputError
 from gcnbatch.pages.document import REPORT
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, cohort_size
+from gcnbatch.text import quoted
 from gcnbatch.training import digest, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.metrics import label
 from gcnbatch.training.plan import data_file
 from gcnbatch.training.processes import pool
-from gcnbatch.training.run import ENVIRONMENT, check_data, empty, generate, with_data
+from gcnbatch.training.run import ENVIRONMENT, begun_or_empty, check_data, generate, read_config, with_data
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import library, results
@@ -51,6 +52,7 @@ from gcnbatch.tuning.splits import search_splits
 from gcnbatch.tuning.study import Rounds, Run, Study
 from gcnbatch.tuning.trials import Trials, direction
 
+MOST_TRIALS = 1_000_000
 TRIALS = 50  # of a study without a number of trials or minutes
 _ALIKE = Rounds(8, alike=True)  # on a device that trains several models at once
 _MIXED = Rounds(4, alike=False)
@@ -59,19 +61,33 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Limits:
-    """When a search ends: after so many trials, or at the first round after so many minutes; None: no limit."""
+    """When a search ends: after so many trials, or at the first round after so many minutes; None: no limit.
+
+    Raises
+    ------
+    InputError
+        For other values.
+    """
 
     trials: int | None = None
     minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trials is not None and (type(self.trials) is not int or not 1 <= self.trials <= MOST_TRIALS):
+            raise InputError("trials", quoted(self.trials), f"a whole number, 1 to {MOST_TRIALS:,}")
+        number = isinstance(self.minutes, int | float) and not isinstance(self.minutes, bool)
+        if self.minutes is not None and not (number and self.minutes >= 0):
+            raise InputError("minutes", quoted(self.minutes), "a number, at least 0")
 
 
 @dataclass(frozen=True)
 class _Settings:
     """What study.json holds."""
 
-    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None
     at_once: Annotated[int, Field(ge=1, le=1024)]
     alike: bool
+    backend: str | None = None  # as it was given, such as auto; earlier versions did not keep it
 
 
 _SETTINGS = TypeAdapter(_Settings)
@@ -119,24 +135,22 @@ def start(
         target = held.folder
         stack.enter_context(resumable("tune", target / CONFIG))
         config = with_data(config, target, graphs)
-        try:
+        with begun_or_empty(target):
             generate(config, target, graphs)
             experiment = stack.enter_context(_opened(config, target))
             splits = search_splits(config, experiment.split_rows)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-        except InputError:
-            empty(target)
-            raise
-        config = config.model_copy(update={"backend": backend.name})
-        rounds = _rounds(backend, experiment)
-        count = TRIALS if limits == Limits() else limits.trials
-        fileio.write_text(target / SPACE, tomli_w.dumps(tree))
-        fileio.write_json(target / STUDY, asdict(_Settings(count, rounds.trials, rounds.alike)))
-        fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
-        warm_start.keep(config, target, experiment.weights)
-        digest.record(target, experiment)
-        fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
-        return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+            base, config = config, config.model_copy(update={"backend": backend.name})
+            rounds = _rounds(backend, experiment)
+            count = TRIALS if limits == Limits() else limits.trials
+            fileio.write_text(target / SPACE, tomli_w.dumps(tree))
+            settings = _Settings(count, rounds.trials, rounds.alike, base.backend)
+            fileio.write_json(target / STUDY, asdict(settings))
+            fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
+            warm_start.keep(config, target, experiment.weights)
+            digest.record(target, experiment)
+            fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
+        return target, _search(held, base, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
 
 
 def resume(
@@ -164,21 +178,18 @@ def resume(
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
         run_files.refuse_links(folder)
         fileio.remove_abandoned(folder)
-        tree = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG)).model_dump(mode="json")
-        config = resolve(tree | (replaced or {}), where="--resume")
+        base, known = _read(folder)
+        given = limits or Limits()
+        config = resolve(read_config(folder).model_dump(mode="json") | (replaced or {}), where="--resume")
         if config.parquet:
             tables.check_parquet("parquet")
-        place = folder / STUDY
-        known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
-        given = limits or Limits()
         count = given.trials or (known.trials if given.minutes is None else None)
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
         with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
             splits = search_splits(config, experiment.split_rows)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-            return _search(
-                folders.Held(folder, lock), config, experiment, backend, Limits(count, given.minutes), quiet, say
-            )
+            held = folders.Held(folder, lock)
+            return _search(held, base, config, experiment, backend, Limits(count, given.minutes), quiet, say)
 
 
 def report(folder: Path, say: Say = lambda line: None) -> Path:
@@ -192,10 +203,12 @@ def report(folder: Path, say: Say = lambda line: None) -> Path:
     _check_study(folder)
     with folders.locked(folder, wait=folders.ORPHANS_SECONDS):
         run_files.refuse_links(folder)
-        config = resolve(run_files.read_toml(folder / CONFIG), where=str(folder / CONFIG))
+        base, config = _read(folder)[0], read_config(folder)
         with _reopened(config, folder) as experiment:
             study, space = _study(folder, config, experiment)
-            results.write(folder, study, space, experiment, say)
+            if lost := results.lost_trials(folder, study):
+                raise InputError(*lost, "Restore it, or train the others again with 'gcnbatch tune --resume'.")
+            results.write(folder, study, space, experiment, base, say)
     return folder / REPORT
 
 
@@ -206,31 +219,51 @@ def _check_study(folder: Path) -> None:
         raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
 
 
+def _read(folder: Path) -> tuple[Config, _Settings]:
+    """Return the configuration that a study began with, whose backend is not chosen yet, and its settings."""
+    place = folder / STUDY
+    known: _Settings = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    config = read_config(folder)
+    tree = config.model_dump(mode="json") | {"backend": known.backend or config.backend}
+    return resolve(tree, where=str(place)), known
+
+
 def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
     """Return the search of a folder that has all files of a study, and its space."""
     space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
-    place = folder / STUDY
-    known = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    known = _read(folder)[1]
     record = Record(folder, direction(experiment), space)
     rounds = Rounds(known.at_once, known.alike)
     return Study(space, record, rounds, config, direction(experiment)), space
 
 
 def _search(
-    held: folders.Held, config: Config, experiment: Experiment, backend: Backend, limits: Limits, quiet: bool, say: Say
+    held: folders.Held,
+    base: Config,
+    config: Config,
+    experiment: Experiment,
+    backend: Backend,
+    limits: Limits,
+    quiet: bool,
+    say: Say,
 ) -> dict[str, Any]:
-    """Search in a folder that has all files of a study; write and return the results."""
+    """Search in a folder that has all files of a study; write and return the results.
+
+    `base` is the configuration that the study began with, `config` that of this machine.
+    """
     folder, lock = held
     for line in notes(config.split, experiment.split_rows):
         say(line)
     study, space = _study(folder, config, experiment)
+    if lost := results.lost_trials(folder, study):
+        say(f"warning: {InputError(*lost)}; the others are trained again")
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize
     with ExitStack() as stack:
         run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
         with Watch(study, limits.trials, deadline, label(experiment.monitor), quiet) as watch:
             study.search(count, deadline, run, watch.show)
-    return results.write(folder, study, space, experiment, say)
+    return results.write(folder, study, space, experiment, base, say)
 
 
 def _runner(

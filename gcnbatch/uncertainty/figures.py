@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
+from gcnbatch.moments import root_mean_square
 from gcnbatch.text import quoted
 from gcnbatch.uncertainty.blocks import in_blocks
 from gcnbatch.uncertainty.model import Uncertainty, labelled, rows_for
@@ -39,7 +40,7 @@ def reliability(y: NDArray[np.bool_], p: NDArray[Any]) -> Reliability:
     return Reliability(sums[0] / count[used], sums[1] / count[used], count[used] / max(len(y), 1))
 
 
-def evaluate(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], level: float) -> dict[str, Any]:
+def evaluate(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], level: float) -> dict[str, Any]:
     """Return the entry ``uncertainty`` of metrics.json, from test rows.
 
     Parameters
@@ -149,12 +150,12 @@ def _regression(uncertainty: Uncertainty, columns: list[Any], level: float) -> d
     for name, (labels, values), scores in zip(uncertainty.header.task_names, columns, uncertainty.scores, strict=True):
         half = uncertainty.half_widths(level)[len(tasks)]
         error = np.abs(labels - values).astype(np.float64)
-        sigma = math.sqrt(float(np.mean(scores.astype(np.float64) ** 2))) if len(scores) else 0.0
+        sigma = root_mean_square(scores.astype(np.float64)) if len(scores) else 0.0
         known = len(labels) > 0
         tasks[name] = {
             "coverage": float(np.mean(error <= half)) if known and not math.isnan(half) else None,
             "width": None if math.isnan(half) else 2 * half,
-            "ence": abs(math.sqrt(float(np.mean(error**2))) - sigma) / sigma if known and sigma else None,
+            "ence": abs(root_mean_square(error) - sigma) / sigma if known and sigma else None,
         }
     return tasks
 

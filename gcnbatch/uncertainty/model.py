@@ -53,8 +53,8 @@ class Uncertainty:
         Header of the model's data.
     calibrators : list
         One per task (binary) or one (multiclass), None where there are too few rows; empty for regression.
-    scores : list of float32 arrays
-        Sorted conformal scores of each segment.
+    scores : list of arrays
+        Sorted conformal scores of each segment: float64 errors of regression, else float32.
     notes : list of str
         What could not be done, and why.
     level : float
@@ -63,12 +63,12 @@ class Uncertainty:
 
     header: Header
     calibrators: list[Calibrator | None]
-    scores: list[NDArray[np.float32]]
+    scores: list[NDArray[np.floating]]
     notes: list[str]
     level: float = LEVEL
 
     @classmethod
-    def fit(cls, header: Header, y: NDArray[Any], outputs: NDArray[np.float32], level: float = LEVEL) -> Uncertainty:
+    def fit(cls, header: Header, y: NDArray[Any], outputs: NDArray[np.floating], level: float = LEVEL) -> Uncertainty:
         """Return the uncertainty that validation rows show; `y` and `outputs` as in `metrics.evaluate`."""
         notes: list[str] = []
         calibrators: list[Calibrator | None] = []
@@ -87,11 +87,12 @@ class Uncertainty:
                 draws = philox.generator(0, "calibration", task)
                 calibrators.append(None if reason else calibration.fit_binary(labels, values, draws))
                 scores += [values[~labels], 1 - values[labels]]
-        return cls(header, calibrators, [np.sort(one).astype(np.float32) for one in scores], notes, level)
+        kind = np.float64 if header.target == "regression" else np.float32
+        return cls(header, calibrators, [np.sort(one).astype(kind) for one in scores], notes, level)
 
     # -------------------------------------------------------------------------------------------- predictions
 
-    def calibrated(self, outputs: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    def calibrated(self, outputs: NDArray[np.floating]) -> NDArray[np.float32] | None:
         """Return calibrated probabilities (R, K) or (R, C); NaN in tasks without a calibrator; None without any."""
         if not any(self.calibrators):
             return None
@@ -109,7 +110,7 @@ class Uncertainty:
         """Return half of each interval's width (K,); NaN where there are too few validation rows for the level."""
         return np.array([quantile(scores, level) for scores in self.scores])
 
-    def p_values(self, task: int, values: NDArray[np.float32]) -> Float64:
+    def p_values(self, task: int, values: NDArray[np.floating]) -> Float64:
         """Return conformal p-values of a task's labels: (R, 2) from probabilities (R,), or (R, C) from (R, C).
 
         NaN where a segment has no scores.
@@ -165,7 +166,7 @@ class Uncertainty:
         if (
             scores is None
             or ends is None
-            or scores.dtype != np.float32
+            or scores.dtype not in ((np.float32, np.float64) if header.target == "regression" else (np.float32,))
             or scores.ndim != 1
             or ends.dtype != np.int64
             or ends.shape != (segments + 1,)
@@ -184,9 +185,7 @@ class Uncertainty:
         return cls(header, found.calibrators, parts, found.notes, found.level)
 
 
-def labelled(
-    header: Header, y: NDArray[Any], outputs: NDArray[np.float32]
-) -> list[tuple[NDArray[Any], NDArray[np.float32]]]:
+def labelled(header: Header, y: NDArray[Any], outputs: NDArray[np.floating]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """Return, for each task, labels and outputs of its labelled rows with finite outputs; binary labels as bool."""
     if header.target == "multiclass":
         known = (y[:, 0] >= 0) & np.isfinite(outputs).all(axis=1)
@@ -204,15 +203,15 @@ def rows_for(level: float) -> int:
     return math.ceil(level / (1 - level) - 1e-9)
 
 
-def quantile(scores: NDArray[np.float32], level: float) -> float:
+def quantile(scores: NDArray[np.floating], level: float) -> float:
     """Return the score of rank ``ceil((n + 1) level)``; NaN where n is too small."""
     rank = math.ceil((len(scores) + 1) * level - 1e-9)
     return float(scores[rank - 1]) if rank <= len(scores) else math.nan
 
 
-def p_value(scores: NDArray[np.float32], values: Float64) -> Float64:
+def p_value(scores: NDArray[np.floating], values: Float64) -> Float64:
     """Return ``(number of scores >= value + 1) / (n + 1)``, in the shape of `values`; NaN without scores."""
     if not len(scores):
         return np.full(values.shape, np.nan)
-    at_least = len(scores) - np.searchsorted(scores, values.astype(np.float32), side="left")
+    at_least = len(scores) - np.searchsorted(scores, values.astype(scores.dtype), side="left")
     return np.where(np.isnan(values), np.nan, (at_least + 1) / (len(scores) + 1))

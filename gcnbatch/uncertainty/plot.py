@@ -16,7 +16,7 @@ LEVELS = np.arange(0.05, 1.0, 0.05)
 DRAWN_TASKS = 40
 
 
-def draw(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], path: StrPath) -> None:
+def draw(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], path: StrPath) -> None:
     """Draw test rows: probabilities before and after calibration against frequencies, or coverage by level.
 
     Parameters
@@ -32,7 +32,7 @@ def draw(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32]
         _reliability(uncertainty, y, outputs, path)
 
 
-def _reliability(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], path: StrPath) -> None:
+def _reliability(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], path: StrPath) -> None:
     figure, (ax, shares) = panels(1, 2, width=4.2, height=4.0)
     calibrated = uncertainty.calibrated(outputs)
     states = [("before calibration" if any(uncertainty.calibrators) else "not calibrated", outputs, ORANGE)]
@@ -58,7 +58,7 @@ def _reliability(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.
     save(figure, path)
 
 
-def _coverage(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.float32], path: StrPath) -> None:
+def _coverage(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], path: StrPath) -> None:
     figure, (ax,) = panels(1, 1, width=4.4, height=4.2)
     widths = np.array([uncertainty.half_widths(float(level)) for level in LEVELS])
     columns = labelled(uncertainty.header, y, outputs)

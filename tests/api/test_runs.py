@@ -73,7 +73,7 @@ def test_the_report_of_a_set_in_memory_draws_its_molecules(molecules: gcnbatch.R
 def test_all_kinds_of_data_give_the_same_predictions(molecules: gcnbatch.Run, tmp_path: Path, call) -> None:
     found = molecules.predict(SMILES)
     assert found.outputs.shape == (6, 1)
-    assert found.outputs.dtype == np.float32
+    assert found.outputs.dtype == np.float64
     graphs = gcnbatch.from_smiles(SMILES, bond_channels=True)
     gcnbatch.write(tmp_path / "six.h5", graphs)
     (tmp_path / "six.csv").write_text("smiles\n" + "\n".join(SMILES) + "\n")

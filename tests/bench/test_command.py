@@ -110,7 +110,7 @@ def test_records_stay_if_the_comparison_fails(call, tmp_path: Path) -> None:
             f"bench spmm: {REASON}. Without a GPU: --methods scipy; see 'gcnbatch info'.",
         ),
         (["spmm", "none.h5"], 2, "none.h5: no such file"),
-        (["spmm", "--compare", "none.jsonl"], 2, "none.jsonl: cannot be read"),
+        (["spmm", "--compare", "none.jsonl"], 2, "none.jsonl: no such file"),
         (["spmm", "-o", "taken"], 2, "taken: already exists; expected a new or empty folder. Choose another -o."),
         (["spmm", "-o", "taken/file/more"], 2, "taken/file/more: cannot be made (Not a directory)"),
         (["spmm", "--repeats", "0"], 2, "Invalid value for '--repeats': "),

@@ -9,6 +9,17 @@ import pytest
 
 from gcnbatch import progress
 from gcnbatch.data import synthetic
+from tests.cli.calls import write_inputs
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of `calls.write_inputs`, which tests leave as it is."""
+    for library in ("rdkit", "optuna", "pyarrow"):
+        pytest.importorskip(library)
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
 
 
 @pytest.fixture(autouse=True)

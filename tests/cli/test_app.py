@@ -171,14 +171,6 @@ def test_names_are_utf8_also_where_the_locale_is_ascii(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["path"] == "ä.h5"
 
 
-def test_names_that_are_not_utf8_are_refused(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    end = ": bytes that are not UTF-8. Rename the file or folder, or set PYTHONUTF8=1 if its name is UTF-8.\n"
-    assert call("data", "info", "d\udce4.h5") == (2, "", f"error: argument 'd\\udce4.h5'{end}")
-    (tmp_path / "x\udce4").mkdir()
-    monkeypatch.chdir(tmp_path / "x\udce4")
-    assert call("info") == (2, "", f"error: working folder '{tmp_path}/x\\udce4'{end}")
-
-
 def test_a_lost_device_ends_the_process_without_messages_of_pycuda() -> None:
     text = """
 import atexit, sys

@@ -24,6 +24,7 @@ from tests.fuzz.faults import (
     RESUME,
     SCREEN,
     TRAIN,
+    TUNE,
     Runner,
     check_fault,
     faults,
@@ -92,6 +93,27 @@ def test_a_run_goes_on_to_equal_bits_after_a_full_disk(runner: Runner, inputs: P
         assert_same_run(inputs / "run", kept / "r")
     if has_disks():
         assert stopped >= {f"error: r/{name}:" for name in ("splits.json", "history.jsonl", "last.safetensors")}
+
+
+def test_a_study_on_a_full_disk_leaves_nothing_or_what_resume_completes(runner: Runner, tmp_path: Path) -> None:
+    """Pages of a disk that hold one file more each time, from the set-up to the page."""
+    pytest.importorskip("optuna")
+    assert runner(TUNE, keep=str(tmp_path / "whole")).codes == [0]
+    expected, stopped = (tmp_path / "whole" / "s" / "best.toml").read_bytes(), set()
+    for size in (4096, 16384, 20480, 28672) if has_disks() else (60, 900, 2000, 3000):
+        kept = tmp_path / str(size)
+        found = runner(TUNE, disk=size, then=("tune", "--resume", "s", "-q"), keep=str(kept))
+        assert found.codes[0] == 3, found
+        assert FULL in only_line(found.said[0])
+        stopped.add(found.said[0].partition(f":{FULL}")[0].rpartition("/")[2])
+        if "s/config.toml" in found.files:
+            assert found.said[0].endswith(" Go on with: gcnbatch tune --resume s\n")
+            assert found.codes[1] == 0, found
+            assert (kept / "s" / "best.toml").read_bytes() == expected.replace(b"/whole/", f"/{size}/".encode())
+        else:
+            assert found.files == []
+    if has_disks():
+        assert stopped >= {"study.json", "study.journal"}
 
 
 @settings(DRAWN, max_examples=5)

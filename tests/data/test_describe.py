@@ -68,7 +68,7 @@ def test_the_description_equals_plain_loops(tmp_path, graphs):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs=graphsets())
 def test_labels_are_counted_per_task(tmp_path, graphs):
-    for task, column in zip(described(graphs, tmp_path).tasks, graphs.y.T, strict=True):
+    for number, (task, column) in enumerate(zip(described(graphs, tmp_path).tasks, graphs.y.T, strict=True)):
         known = [
             value for value in column.tolist() if not (math.isnan(value) or (value < 0 and column.dtype == np.int32))
         ]
@@ -78,11 +78,17 @@ def test_labels_are_counted_per_task(tmp_path, graphs):
         elif graphs.header.target == "multiclass":
             assert list(task.values) == list(graphs.header.class_names)
             assert list(task.values.values()) == [known.count(c) for c in range(len(graphs.header.class_names))]
-        elif known:
-            expected = {"min": min(known), "mean": np.mean(known), "std": np.std(known), "max": max(known)}
-            assert task.values == pytest.approx(expected)
         else:
-            assert task.values == dict.fromkeys(("min", "mean", "std", "max"))
+            values = dict(task.values)
+            if graphs.censored is not None:
+                directions = graphs.censored[:, number].tolist()
+                assert values.pop("unit") == graphs.header.units.get(task.name)
+                assert (values.pop("above"), values.pop("below")) == (directions.count(1), directions.count(-1))
+            if known:
+                expected = {"min": min(known), "mean": np.mean(known), "std": np.std(known), "max": max(known)}
+                assert values == pytest.approx(expected)
+            else:
+                assert values == dict.fromkeys(("min", "mean", "std", "max"))
 
 
 def test_a_summary_of_numbers_worked_by_hand():

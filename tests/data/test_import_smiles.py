@@ -163,6 +163,11 @@ def test_gzip_quotes_byte_order_mark_and_blank_lines_are_read(tmp_path: Path) ->
         assert len(dataset.header.source["sha256"]) == 64
 
 
+def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, 'id,smiles,y\n"a\nb",C,1\n" c ",CC,2\n,CCC,3\n')
+    assert graphs.ids.tolist() == ["a\nb", " c ", "3"]
+
+
 def test_rows_are_numbered_where_there_is_no_id(tmp_path: Path) -> None:
     graphs = converted(tmp_path, "smiles,y\nC,0\nCC,1\n")
     assert graphs.ids.tolist() == ["1", "2"]
@@ -248,7 +253,11 @@ TABLES = {
     "header only": (b"smiles,y\n", {}, "no row below the header line"),
     "not UTF-8": (b"smiles,y\n\xff\xfe,1\n", {}, "byte 0xff is not UTF-8"),
     "no smiles": (b"smile,y\nC,1\n", {}, "no column 'smiles'. Did you mean 'smile'? Name it with --smiles-column"),
-    "two smiles": (b"smiles,SMILES\nC,1\n", {}, "several columns 'smiles'"),
+    "two smiles": (
+        b"smiles,SMILES\nC,1\n",
+        {},
+        "several columns of SMILES: 'smiles', 'SMILES'; expected one. Name it with --smiles-column.",
+    ),
     "wrong smiles": (b"smi,y\nC,1\n", {"smiles_column": "smie"}, "no column 'smie'. Did you mean 'smi'?"),
     "wrong id": (b"smiles,name,y\nC,a,1\n", {"id_column": "nam"}, "no column 'nam'. Did you mean 'name'?"),
     "id is smiles": (b"smiles,y\nC,1\n", {"id_column": "smiles"}, "'smiles' is the column of SMILES"),
@@ -261,7 +270,7 @@ TABLES = {
         "no column that is clearly a target ('note': text with 2 different values). Name the targets with",
     ),
     "unclear": (b"smiles,mass,logp\nC,16.0,1.1\n", {}, "not clear which of the columns are targets ('mass', 'logp')"),
-    "mixed": (b"smiles,IC50\nC,1\nCC,>10\nN,2\n", {}, "row 2, column 'IC50': '>10'; expected a finite number"),
+    "mixed": (b"smiles,IC50\nC,1\nCC,5-10\nN,2\n", {}, "row 2, column 'IC50': '5-10'; expected a finite number"),
     "wrong split": (b"smiles,y\nC,1\n", {"split_column": "part"}, "no column 'part'. Known: y. See --split-column"),
     "split is target": (
         b"smiles,y\nC,1\n",
@@ -296,7 +305,7 @@ TABLES = {
         "row 2, column 'y': 'high'; expected a finite",
     ),
     "infinite": (b"smiles,y\nC,inf\n", {"target_columns": ["y"]}, "row 1, column 'y': 'inf'"),
-    "too large": (b"smiles,y\nC,1e39\n", {}, "row 1, column 'y': 1e+39; expected a 32-bit"),
+    "too large": (b"smiles,y\nC,2\nC,1e309\n", {}, "row 2, column 'y': '1e309'; expected a finite number"),
     "not binary": (b"smiles,y\nC,0\nC,2\n", {"task": "binary"}, "row 2, column 'y': 2; expected 0, 1 or blank"),
     "one class": (b"smiles,y\nC,1\n", {"task": "multiclass"}, "only class '1'; expected at least 2 classes"),
     "two class columns": (

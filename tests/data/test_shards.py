@@ -24,6 +24,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.shards import INDEX, MAX_SHARDS, fingerprint
 from gcnbatch.data.store import Dataset, DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.folders import UNFINISHED
 from tests.builders import assert_graphsets_equal, build_graphset
 from tests.training.runs import fit
 
@@ -241,6 +242,11 @@ def test_a_failed_call_leaves_nothing_and_a_killed_one_is_replaced(tmp_path: Pat
         assert not (tmp_path / "new").exists()
         (folder / INDEX).unlink()
         (folder / "shard-00001.h5").write_bytes(b"a part")
+        left = {place.name: place.read_bytes() for place in folder.iterdir()}
+        with pytest.raises(InputError, match="already exists"):  # somebody's shards, which have lost their index
+            sharding.shard(dataset, folder, max_graphs=4)
+        assert {place.name: place.read_bytes() for place in folder.iterdir()} == left
+        (folder / UNFINISHED).touch()
         sharding.shard(dataset, folder, max_graphs=4)
     assert {place.name: place.read_bytes() for place in folder.iterdir()} == written
 

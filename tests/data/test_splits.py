@@ -382,7 +382,7 @@ def test_too_few_rows_name_the_empty_part_and_the_sizes(n: int) -> None:
 
 def test_one_group_cannot_fill_three_parts() -> None:
     rows = rows_of(np.zeros((9, 1), np.float32), groups=np.zeros(9, np.int32))
-    with pytest.raises(InputError, match=r"the train part .* \(train 0, valid 0, test 9\)"):
+    with pytest.raises(InputError, match=r"all 9 rows are in one group \(a scaffold\), .*expected at least 3 groups"):
         make_split(SplitConfig(kind="scaffold"), 0, rows)
     rows = rows_of(np.zeros((9, 1), np.float32), groups=np.repeat(np.arange(2, dtype=np.int32), [5, 4]))
     with pytest.raises(InputError, match=r"set\.h5, fold 1 of 2: the train part .* \(train 0, valid 4, test 5\)"):
@@ -397,9 +397,20 @@ def test_a_scaffold_split_without_groups_says_what_to_do(make: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [("random", r"split\.folds = 5 for 4 rows; .*one fold per row"), ("scaffold", r"split\.folds = 5 for 2 groups")],
+    [
+        ("random", r"split\.folds = 5 for 4 rows; .*one fold per row"),
+        ("scaffold", r"2 groups \(scaffolds\) for 5 parts"),
+    ],
 )
 def test_more_folds_than_rows_or_groups_are_refused(kind: str, message: str) -> None:
     rows = rows_of(np.zeros((4, 1), np.float32), groups=np.array([0, 0, 1, 1], np.int32))
     with pytest.raises(InputError, match=message):
         make_folds(SplitConfig(kind=kind, folds=5), 0, rows)
+
+
+@pytest.mark.parametrize(("make", "parts"), [(make_split, 3), (make_folds, 4)])
+def test_one_scaffold_of_all_rows_is_said_with_what_helps(make: Any, parts: int) -> None:
+    rows = rows_of(np.zeros((9, 1), np.float32), groups=np.zeros(9, np.int32))
+    message = rf"set\.h5: all 9 rows are in one group .*at least {parts} groups\. Set split\.kind to \"random\" or"
+    with pytest.raises(InputError, match=message):
+        make(SplitConfig(kind="scaffold", folds=4), 0, rows)

@@ -382,3 +382,16 @@ def test_damaged_smiles_are_refused_by_their_reader(tmp_path):
         writer.finish(graphs.header, smiles=["C", "\x1b[2J"])
     with Dataset(tmp_path / "x.h5") as dataset, pytest.raises(InputError, match=r"smiles of graph 1: '\\x1b\[2J'"):
         dataset.smiles()
+
+
+def test_regression_targets_of_32_bits_are_read_as_float64(folder):
+    graphs = build_graphset(6, target="regression", n_tasks=1)
+    write_graphset(folder / "old.h5", graphs)
+    with h5py.File(folder / "old.h5", "r+") as file:
+        assert file["graphs/y"].dtype == np.float64
+        values = file["graphs/y"][:].astype(np.float32)
+        del file["graphs/y"]
+        file.create_dataset("graphs/y", data=values, chunks=True, compression="gzip", shuffle=True, fletcher32=True)
+    with Dataset(folder / "old.h5") as dataset:
+        assert dataset.y.dtype == dataset.load().y.dtype == np.float64
+        np.testing.assert_array_equal(dataset.y, values)

@@ -17,6 +17,7 @@ from tests.training.runs import assert_same_run, fit, options, write_set
 SETTINGS = ("train.checkpoint_seconds=1000", "train.epochs=2", "model.dropout=0.3", "backend=cpu")
 TRAIN = ("train", "--data", "SET", *options(*SETTINGS), "--quiet", "-o", "r")
 RESUME = ("train", "--resume", "r", "--quiet")
+TUNE = ("tune", "--data", "SET", "--space", "SPACE", *options(*SETTINGS, "jobs=1"), "--trials", "2", "-q", "-o", "s")
 COMPARE = ("compare-backends", "--data", "SET", "--set", "model.widths=[8]", "--quick", "--backends", "cpu", "-o", "r")
 INFER = ("infer", "RUN", "SET", "--backend", "cpu", "-q", "-o")
 IMPORT = ("data", "import", "smiles", "TABLE", "--processes", "1", "-o", "m.h5")
@@ -41,6 +42,7 @@ ENDING = ("SIGHUP", "SIGTERM", "SIGINT", "SIGKILL")
 def write_inputs(place: Path) -> None:
     """Write a set, a table of molecules and a finished run."""
     write_set(place / "set.h5", 60)
+    (place / "space.toml").write_text("[train]\nlearning_rate = { choices = [0.01, 0.02] }\n", encoding="utf-8")
     rows = "".join(f"C{'C' * (row % 7)}O,{row % 2}\n" for row in range(300))
     (place / "table.csv").write_text(f"smiles,y\n{rows}", encoding="utf-8")
     (place / "splits.csv").write_text("fold\n" + "0\n1\n2\n" * 20, encoding="utf-8")
@@ -52,7 +54,7 @@ class Runner:
 
     def __init__(self, inputs: Path, machine: Machine) -> None:
         self._paths = {"SET": inputs / "set.h5", "TABLE": inputs / "table.csv", "RUN": inputs / "run"}
-        self._paths["SPLITS"] = inputs / "splits.csv"
+        self._paths |= {"SPLITS": inputs / "splits.csv", "SPACE": inputs / "space.toml"}
         self._machine = machine
 
     def words(self, arguments: tuple[str, ...]) -> list[str]:

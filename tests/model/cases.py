@@ -57,7 +57,7 @@ class Case:
             for name, value in model.layout().initial(seed).items()
         }
         weights = rng.uniform(0.5, 2.0, graphs.header.n_outputs).astype(np.float32)
-        targets = graphs.y[source.rows]
+        targets = graphs.y[source.rows].astype(np.int32 if graphs.header.target == "multiclass" else np.float32)
         batch = Given(source.x, source.adjacency, source.node_ptr, targets, source.graph_features)
         return cls(model, parameters, batch, Loss(graphs.header.target, weights))
 

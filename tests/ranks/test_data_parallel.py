@@ -225,7 +225,7 @@ def test_a_run_on_two_ranks_has_the_losses_of_two_runners_to_the_bit(
 
 def test_a_run_that_was_stopped_resumes_to_equal_bits_on_equally_many_ranks(trained) -> None:
     folder, printed = trained
-    assert printed[1].startswith("stopped after 1 epochs and 1 steps")
+    assert printed[1].startswith("stopped after 1 epoch and 1 step")
     assert_same_run(folder / "stopped", folder / "whole")
 
 

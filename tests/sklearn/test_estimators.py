@@ -5,12 +5,15 @@ from __future__ import annotations
 import pickle
 import pickletools
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -21,6 +24,7 @@ from sklearn.utils.validation import validate_data
 
 import gcnbatch
 from gcnbatch.sklearn import GcnClassifier, GcnRegressor, InvalidMolecules
+from tests.fuzz import DRAWN
 from tests.training.runs import lighten
 
 SMILES = ["CCO", "CCN", "CCC", "c1ccccc1", "Cc1ccccc1", "c1ccncc1"] * 5
@@ -73,6 +77,14 @@ def test_the_checks_of_scikit_learn_pass(kind: type[Any]) -> None:
     assert [(found["check_name"], found["exception"]) for found in results if found["status"] == "failed"] == []
     assert {found["check_name"] for found in results if found["status"] == "skipped"} <= SKIPPED.keys()
     assert sum(found["status"] == "passed" for found in results) > 45
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [GcnClassifier, GcnRegressor])
+def test_scikit_learn_draws_no_numbers_for_an_estimator_of_texts(kind: type[Any]) -> None:
+    """Its tags say that it takes texts, so scikit-learn checks only what needs no data."""
+    results = check_estimator(kind(**SMALL), on_fail=None, on_skip=None)
+    assert {found["status"] for found in results} == {"passed"}
 
 
 @pytest.mark.usefixtures("light")
@@ -197,6 +209,154 @@ def test_wrong_input_is_a_value_error(X: Any, y: Any, message: str) -> None:
     assert isinstance(refused.value, ValueError | gcnbatch.InputError)
 
 
+def test_numpy_scalars_and_arrays_are_numbers_and_lists() -> None:
+    given = {
+        "widths": np.array([4]),
+        "dense": (np.int64(3),),
+        "readout": np.str_("mean"),
+        "dropout": np.float32(0.0),
+        "batch_norm": np.True_,
+        "epochs": np.int64(2),
+        "batch_size": np.uint8(8),
+        "learning_rate": np.float64(0.05),
+        "patience": np.int16(0),
+        "validation_fraction": np.float64(0.1),
+        "bond_channels": np.False_,
+        "device": np.int64(0),
+        "processes": np.int64(1),
+        "random_state": np.int64(3),
+        "settings": {"train.clip_norm": np.float64(1.0)},
+    }
+    plain = {**given, "widths": [4], "dense": [3], "readout": "mean", "settings": {"train.clip_norm": 1.0}}
+    plain |= {name: given[name].item() for name in given if isinstance(given[name], np.generic)}
+    models = [GcnRegressor(**found).fit(SMILES, AROMATIC) for found in (given, plain)]
+    assert models[0].model_ == models[1].model_
+    np.testing.assert_array_equal(models[0].predict(SMILES), models[1].predict(SMILES))
+
+
+def test_a_grid_of_numpy_arrays_is_searched() -> None:
+    grid = {"epochs": np.array([1, 2]), "batch_norm": np.array([True, False])}
+    search = GridSearchCV(GcnClassifier(**SMALL), grid, cv=2, error_score="raise").fit(SMILES, AROMATIC)
+    assert search.best_params_["epochs"] in (1, 2)
+
+
+def test_a_fit_that_fails_leaves_the_fit_before() -> None:
+    model = GcnClassifier(**SMALL).fit(SMILES, np.array(["a", "b"])[AROMATIC])
+    before, found = {**vars(model)}, model.predict_proba(SMILES)
+    for X, y in (
+        ([*SMILES[:-1], "C("], np.array(["x", "y", "z"] * 10)),
+        (SMILES, ["x"] * 30),
+        (SMILES, [[0, 1], [1, 0]]),
+        (SMILES[:3], ["x", "y"]),
+        (None, AROMATIC),
+    ):
+        with pytest.raises(InvalidMolecules):
+            model.fit(X, y)
+        assert vars(model) == before
+    with pytest.raises(InvalidMolecules, match="backend"):
+        model.set_params(backend="abacus").fit(SMILES, AROMATIC)
+    model.set_params(backend="auto")
+    np.testing.assert_array_equal(model.predict_proba(SMILES), found)
+    assert set(model.predict(SMILES)) <= {"a", "b"}
+    fresh = GcnRegressor(**SMALL)
+    with pytest.raises(InvalidMolecules):
+        fresh.fit(SMILES, ["no number"] * 30)
+    assert not [name for name in vars(fresh) if name.endswith("_")]
+
+
+ODD = (None, 5, True, b"CCO", "CCO", object(), {}, {"a": 1}, [], [[]], [None, None], [{}, {}], np.zeros((2, 2, 2)))
+ODD_X = (
+    *ODD,
+    [b"CCO"],
+    [1, 2],
+    np.array("CCO"),
+    np.zeros((2, 0)),
+    [["CCO"], ["CCN", "CCC"]],
+    ["CCO", "CC\0"],
+    ["\ud800"],
+)
+ODD_Y = (
+    *ODD,
+    *(["a", None], [10**400, 1], [[10**400, 0], [1, 0]], [np.inf, 1.0], [1e300, 1.0], [1j, 1.0], [[1, 2], [3]]),
+    *([0, 1, 0], np.array([0, 1], "M8[s]"), [True, False], [0.5, 0.25], [[0, 2], [1, 5]], [2**70, 2**71]),
+)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> list[Any]:
+    found = [
+        kind(widths=(2,), epochs=1, validation_fraction=0.0, processes=1) for kind in (GcnClassifier, GcnRegressor)
+    ]
+    return [model.fit(["CCO", "CCN"], [0, 1]) for model in found]
+
+
+@settings(DRAWN, max_examples=25)
+@given(
+    st.integers(0, 1),
+    st.one_of(st.just(["CCO", "CCN"]), st.sampled_from(ODD_X)),
+    st.one_of(st.just([0, 1]), st.sampled_from(ODD_Y)),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_any_molecules_and_targets_are_taken_or_a_value_error(fitted: list[Any], kind: int, X: Any, y: Any) -> None:
+    for call, arguments in (
+        (clone(fitted[kind]).fit, (X, y)),
+        (fitted[kind].score, (X, y)),
+        (fitted[kind].predict, (X,)),
+    ):
+        with suppress(ValueError):
+            call(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("widths", 0, r"model\.widths"),
+        ("widths", "64", r"model\.widths"),
+        ("widths", None, r"model\.widths"),
+        ("widths", (8.5,), r"model\.widths\.0"),
+        ("epochs", 2.5, r"train\.epochs: 2\.5"),
+        ("epochs", np.array([1, 2]), r"train\.epochs"),
+        ("batch_norm", "yes", r"model\.batch_norm"),
+        ("bond_channels", "yes", "bond_channels: 'yes'; expected True or False"),
+        ("processes", -1, "processes: -1; expected a whole number, 0 or more"),
+        ("processes", 1.5, "processes: 1.5; expected a whole number"),
+        ("backend", None, "backend"),
+        ("device", -1, "device"),
+        ("settings", 5, "settings: int; expected a mapping of keys"),
+        ("settings", {"train.epoch": 1}, r"train\.epoch: unknown key"),
+        ("random_state", "now", "cannot be used to seed"),
+    ],
+)
+def test_a_wrong_parameter_is_a_value_error(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GcnRegressor(**SMALL | {name: value}).fit(SMILES, AROMATIC)
+
+
+def test_one_width_is_a_list_of_one() -> None:
+    assert GcnRegressor(**SMALL | {"widths": 4}).fit(SMILES, AROMATIC).model_ == (
+        GcnRegressor(**SMALL).fit(SMILES, AROMATIC).model_
+    )
+
+
+def test_scores_need_the_tasks_of_the_fit_and_take_weights() -> None:
+    y = np.array([[1, np.nan], [0, 1], [np.nan, 0]] * 10)
+    for model in (GcnClassifier(**SMALL), GcnRegressor(**SMALL)):
+        model.fit(SMILES, y)
+        with pytest.raises(InvalidMolecules, match=r"y: shape \(30,\); expected several tasks, \(n, K\), as in fit"):
+            model.score(SMILES, y[:, 0] > 0)
+        with pytest.raises(InvalidMolecules, match=r"y: shape \(30, 3\); expected \(30, 2\), as in fit"):
+            model.score(SMILES, np.ones((30, 3)))
+        with pytest.raises(InvalidMolecules, match="sample_weight: 2 rows; expected 30, one per molecule"):
+            model.score(SMILES, y, [1, 2])
+        weights = np.arange(30) < 15
+        assert model.score(SMILES, y, weights) == pytest.approx(model.score(SMILES[:15], y[:15]))
+    single = GcnClassifier(**SMALL).fit(SMILES, AROMATIC)
+    with pytest.raises(InvalidMolecules, match=r"expected one task, \(n,\), as in fit"):
+        single.score(SMILES, y)
+    with pytest.raises(InvalidMolecules, match="y: 2 rows; expected 30, one per molecule"):
+        single.score(SMILES, [0, 1])
+
+
 def test_wrong_parameters_and_molecules_are_refused_where_they_are_used(classifier: GcnClassifier) -> None:
     with pytest.raises(InvalidMolecules, match=r"train\.epochs: 0; expected a whole number, at least 1"):
         GcnClassifier(epochs=0).fit(SMILES, AROMATIC)
@@ -204,3 +364,11 @@ def test_wrong_parameters_and_molecules_are_refused_where_they_are_used(classifi
         classifier.predict(["CCO", "C("])
     with pytest.raises(NotFittedError):
         GcnClassifier().predict(["CCO"])
+
+
+def test_a_task_that_cannot_be_learned_is_warned_of_and_predicted_as_nan() -> None:
+    y = np.stack([np.arange(30) % 2, np.ones(30)], axis=1)
+    with pytest.warns(UserWarning, match="no labels of two classes in the training rows, so that .* are NaN: task1"):
+        model = GcnClassifier(**SMALL).fit(SMILES, y)
+    assert np.isnan(model.predict(SMILES)).all(axis=0).tolist() == [False, True]
+    assert 0 <= model.score(SMILES, y) <= 1

@@ -14,7 +14,8 @@ import pytest
 from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.training.experiment import Experiment, Scaling
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.scaling import Scaling
 from tests.builders import build_graphset
 from tests.training.runs import configure
 
@@ -53,7 +54,7 @@ def test_only_training_rows_have_targets(experiment: Open, target: str) -> None:
     others = np.concatenate([SPLIT.valid, SPLIT.test])
     missing = task.targets < 0 if target == "multiclass" else np.isnan(task.targets)
     assert missing[others].all()
-    assert task.targets.dtype == graphs.y.dtype
+    assert task.targets.dtype == (np.int32 if target == "multiclass" else np.float32)
     expected = scaling.apply(graphs.y[SPLIT.train]) if target == "regression" else graphs.y[SPLIT.train]
     np.testing.assert_array_equal(task.targets[SPLIT.train], expected)
 
@@ -67,15 +68,24 @@ def test_targets_are_scaled_by_the_training_rows_alone(experiment: Open) -> None
     np.testing.assert_allclose(np.nanmean(scaled, axis=0), [0, 0], atol=1e-6)
     np.testing.assert_allclose(np.nanstd(scaled, axis=0), [1, 0], atol=1e-6)
     np.testing.assert_allclose(scaling.undo(scaled), y[SPLIT.train], rtol=1e-5)
-    assert scaling.std[1] == 1
+    assert scaling.std[1] == 7
 
 
 def test_targets_are_unscaled_without_standardize(experiment: Open) -> None:
     graphs = some(target="regression")
     task, scaling = experiment(graphs, "train.standardize=false").task(SPLIT)
-    np.testing.assert_array_equal(task.targets[SPLIT.train], graphs.y[SPLIT.train])
+    np.testing.assert_array_equal(task.targets[SPLIT.train], graphs.y[SPLIT.train].astype(np.float32))
     np.testing.assert_array_equal([*scaling.mean, *scaling.std], [0, 0, 1, 1])
     assert np.array_equal(Scaling.identity(2).undo(graphs.y), graphs.y, equal_nan=True)
+
+
+@pytest.mark.parametrize("y", [np.arange(20) / 100 + 298150000, np.full(20, 1e39)])
+def test_targets_that_float32_does_not_resolve_must_be_standardised(experiment: Open, y: np.ndarray) -> None:
+    graphs = replace(some(target="regression", n_tasks=1), y=y[:, None])
+    with pytest.raises(InputError, match=r"train\.standardize: false with .* of task 'task0', which float32 does not"):
+        experiment(graphs, "train.standardize=false").task(SPLIT)
+    targets = experiment(graphs).task(SPLIT)[0].targets[SPLIT.train]
+    assert len(np.unique(targets)) == len(np.unique(y[SPLIT.train]))
 
 
 # ------------------------------------------------------------------------------------------------ weights
@@ -107,27 +117,15 @@ def test_pos_weight_has_one_value_or_one_per_task(experiment: Open) -> None:
     np.testing.assert_array_equal(task.loss.weights, [1, 1])
 
 
-def test_tasks_of_one_class_are_named_by_part(experiment: Open) -> None:
-    graphs = some(missing=0.0, n_tasks=7)
+def test_a_task_that_the_training_rows_cannot_teach_is_not_trained_on(experiment: Open) -> None:
+    graphs = some(missing=0.0, n_tasks=3)
     graphs.y[:] = np.arange(20)[:, None] % 2
-    assert experiment(graphs).one_class_tasks(SPLIT) == []
     graphs.y[SPLIT.train, 1] = 1
-    graphs.y[SPLIT.valid, 2] = np.nan
-    graphs.y[SPLIT.test, 1:] = 0
-    assert experiment(graphs).one_class_tasks(SPLIT) == [
-        "task 'task1': all training labels are 1; it cannot be learned",
-        "valid rows: 1 of 7 tasks without labels of two classes, so without ROC-AUC there: task2",
-        "test rows: 6 of 7 tasks without labels of two classes, so without ROC-AUC there: "
-        "task1, task2, task3, task4, task5 and 1 more",
-    ]
-
-
-def test_one_class_of_several_is_named_and_regression_has_none(experiment: Open) -> None:
-    graphs = some(target="multiclass", missing=0.0)
-    graphs.y[SPLIT.train] = 1
-    lines = experiment(graphs).one_class_tasks(SPLIT)
-    assert lines[0] == f"task 'task0': all training labels are '{graphs.header.class_names[1]}'; it cannot be learned"
-    assert experiment(some(target="regression")).one_class_tasks(SPLIT) == []
+    graphs.y[SPLIT.train, 2] = np.nan
+    opened = experiment(graphs)
+    assert opened.left_out(SPLIT).tolist() == [False, True, True]
+    task, _ = opened.task(SPLIT)
+    assert np.isnan(task.targets[SPLIT.train]).all(axis=0).tolist() == [False, True, True]
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -165,12 +163,12 @@ def test_settings_that_do_not_match_the_data_are_refused(
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
-def test_a_task_without_a_training_label_is_named(experiment: Open, target: str) -> None:
+def test_training_rows_without_a_label_are_refused(experiment: Open, target: str) -> None:
     graphs = some(target=target)
     y = graphs.y.copy()
-    y[SPLIT.train, -1] = -1 if target == "multiclass" else np.nan
-    name = graphs.header.task_names[-1]
-    with pytest.raises(InputError, match=rf"set0\.h5: task '{name}': no label in the training rows; .* \(--target-col"):
+    y[SPLIT.train] = -1 if target == "multiclass" else np.nan
+    of = "task 'task0'" if target == "multiclass" else "any of 2 tasks"
+    with pytest.raises(InputError, match=rf"set0\.h5: no label of {of} in the training rows; .* \(--target-col"):
         experiment(replace(graphs, y=y)).task(SPLIT)
 
 

@@ -203,7 +203,7 @@ def test_folds_that_follow_folds_with_other_rates_say_so(tmp_path: Path, data: P
     assert killed(data, tmp_path / "run", folds, OpsRunner, "step", 15)
     change_rates(tmp_path / "run" / "fold1" / "history.jsonl")
     run.resume(tmp_path / "run", quiet=True, say=said.append)
-    assert [line for line in said if not line.startswith("valid rows: ")] == [
+    assert [line for line in said if not line.startswith("valid rows")] == [
         f"{tmp_path / 'run' / 'fold1'} had other learning rates than this version gives for its schedule; "
         "those that follow have those of now",
         "fold 2 of 2",

@@ -287,12 +287,14 @@ def test_a_part_without_rows_is_refused(tmp_path: Path) -> None:
     nothing_made(tmp_path / "run", r"empty\.h5: the train part of the split", f"data.path={tmp_path / 'empty.h5'}")
 
 
-def test_a_task_without_any_label_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folds", [0, 2])
+def test_labels_of_one_class_alone_are_refused(tmp_path: Path, folds: int) -> None:
     graphs = build_graphset(40, missing=0.0)
     y = graphs.y.copy()
-    y[:, 1] = np.nan
+    y[:, 0], y[:, 1] = 1, np.nan
     write_graphset(tmp_path / "set.h5", replace(graphs, y=y))
-    nothing_made(tmp_path / "run", r"set\.h5: task 'task1': no label in the", f"data.path={tmp_path / 'set.h5'}")
+    message = r"set\.h5: no task has labels of two classes in the training rows; expected .*\. Use more"
+    nothing_made(tmp_path / "run", message, f"data.path={tmp_path / 'set.h5'}", f"split.folds={folds}")
 
 
 def test_a_missing_or_foreign_set_is_refused(tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_a_run_that_a_slower_backend_takes_resumes_on_it(
     config = configure(f"data.path={data}", "split.folds=2", "train.epochs=1")
     _, metrics = run.start(config, tmp_path / "run", quiet=True, say=said.append)
     assert said[0] == "backend cpu: picky does not take such graphs"
-    assert [line for line in said[1:] if not line.startswith("valid rows: ")] == ["fold 1 of 2", "fold 2 of 2"]
+    assert [line for line in said[1:] if not line.startswith("valid rows")] == ["fold 1 of 2", "fold 2 of 2"]
     assert metrics["backend"] == json.loads((tmp_path / "run" / "env.json").read_text())["backend"] == "cpu"
     (tmp_path / "run" / "metrics.json").unlink()
     (tmp_path / "run" / "fold2" / "metrics.json").unlink()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -21,6 +23,7 @@ import pytest
 pytest.importorskip("optuna")
 
 import gcnbatch
+from gcnbatch import fileio
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data import splits
@@ -276,6 +279,114 @@ def test_more_trials_extend_a_study(place: Path, study: Path, tmp_path: Path) ->
     assert table(tmp_path / "study") == table(study)
 
 
+def test_the_best_configuration_does_not_depend_on_who_goes_on(place: Path, tmp_path: Path) -> None:
+    """Backend, device and jobs are those that the study was given, such as "auto"."""
+    space = place / "space.toml"
+    config = base(place, "backend=auto")
+    session.start(config, tmp_path / "whole", space, Limits(2), quiet=True)
+    session.start(config, tmp_path / "parts", space, Limits(1), quiet=True)
+    session.resume(tmp_path / "parts", Limits(2), {"device": 1, "jobs": 2}, quiet=True)
+    expected = (tmp_path / "whole" / "best.toml").read_bytes()
+    assert b'backend = "auto"' in expected
+    assert (tmp_path / "parts" / "best.toml").read_bytes() == expected
+    gcnbatch.report(tmp_path / "whole")
+    assert (tmp_path / "whole" / "best.toml").read_bytes() == expected
+
+
+@pytest.mark.parametrize("left", [0, 4])
+def test_trials_that_the_journal_has_lost_are_trained_again_with_a_warning(
+    study: Path, tmp_path: Path, left: int
+) -> None:
+    folder = shutil.copytree(study, tmp_path / "study")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lines = before["study.journal"].splitlines(keepends=True)
+    trials = [line for line in lines if b'"op_code":4' in line]
+    (folder / "study.journal").write_bytes(b"".join(line for line in lines if left and line not in trials[left:]))
+    found = rf"study\.journal: {left} trials; expected at least 6, as trials\.csv has"
+    with pytest.raises(InputError, match=rf"{found}\. Restore it, or train the others again with 'gcnbatch tune --res"):
+        gcnbatch.report(folder)
+    assert (folder / "trials.csv").read_bytes() == before["trials.csv"]
+    said: list[str] = []
+    session.resume(folder, quiet=True, say=said.append)
+    assert re.search(f"warning: .*{found}; the others are trained again", "\n".join(said))
+    assert table(folder) == table(study)
+    assert (folder / "best.toml").read_bytes() == before["best.toml"]
+    (folder / "trials.csv").unlink()
+    (folder / "study.journal").unlink()
+    with pytest.raises(InputError, match=r"0 trials; expected at least 1, as best\.toml has"):
+        gcnbatch.report(folder)
+
+
+@pytest.mark.parametrize("name", ["study.json", "config.toml"])
+def test_a_set_up_that_fails_leaves_no_folder(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write = fileio.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.name == name:
+            raise MachineError(str(path), "full")
+        write(path, text)
+
+    monkeypatch.setattr(fileio, "write_text", full)
+    with pytest.raises(MachineError, match=f"{name}: full$"):
+        search(place, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_full_disk_is_no_damaged_journal(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    optuna = pytest.importorskip("optuna")
+    folder = shutil.copytree(study, tmp_path / "study")
+    kind = optuna.storages.journal.JournalFileBackend
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        for call in ("append_logs", "read_logs"):
+            with monkeypatch.context() as patch:
+                patch.setattr(kind, call, failing(OSError(number, os.strerror(number))))
+                if call == "append_logs":
+                    (folder / "study.journal").write_bytes(b"")
+                with pytest.raises(
+                    MachineError, match=rf"study\.journal: could not be written \({os.strerror(number)}\)"
+                ):
+                    session.resume(folder, quiet=True)
+    assert (folder / "best.toml").read_bytes() == (study / "best.toml").read_bytes()
+
+
+def failing(error: Exception) -> Any:
+    def fail(*about: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"trials": 0}, "trials: '0'; expected a whole number, 1 to 1,000,000"),
+        ({"trials": 1.5}, "trials: '1.5'; expected a whole number"),
+        ({"trials": True}, "trials: 'True'; expected a whole number"),
+        ({"minutes": -1}, "minutes: '-1'; expected a number, at least 0"),
+        ({"minutes": float("nan")}, "minutes: 'nan'; expected a number"),
+        ({"minutes": "1"}, "minutes: '1'; expected a number"),
+    ],
+)
+def test_wrong_limits_are_refused_before_a_folder_is_made(
+    place: Path, tmp_path: Path, limits: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        gcnbatch.tune({}, place / "set.h5", out=tmp_path / "study", **limits)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_study_is_no_run(study: Path) -> None:
+    before = {path.name: path.read_bytes() for path in study.iterdir()}
+    for take in (run.resume, gcnbatch.Run.load):
+        with pytest.raises(
+            InputError, match=r"study: the folder of a study; expected that of a run\. Go on with 'gcnb"
+        ):
+            take(study)
+    assert {path.name: path.read_bytes() for path in study.iterdir()} == before
+
+
 @pytest.mark.slow
 def test_processes_give_the_trials_of_one_process_after_sigkill_too(place: Path, study: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
@@ -313,6 +424,13 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
         (folder / "study.journal").write_text(journal.replace(old, new), encoding="utf-8")
         with pytest.raises(InputError, match=message):
             session.resume(folder, Limits(7), quiet=True)
+    (folder / "config.toml").write_text("", encoding="utf-8")
+    for take in (session.resume, gcnbatch.report):
+        with pytest.raises(
+            InputError, match=r"config\.toml: data\.path: missing; expected the data set\. Restore the f"
+        ):
+            take(folder)
+    (folder / "config.toml").write_bytes((study / "config.toml").read_bytes())
     (folder / "study.journal").write_text("{}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.journal: damaged .*; expected the journal of a study"):
         session.resume(folder, Limits(7), quiet=True)

@@ -195,8 +195,8 @@ def test_the_shipped_configurations_resolve() -> None:
         ("data.path=5", r"data\.path: 5; expected a valid string"),
         ("split.test=0.95", r"split: valid \+ test must leave rows for training \(sum below 1\)"),
         ("split.folds=1", r"split: folds must be 0 or at least 2"),
-        ('data.path="a\\u0000b"', r"data\.path: 'a\\x00b'; expected a path without NUL characters"),
-        ('train.from_run="\\u0000"', r"train\.from_run: '\\x00'; expected a path without NUL characters"),
+        ('data.path="a\\u0000b"', r"data\.path: 'a\\x00b'; expected text in UTF-8 without NUL characters"),
+        ('train.from_run="\\u0000"', r"train\.from_run: '\\x00'; expected text in UTF-8 without NUL characters"),
         (f"seed={'9' * 5000}", r"seed: '9{78}…; expected a whole number, at least 0 and at most 9223372036854775807"),
         (f"seed=0x{'f' * 5000}", r"--set: seed: a whole number of more than 64 bits; expected a smaller one"),
         ("model.widths=[9223372036854775808]", r"--set: model\.widths: a whole number of more than 64 bits"),
@@ -281,7 +281,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         InputError, match=r"set\.h5: not text; expected a TOML configuration\. Pass a data set with --data"
     ):
         read_toml(tmp_path / "set.h5")
-    with pytest.raises(InputError, match=r": cannot be read \(Is a directory\); expected a TOML configuration"):
+    with pytest.raises(InputError, match=": is a folder; expected a TOML configuration"):
         read_toml(tmp_path)
 
 

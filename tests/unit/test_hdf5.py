@@ -20,7 +20,7 @@ from tests.builders import build_graphset
 
 def write_predictions(path: Path) -> None:
     ids = np.array(["a", "b"])
-    with open_sink(str(path)) as sink:
+    with open_sink(path) as sink:
         sink.append(Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((2, 1), np.float32)))
 
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gcnbatch.data.importers.csv_tables import ROW_INDEX, check_stored_labels, check_stored_names
+from gcnbatch.data.importers.csv_tables import check_stored_labels, check_stored_names
 from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
+from gcnbatch.data.importers.targets import check_classes
 from gcnbatch.data.schema import Target
+from gcnbatch.data.tables.delimited import ROW_INDEX
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import counted, listed, quoted
 
@@ -37,6 +39,8 @@ class ColumnRole:
             return self.name, self.role, None, None, self.why
         mapping = ", ".join(f"{text} = {number}" for number, text in enumerate(self.reading.classes[:10]))
         more = ", …" if len(self.reading.classes) > 10 else ""
+        if self.reading.unit:
+            mapping = f"in {self.reading.unit}"
         return self.name, self.role, self.reading.kind, self.reading.labelled, mapping + more
 
 
@@ -146,7 +150,7 @@ def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, Colu
     readings = {name: _read_as(table, name, options.task) for name in names}
     kinds = {reading.kind for reading in readings.values()}
     if options.task is None and len(kinds) > 1 and all(map(as_numbers, readings.values())):
-        readings = {name: Reading("regression", reading.labelled) for name, reading in readings.items()}
+        readings = {name: _as_regression(reading) for name, reading in readings.items()}
     elif len(kinds) > 1 or (kinds == {"multiclass"} and len(names) > 1):
         shown = listed(f"{quoted(name)} {reading.kind}" for name, reading in readings.items())
         raise InputError(
@@ -158,14 +162,12 @@ def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, Colu
 def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
     """Read a column that the user named, as `task` if given."""
     texts = table.others[name]
-    reading = read_labels(texts)
+    reading = read_labels(texts, measured=task == "regression")
     if not reading.labelled:
         raise InputError(f"{table.path}, column {quoted(name)}", "no value in any row", "a target with values")
     if task == "multiclass":
         reading = read_classes(texts)
-        if len(reading.classes) < 2:
-            place = f"{table.path}, column {quoted(name)}"
-            raise InputError(place, f"only class {quoted(reading.classes[0])}", "at least 2 classes")
+        check_classes(table.path, name, reading.classes, reading.labelled)
         return reading
     if reading.mixed is not None:
         raise _mixed(table, name, reading)
@@ -173,19 +175,27 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
         row = next(row for row, text in enumerate(texts) if text in (reading.codes or {}))
         raise InputError(f"{table.path}, row {row + 1}, column {quoted(name)}", quoted(texts[row]), "a finite number")
     if task == "regression":
-        return Reading("regression", reading.labelled)
-    if task == "binary" and (reading.kind != "binary"):
-        return Reading("binary", reading.labelled) if as_numbers(reading) else _refuse_many(table, name, reading)
+        return _as_regression(reading)
+    if task == "binary" and reading.kind != "binary":
+        if not as_numbers(reading):
+            raise _too_many(table, name, reading)
+        return replace(_as_regression(reading), kind="binary")
     if reading.kind is None:
         raise InputError(f"{table.path}, column {quoted(name)}", reading.reason, "values that differ")
+    if reading.named:
+        check_classes(table.path, name, reading.classes, reading.labelled)
     return reading
 
 
-def _refuse_many(table: MoleculeTable, name: str, reading: Reading) -> Reading:
+def _as_regression(reading: Reading) -> Reading:
+    """Return the reading of numbers as they are, also of those that were read as classes."""
+    return replace(reading, kind="regression", codes=None, classes=())
+
+
+def _too_many(table: MoleculeTable, name: str, reading: Reading) -> InputError:
     got = counted(len(reading.classes), "different label") if reading.classes else reading.reason
-    raise InputError(
-        f"{table.path}, column {quoted(name)}", got, "two labels of a known meaning", "Use --task multiclass."
-    )
+    place = f"{table.path}, column {quoted(name)}"
+    return InputError(place, got, "two labels of a known meaning", "Use --task multiclass.")
 
 
 def _mixed(table: MoleculeTable, name: str, reading: Reading) -> InputError:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import isinf
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.csv_tables import MISSING, parse_number, sorted_labels
+from gcnbatch.data.importers.quantities import Quantities, Quantity, QuantityColumn, read_quantity
+from gcnbatch.data.importers.units import is_known
 from gcnbatch.data.schema import Target
-from gcnbatch.text import counted
+from gcnbatch.text import counted, quoted
 
 # Negative label, positive label; compared in lower case.
 PAIRS = (
@@ -32,6 +37,7 @@ PAIRS = (
 _TWO_NUMBERS = ((-1.0, 1.0), (1.0, 2.0))
 _THREE_NUMBERS = ((-1.0, 0.0, 1.0), (0.0, 1.0, 2.0), (1.0, 2.0, 3.0))
 _MOST_CLASSES = 10  # names in a text column, above which it is not taken for classes
+LIKE_IDS = "whole numbers that all differ, as an identifier's"
 _IDENTIFIER_ROWS = 10  # whole numbers that all differ look like an identifier from this number of rows on
 
 
@@ -55,6 +61,10 @@ class Reading:
         The first text among numbers, if most values are numbers.
     named : bool
         Whether the classes are texts of unknown meaning, such as names of series.
+    unit : str
+        The most frequent unit of numbers.
+    missing : dict of int
+        Texts that count as missing values, with their rows.
     """
 
     kind: Target | None
@@ -64,31 +74,58 @@ class Reading:
     reason: str = ""
     mixed: tuple[int, str] | None = None
     named: bool = False
-
-    def values(self, texts: Sequence[str]) -> list[str]:
-        """Return the column with the number of its class in place of each label."""
-        if self.codes is None:
-            return list(texts)
-        return [str(self.codes[text]) if text in self.codes else "" for text in texts]
+    unit: str = ""
+    missing: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_labels(texts: Sequence[str]) -> Reading:
-    """Read a column, without surrounding blanks, as targets."""
+def read_labels(texts: Sequence[str], measured: bool = False) -> Reading:
+    """Read a column, without surrounding blanks, as targets; `measured`: the user says that it has measured values."""
     counts = Counter(texts)
     missing = {text for text in counts if text.lower() in MISSING}
     if "+" in counts:
         missing.discard("-")
     values = {text: count for text, count in counts.items() if text not in missing}
+    lost = {text: counts[text] for text in sorted(missing) if text}
     labelled = sum(values.values())
     if not labelled:
         return Reading(None, reason="no value in any row")
     numbers = {text: parse_number(text) for text in values if _is_number(text)}
     if len(numbers) == len(values):
-        return _read_numbers(numbers, labelled, len(texts))
-    if 2 * sum(values[text] for text in values if text in numbers or _is_infinite(text)) >= labelled:
-        row = next(row for row, text in enumerate(texts) if text in values and text not in numbers)
+        return replace(_read_numbers(numbers, labelled, len(texts)), missing=lost)
+    quantities = _quantities(values, measured)
+    if len(quantities) == len(values):
+        return replace(_read_quantities(quantities, values, labelled), missing=lost)
+    if 2 * sum(values[text] for text in values if text in quantities or _is_infinite(text)) >= labelled:
+        row = next(row for row, text in enumerate(texts) if text in values and text not in quantities)
         return Reading(None, labelled, reason="numbers mixed with text", mixed=(row, texts[row]))
-    return _read_words(values, labelled)
+    return replace(_read_words(values, labelled), missing=lost)
+
+
+def _quantities(values: Mapping[str, int], measured: bool) -> dict[str, Quantity]:
+    """Return the texts that are numbers, perhaps with units or bounds.
+
+    Texts such as 2C9 or 3d are numbers where they are said to be `measured`; else only where all have this unit and
+    differ as measured values do.
+    """
+    found = {text: one for text in values if (one := read_quantity(text)) is not None}
+    if measured:
+        return found
+    strange = {one.unit for one in found.values() if one.unit.isalpha() and len(one.unit) == 1}
+    strange |= {one.unit for one in found.values() if one.unit and not is_known(one.unit)}
+    numbers = [one.value for one in found.values()]
+    varies = len(set(numbers)) > _MOST_CLASSES or not all(map(float.is_integer, numbers))
+    if len(strange) == 1 and varies and all(one.unit in strange for one in found.values()):
+        return found
+    return {text: one for text, one in found.items() if one.unit not in strange or (varies and is_known(one.unit))}
+
+
+def _read_quantities(found: Mapping[str, Quantity], rows: Mapping[str, int], labelled: int) -> Reading:
+    units = Counter[str]()
+    for text, one in found.items():
+        units[one.unit] += rows[text]
+    unit = units.most_common(1)[0][0]
+    reason = f"numbers in the unknown unit {quoted(unit)}" if unit and not is_known(unit) else ""
+    return Reading("regression", labelled, reason=reason, unit=unit)
 
 
 def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Reading:
@@ -104,9 +141,9 @@ def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Rea
         if found in sets:
             codes = {text: found.index(value) for text, value in numbers.items()}
             return Reading(kind, labelled, codes, tuple(f"{value:g}" for value in found))
-    whole = all(value.is_integer() for value in found)
+    whole = all(value.is_integer() and abs(value) < 2**53 for value in found)  # beyond, all numbers are
     identifier = whole and rows >= _IDENTIFIER_ROWS and len(found) == labelled == rows
-    reason = "whole numbers that all differ, as an identifier's" if identifier else ""
+    reason = LIKE_IDS if identifier else ""
     return Reading("regression", labelled, reason=reason)
 
 
@@ -126,11 +163,13 @@ def _read_words(values: Mapping[str, int], labelled: int) -> Reading:
 
 def read_classes(texts: Sequence[str], labelled: int | None = None, reason: str = "") -> Reading:
     """Read any texts as names of classes, in the order of their numbers or of the alphabet."""
-    known = set(texts) if labelled is not None else {text for text in texts if text.lower() not in MISSING}
-    classes = tuple(sorted_labels(known))
-    count = labelled if labelled is not None else sum(text in known for text in texts)
+    counts = Counter(texts)
+    lost = {} if labelled is not None else {text: counts[text] for text in counts if text.lower() in MISSING}
+    classes = tuple(sorted_labels(counts.keys() - lost.keys()))
+    count = labelled if labelled is not None else counts.total() - sum(lost.values())
     codes = {text: number for number, text in enumerate(classes)}
-    return Reading("multiclass", count, codes, classes, reason, named=True)
+    named = {text: number for text, number in sorted(lost.items()) if text}
+    return Reading("multiclass", count, codes, classes, reason, named=True, missing=named)
 
 
 def as_numbers(reading: Reading) -> bool:
@@ -146,10 +185,28 @@ def _is_number(text: str) -> bool:
 
 
 def _is_infinite(text: str) -> bool:
-    return text.lower().lstrip("+-") in {"inf", "infinity"}
+    with suppress(ValueError):
+        return isinf(float(text))
+    return False
 
 
 def class_codes(reading: Reading, texts: Sequence[str]) -> NDArray[np.int32]:
     """Return the class of each row (R, 1), -1 where missing."""
     codes = reading.codes or {}
     return np.array([codes.get(text, -1) for text in texts], dtype=np.int32).reshape(-1, 1)
+
+
+def quantities(path: Path, name: str, reading: Reading, texts: Sequence[str]) -> Quantities:
+    """Return a column of numbers, or of labels that stand for 0 and 1.
+
+    Raises
+    ------
+    InputError
+        As `QuantityColumn`.
+    """
+    if reading.codes is not None:
+        codes = class_codes(reading, texts)[:, 0]
+        return Quantities(np.where(codes < 0, np.nan, codes), missing=reading.missing)
+    column = QuantityColumn(path, name)
+    column.add(texts)
+    return column.finish()

@@ -24,19 +24,19 @@ from gcnbatch.data.importers.common import (
     source_folder,
     with_self_channel,
 )
-from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.number_files import open_numbers
 from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
 from gcnbatch.data.importers.ogb_nodes import LABELS, import_nodes
 from gcnbatch.data.importers.targets import Targets
-from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.files import open_text
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.numbers import open_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import counted
+from gcnbatch.text import counted, printable
 
 BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
 MAX_ONE_HOT = 2048
@@ -96,13 +96,13 @@ def import_ogb(
     >>> gcnbatch.import_ogb("ogbg_mini", "mini.h5").graphs
     3
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     raw = folder / "raw"
     if (raw / LABELS).exists():
         if edge_channels:
             raise InputError("--edge-channels", f"given for {folder}, a node set", hint="Leave it out.")
-        return import_nodes(folder, path, task, undirected, self_loops, progress)
+        return import_nodes(folder, target, task, undirected, self_loops, progress)
     sizes = [counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
     if len(sizes[0]) != len(sizes[1]):
         raise InputError(str(raw / "num-edge-list.csv.gz"), counted(len(sizes[1]), "row"), f"{len(sizes[0])}")
@@ -111,7 +111,7 @@ def import_ogb(
     reader = _Raw(raw, sizes[0], sizes[1], edge_channels)
     channel_names, loop_channel = with_self_channel(reader.channel_names, self_loops)
     header = Header(
-        name=folder.resolve().name,
+        name=printable(folder.resolve().name),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
@@ -122,8 +122,8 @@ def import_ogb(
         source=folder_source(folder, [*sorted(raw.glob("*.csv.gz")), *split_files]),
     )
     ids = _ids(folder / "mapping" / "mol.csv.gz", len(sizes[0]))
-    summary = ImportSummary(path, header)
-    with DatasetWriter(path) as writer:
+    summary = ImportSummary(target.path, header)
+    with DatasetWriter(target) as writer:
         for block in reader.blocks():
             edges = build_edges(
                 block.node_ptr,
@@ -258,8 +258,8 @@ def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:
 
 
 def _targets(path: Path, graphs: int, task: Target | None) -> Targets:
-    with open_text(path) as stream:
-        lines = [[field.strip() or "nan" for field in line.split(",")] for line in stream]
+    with open_text(path) as file:
+        lines = [[field.strip() or "nan" for field in line.split(",")] for line in file.lines()]
     if len(lines) != graphs:
         raise InputError(str(path), counted(len(lines), "row"), f"{graphs}, one per graph")
     width = len(lines[0])
@@ -279,8 +279,7 @@ def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
     if mapping.exists():
         with open_table(mapping) as table:
             if "mol_id" in table.names:
-                place = table.names.index("mol_id")
-                ids = [record[place].strip() for record in table.rows]
+                ids = list(map(str.strip, table.columns()["mol_id"]))
                 if len(ids) != graphs:
                     raise InputError(str(mapping), counted(len(ids), "row"), f"{graphs}, one per graph")
                 return np.array(ids, dtype=np.str_)

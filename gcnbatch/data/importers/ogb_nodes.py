@@ -14,16 +14,17 @@ from tqdm import tqdm
 
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.common import ImportSummary, folder_source
-from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.edges import EdgeFile
-from gcnbatch.data.importers.number_files import NumberReader, open_numbers
 from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.schema import Header, Target
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.numbers import NumberReader, open_numbers
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
 from gcnbatch.progress import counter
-from gcnbatch.text import counted, listed, quoted
+from gcnbatch.text import counted, listed, printable, quoted
 
 EDGE_BLOCK = 1 << 18  # listed edges read at a time
 FEATURE_BLOCK = 1 << 23  # feature values read at a time
@@ -32,7 +33,7 @@ _READ = {"edge.csv.gz", "node-feat.csv.gz", LABELS, "num-node-list.csv.gz", "num
 
 
 def import_nodes(
-    folder: Path, out: Path, task: Target | None, undirected: bool, self_loops: bool, progress: bool
+    folder: Path, out: Output, task: Target | None, undirected: bool, self_loops: bool, progress: bool
 ) -> ImportSummary:
     """Convert a checked folder; see `gcnbatch.data.importers.ogb.import_ogb`.
 
@@ -50,7 +51,7 @@ def import_nodes(
         bar = stack.enter_context(counter(edges + nodes, " rows", "reading", scale=True, quiet=not progress, delay=0.5))
         features = stack.enter_context(_open_features(raw / "node-feat.csv.gz", nodes))
         header = Header(
-            name=folder.resolve().name,
+            name=printable(folder.resolve().name),
             level="node",
             target=targets.kind,
             task_names=targets.task_names,
@@ -87,7 +88,7 @@ def import_nodes(
         notes.append(f"{counted(repeated, 'listed edge joins', 'listed edges join')} a node to itself")
     if ignored := [path.name for path in sorted(raw.iterdir()) if path.name not in _READ]:
         notes.append(f"not read: {listed(ignored)} in {raw}")
-    summary = ImportSummary(out, header, notes=tuple(notes))
+    summary = ImportSummary(out.path, header, notes=tuple(notes))
     summary.add(written)
     return summary
 

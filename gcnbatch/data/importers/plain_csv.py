@@ -6,7 +6,7 @@ and nodes, not with the edges or features, which are kept on disk in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,18 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
-from gcnbatch.data.importers.plain_tables import check_plain, open_plain
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Table
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 from gcnbatch.progress import counter
+from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -50,10 +53,13 @@ def import_csv(
     task: Target | None = None,
     undirected: bool = True,
     self_loops: bool = True,
+    missing: Sequence[str] = (),
     name: str = "",
+    delimiter: str = "",
+    encoding: str = "",
     progress: bool = False,
 ) -> ImportSummary:
-    r"""Convert plain tables, CSV or Parquet by their endings.
+    r"""Convert plain tables, text (also compressed), Excel or Parquet by their endings.
 
     Names of graphs and nodes are arbitrary texts, blank targets are missing labels.
 
@@ -76,6 +82,10 @@ def import_csv(
         Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
     undirected, self_loops : bool
         Count each edge both ways; store A + I (a node that lists its own self-loop keeps that one).
+    delimiter, encoding : str
+        Sign between fields, and encoding such as ``"cp1252"``, of text tables; empty: detected.
+    missing : sequence of str
+        Further texts of missing targets, in any case.
     progress : bool
         Show progress on stderr.
 
@@ -106,33 +116,44 @@ def import_csv(
     [[1.0], [nan]]
     """
     files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
-    path = output_path(out, files)
+    target, wished = output_path(out, files), TableFormat(delimiter, encoding=encoding)
     if (graphs is None) == (node_targets is None):
         got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
-        check_plain(file)  # report a wrong path before reading the other tables
-    with DatasetWriter(path) as writer, Scratch(path) as scratch:
+        with open_table(file, wished):  # report a wrong path before reading the other tables
+            pass
+    with DatasetWriter(target) as writer, Scratch(target) as scratch:
         known = columns = None
+        notes: list[str] = []
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
             if graphs is not None:
-                with open_plain(Path(graphs), bar.update) as table:
-                    known, columns = read_graphs(table, target_columns, task)
-            with open_plain(Path(nodes), bar.update) as table:
-                node_set = read_nodes(table, scratch, known, node_targets, task)
-            with open_plain(Path(edges), bar.update) as table:
+                with open_table(Path(graphs), wished, bar.update) as table:
+                    known, columns = read_graphs(table, target_columns, task, missing)
+                    notes += _notes(table)
+            with open_table(Path(nodes), wished, bar.update) as table:
+                node_set = read_nodes(table, scratch, known, node_targets, task, missing)
+                notes += _notes(table)
+            with open_table(Path(edges), wished, bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, undirected)
+                notes += _notes(table)
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets
         channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
-        source = {file.name: f"sha256 {sha256(file)}" for file in files}
-        outline = _outline(name or path.stem, columns.finish(), node_set, channel_names, edge_set.file.weighted, source)
+        source = {printable(file.name): f"sha256 {sha256(file)}" for file in files}
+        targets = columns.finish()
+        title = name or printable(target.path.stem)
+        outline = _outline(title, targets, node_set, channel_names, edge_set.file.weighted, source)
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = ImportSummary(path, written.header)
+    summary = ImportSummary(target.path, written.header, notes=(*notes, *targets.notes))
     summary.add(written)
     return summary
+
+
+def _notes(table: Table) -> list[str]:
+    return [f"{table.path.name}: {note}" for note in table.notes]
 
 
 def _bar(what: str, total: int, unit: str, progress: bool) -> tqdm[Any]:
@@ -143,7 +164,7 @@ def _outline(
     name: str, targets: Targets, nodes: Nodes, channel_names: tuple[str, ...], weighted: bool, source: dict[str, str]
 ) -> GraphSet:
     """Return all graphs without edges and without rows of features."""
-    by_node, features = nodes.targets is not None, nodes.features
+    by_node, features, bounds = nodes.targets is not None, nodes.features, targets.censored
     feature_names = DEGREE_NAMES if features is None else features.names
     header = Header(
         name=name,
@@ -151,6 +172,7 @@ def _outline(
         target=targets.kind,
         task_names=targets.task_names,
         class_names=targets.class_names,
+        units=targets.units,
         n_features=len(feature_names),
         feature_names=feature_names,
         channel_names=channel_names,
@@ -167,6 +189,7 @@ def _outline(
         x=np.zeros((0, header.n_features), np.uint8 if features is None else features.dtype),
         y=targets.y[nodes.order] if by_node else targets.y,
         ids=nodes.ids() if by_node else np.array(list(nodes.graphs), dtype=np.str_),
+        censored=bounds[nodes.order] if by_node and bounds is not None else bounds,
     )
 
 

@@ -13,10 +13,10 @@ from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import ImportSummary, folder_source, source_folder
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import read_array, read_csr, read_neighbours
-from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
+from gcnbatch.data.tables.files import open_text
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
@@ -67,7 +67,7 @@ def import_planetoid(
     >>> gcnbatch.read("mini.h5").splits["planetoid"].test.tolist()
     [2]
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     files = {part: folder / f"ind.{name}.{part}" for part in (*PARTS, "test.index")}
     _check_present(folder, name, files.values())
@@ -104,8 +104,8 @@ def import_planetoid(
         ids=np.arange(nodes).astype(np.str_),
         splits={"planetoid": split},
     )
-    write_graphset(path, graphs)
-    summary = ImportSummary(path, header)
+    write_graphset(target, graphs)
+    summary = ImportSummary(target.path, header)
     summary.add(graphs)
     return summary
 
@@ -132,8 +132,8 @@ def _check_present(folder: Path, name: str, files: Iterable[Path]) -> None:
 
 
 def _read_test_index(path: Path) -> Int64:
-    with open_text(path) as stream:
-        lines = [number for line in stream for number in line.split()]
+    with open_text(path) as file:
+        lines = [number for line in file.lines() for number in line.split()]
     try:
         test = np.array([int(line) for line in lines], dtype=np.int64)
     except (ValueError, OverflowError) as error:

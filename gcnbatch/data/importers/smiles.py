@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import outputs, tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
-from gcnbatch.data.importers.csv_tables import numbers
-from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.labels import class_codes
+from gcnbatch.data.importers.labels import LIKE_IDS, class_codes, quantities
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.split_columns import read_splits, split_name
-from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
-from gcnbatch.data.outputs import keep_inputs, output_path
+from gcnbatch.data.outputs import output_path
 from gcnbatch.data.scaffold_groups import MURCKO
-from gcnbatch.data.schema import UNLABELLED, Header, Target
+from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import counted, csv_cell, quoted
+from gcnbatch.fileio import Output, StrPath, sha256
+from gcnbatch.outputs import Kind, begins_with
+from gcnbatch.text import counted, printable, quoted
 
 _SHOWN_BAD_ROWS = 5
+_SKIPPED_COLUMNS = ("row", "id", "smiles", "reason")
+SKIPPED = Kind("a list of skipped rows", begins_with(",".join(_SKIPPED_COLUMNS).encode() + b"\n"))
 
 
 def import_smiles(
@@ -76,10 +77,9 @@ def import_smiles(
     InputError
         For an invalid table and, without `skip_bad_rows`, for molecules that give no graph.
     """
-    path = output_path(out, [source])
-    report = path.with_suffix(".skipped.csv")
-    if skip_bad_rows:
-        keep_inputs(report, [source])
+    target = output_path(out, [source])
+    report = target.path.with_suffix(".skipped.csv")
+    skipped = outputs.check(report, SKIPPED, [source]) if skip_bad_rows else None
     with early_workers(source, processes) as workers:
         table = read_molecules(source, smiles_column, id_column, table_format)
         roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns))
@@ -88,16 +88,18 @@ def import_smiles(
             _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
         header = _header(table, options, targets, feature_columns, name)
         columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
-        summary = ImportSummary(path, header, columns=tuple(role.cells() for role in roles))
+        summary = ImportSummary(target.path, header, columns=tuple(role.cells() for role in roles))
         notes, missing = MoleculeNotes(table.smiles, options, workers), MissingFeatures(header.graph_feature_names)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
-        with DatasetWriter(path) as writer:
+        with DatasetWriter(target) as writer:
             for arrays in featurize(table.smiles, options, processes=processes, progress=progress, workers=workers):
                 bad.extend(arrays.bad)
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]
                 part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
+                if targets.censored is not None:
+                    part = replace(part, censored=targets.censored[arrays.rows])
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays)
@@ -108,10 +110,11 @@ def import_smiles(
             rows = np.concatenate(kept)
             splits = _splits(table, split_column, rows)
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
-            if skip_bad_rows:  # while no other process may write the set
-                _write_report(report, table, bad)
-        lines = [*table.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
-    if skip_bad_rows:
+            if skipped:  # while no other process may write the set
+                _write_report(skipped, table, bad)
+        said = [*table.notes, *_about_roles(roles, no_targets), *targets.notes]
+        lines = [*said, *notes.lines(targets.y[rows], splits), *missing.lines()]
+    if skipped:
         summary.skipped = len(bad)
     if bad:
         lines.append(f"{len(bad)} of {counted(len(table.smiles), 'row')} left out; the reasons are in {report}")
@@ -122,18 +125,28 @@ def import_smiles(
 def _targets(table: MoleculeTable, roles: list[ColumnRole]) -> Targets:
     """Return the targets of all rows; without a target column, one task without any label."""
     if not roles:
-        return Targets(np.full((len(table.smiles), 1), np.nan, dtype=np.float32), "binary", (UNLABELLED,))
+        return Targets(np.full((len(table.smiles), 1), np.nan, TARGET_TYPES["binary"][0]), "binary", (UNLABELLED,))
     readings = {role.name: role.reading for role in roles if role.reading is not None}
     first = next(iter(readings.values()))
     if first.kind == "multiclass":
         codes = class_codes(first, table.others[roles[0].name])
-        return Targets(codes, "multiclass", tuple(readings), first.classes)
-    columns = [reading.values(table.others[name]) for name, reading in readings.items()]
-    pairs = zip(readings, columns, strict=True)
-    y = np.stack([numbers(table.path, name, column) for name, column in pairs], axis=1)
-    targets = number_targets(table.path, list(readings), y, first.kind)
+        notes = missing_notes([first.missing], first.named)
+        return Targets(codes, "multiclass", tuple(readings), first.classes, notes=notes)
+    columns = [quantities(table.path, name, reading, table.others[name]) for name, reading in readings.items()]
     labels = {name: (reading.classes[0], reading.classes[1]) for name, reading in readings.items() if reading.classes}
-    return Targets(targets.y, targets.kind, targets.task_names, label_names=labels)
+    return replace(joined_targets(table.path, list(readings), columns, first.kind), label_names=labels)
+
+
+def _about_roles(roles: Sequence[ColumnRole], no_targets: bool) -> list[str]:
+    """Return notes on columns that may be targets and were not taken for them, and on a set without targets."""
+    if not no_targets and not any(role.role == "target" for role in roles):
+        return ["there is no column of targets: the set has no labels, as with --no-targets"]
+    return [
+        f"column {quoted(role.name)} is no target: its whole numbers all differ, as ids do; if it is one, name it with "
+        "--target-columns"
+        for role in roles
+        if role.why == LIKE_IDS
+    ]
 
 
 def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
@@ -152,12 +165,13 @@ def _header(
     if computed:
         recorded["rdkit"] = rdkit_version()
     return Header(
-        name=name or table.path.name.split(".")[0],
+        name=name or printable(table.path.name.split(".")[0]),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
         class_names=targets.class_names,
         label_names=targets.label_names,
+        units=targets.units,
         n_features=len(options.feature_names),
         feature_names=options.feature_names,
         graph_feature_names=(*features, *computed),
@@ -166,7 +180,7 @@ def _header(
         normalized=options.normalize,
         group_kind=MURCKO,
         featurizer=options.to_header() | recorded,
-        source={"file": table.path.name, "sha256": sha256(table.path)},
+        source={"file": printable(table.path.name), "sha256": sha256(table.path)},
     )
 
 
@@ -202,10 +216,11 @@ def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOp
     )
 
 
-def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> None:
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("row", "id", "smiles", "reason"))
-        for row in bad:
-            texts = (table.ids[row.index], table.smiles[row.index], row.reason)
-            writer.writerow((row.index + 1, *map(csv_cell, texts)))
+def _write_report(path: Output, table: MoleculeTable, bad: list[BadMolecule]) -> None:
+    found = (
+        [row.index + 1 for row in bad],
+        [table.ids[row.index] for row in bad],
+        [table.smiles[row.index] for row in bad],
+        [row.reason for row in bad],
+    )
+    tables.write(path, dict(zip(_SKIPPED_COLUMNS, found, strict=True)))

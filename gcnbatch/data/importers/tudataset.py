@@ -21,14 +21,14 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.number_files import load_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
+from gcnbatch.data.tables.numbers import load_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import counted
+from gcnbatch.text import counted, printable
 
 OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
 
@@ -66,7 +66,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     >>> gcnbatch.read("ds.h5").header.class_names
     ('-1', '1')
     """
-    path = output_path(out)
+    target = output_path(out)
     folder = source_folder(source)
     name = _find_name(folder)
     files = {part: folder / f"{name}_{part}.txt" for part in ("A", "graph_indicator", *OPTIONAL)}
@@ -82,7 +82,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
         x, feature_names = degree_features(edges, node_ptr), DEGREE_NAMES
     targets = _targets(folder, name, present, count)
     header = Header(
-        name=name,
+        name=printable(name),
         level="graph",
         target=targets.kind,
         task_names=targets.task_names,
@@ -94,8 +94,8 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     )
     ids = np.arange(1, count + 1).astype(np.str_)
     graphs = GraphSet(header=header, node_ptr=node_ptr, **vars(edges), x=x, y=targets.y, ids=ids)
-    write_graphset(path, graphs)
-    summary = ImportSummary(path, header)
+    write_graphset(target, graphs)
+    summary = ImportSummary(target.path, header)
     summary.add(graphs)
     return summary
 

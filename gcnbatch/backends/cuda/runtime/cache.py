@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -34,6 +35,8 @@ from gcnbatch.errors import MachineError
 
 VERSIONS = "compilers.json"
 LOG, DIGEST = ".log", ".sha256"
+_LOCK = ".lock"
+_NAME = re.compile(r"([^.]+)\.(\w+)\.([0-9a-f]+)\.([0-9a-f]+)\.\w+\Z")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 Progress = Callable[[str], object]
 
@@ -170,8 +173,10 @@ class KernelCache:
         """
         cubins = self.cubins()
         try:
-            for path in [*(cubin.path for cubin in cubins), *self._beside(), self.folder / VERSIONS]:
+            for path in [*(cubin.path for cubin in cubins), *self._beside()]:
                 path.unlink(missing_ok=True)
+            if cubins or (self.folder / _LOCK).exists():  # else it is no cache
+                (self.folder / VERSIONS).unlink(missing_ok=True)
         except OSError as error:
             raise MachineError(
                 str(self.folder),
@@ -181,8 +186,8 @@ class KernelCache:
         return len(cubins)
 
     def _beside(self) -> list[Path]:
-        """Return the reports and digests."""
-        return [path for ending in (LOG, DIGEST) for path in self.folder.glob(f"*{ending}")]
+        """Return the reports and digests of cubins; other programs have files with such endings."""
+        return [path for ending in (LOG, DIGEST) for path in self.folder.glob(f"*{ending}") if _parse(path)]
 
     def _compile(self, source: KernelSource, arch: str, progress: Progress) -> MachineError | None:
         if self.find(source, arch) is None and self.compiler:
@@ -271,7 +276,7 @@ class KernelCache:
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                lock = stack.enter_context(((self._spare or self.folder) / ".lock").open("a"))
+                lock = stack.enter_context(((self._spare or self.folder) / _LOCK).open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -298,10 +303,10 @@ def _intact(path: Path) -> bytes | None:
 
 
 def _parse(path: Path) -> Cubin | None:
-    parts = path.name.split(".")
-    if len(parts) != 5:
+    """Return what the name of a cubin, or of a file beside it, says; None for any other name."""
+    if (match := _NAME.match(path.name)) is None:
         return None
-    stem, arch, source, compiler, _ = parts
+    stem, arch, source, compiler = match.groups()
     return Cubin(f"{stem.replace('-', '/')}.cu", arch, source, compiler, path)
 
 

@@ -23,14 +23,17 @@ from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import fileio
+from gcnbatch import fileio, outputs
 from gcnbatch.backends.cuda.runtime.cache import cache_folder
 from gcnbatch.backends.cuda.spmm import geometry
+from gcnbatch.fileio import Output
+from gcnbatch.outputs import Kind, begins_with
 
 AXES = ("rows", "per_row", "columns", "batch")
 SHIPPED = Path(__file__).with_name("table.json")
 FORMAT = 1
 BEYOND = 4  # beyond this many times the largest measured rows and entries per row, the general kernel runs
+TABLE = Kind("a table of kernels", begins_with(rb'\{\s*"format": [0-9]+,\s*"rows":'))
 MANY_GROUPS = 4  # the general kernel also runs if it would share a row among this many groups: long rows, few columns
 
 
@@ -118,7 +121,25 @@ def user_table(gpu: str) -> Path:
     return cache_folder().parent / "spmm" / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
 
 
-def save(table: SpmmTable, path: Path) -> None:
+def output(path: Path | None, gpu: str = "") -> Output:
+    """Return the file for a table: `path`, else that which "auto" reads for GPUs of this name.
+
+    Raises
+    ------
+    InputError
+        For a file that is there and holds something else.
+    MachineError
+        When it cannot be written.
+    """
+    if path is not None:
+        return outputs.check(path, TABLE)
+    own = user_table(gpu)
+    with suppress(OSError):  # `save` reports the error
+        own.parent.mkdir(parents=True, exist_ok=True)
+    return Output(own)
+
+
+def save(table: SpmmTable, path: Output) -> None:
     """Write a table. Processes that start afterwards use it.
 
     Raises
@@ -126,8 +147,6 @@ def save(table: SpmmTable, path: Path) -> None:
     MachineError
         When it cannot be written.
     """
-    with suppress(OSError):  # `write_text` reports the error
-        path.parent.mkdir(parents=True, exist_ok=True)
     lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in table.to_json().items())
     fileio.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
