@@ -207,7 +207,7 @@ def open_sink(out: str, spreadsheet: bool = False) -> Iterator[Sink]:
     if out == STDOUT:
         if sys.stdout is None:
             raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
-        yield text_sink(".csv", sys.stdout, spreadsheet)
+        yield _Csv(tables.CsvRows(sys.stdout), spreadsheet, sys.stdout.isatty())
         return
     ending = Path(out).suffix.lower()
     with fileio.atomic_path(out, output=True) as temporary:
@@ -243,7 +243,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
         When it is not a table of `rows` rows of such numbers.
     """
     expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
-    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
+    first = 2 if header.target == "multiclass" else 1
     found = -1
     try:
         with (
@@ -253,7 +253,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
             if rows * count > (size := stream.seek(0, io.SEEK_END)):  # each number has a comma before it
                 raise InputError(str(path), f"{size:,} bytes", f"{expected} with {count:,} numbers each", hint)
             stream.seek(0)
-            outputs = np.empty((rows, count), dtype=kind)
+            outputs = np.empty((rows, count), dtype=np.float64 if header.target == "regression" else np.float32)
             for found, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES + 1), b"")):
                 if len(line) > _LINE_BYTES:
                     raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
@@ -278,8 +278,8 @@ def _numbers(line: str, first: int, count: int) -> list[float]:
 
 
 class _Csv(Sink):
-    def __init__(self, rows: tables.CsvRows, spreadsheet: bool) -> None:
-        self.encode = partial(_csv_text, spreadsheet=spreadsheet)
+    def __init__(self, rows: tables.CsvRows, spreadsheet: bool, shown: bool = False) -> None:
+        self.encode = partial(_csv_text, spreadsheet=spreadsheet, shown=shown)
         self._rows = rows
 
     def write(self, made: Sequence[tables.CsvText]) -> None:
@@ -287,8 +287,8 @@ class _Csv(Sink):
             self._rows.write(text)
 
 
-def _csv_text(table: Predictions, spreadsheet: bool) -> tables.CsvText:
-    return tables.csv_text(table.columns(), spreadsheet)
+def _csv_text(table: Predictions, spreadsheet: bool, shown: bool) -> tables.CsvText:
+    return tables.csv_text(table.columns(), spreadsheet, shown)
 
 
 class _Parquet(Sink):

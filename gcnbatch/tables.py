@@ -2,8 +2,8 @@
 
 A column is an array, or a list of texts, numbers and None. NaN, None and (in Parquet) blank texts are missing values.
 
-- CSV: RFC 4180, UTF-8, a header line; a missing value is blank. Texts are made safe (`gcnbatch.text`), so that a row is
-  a line. Numbers have the shortest form that reads back as the same number.
+- CSV: RFC 4180, UTF-8, a header line; a missing value is blank. Texts are as `gcnbatch.text.csv_cell` leaves them, with
+  line breaks. Numbers have the shortest form that reads back as the same number.
 - Parquet: numbers keep their type, missing values are null. A list that mixes texts and numbers becomes texts.
 """
 
@@ -13,10 +13,11 @@ import csv
 import io
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -151,24 +152,32 @@ def _text(made: Future[CsvText], block: Columns) -> CsvText:
         return csv_text(block)
 
 
-def csv_text(columns: Columns, spreadsheet: bool = False) -> CsvText:
-    """Return rows as CSV. With `spreadsheet`, texts that a spreadsheet would run begin with an apostrophe."""
-    header, rows = io.StringIO(), io.StringIO()
-    csv.writer(header, lineterminator="\n").writerow(_safe(columns, spreadsheet))
-    cells = (_cells(values, spreadsheet) for values in columns.values())
-    csv.writer(rows, lineterminator="\n").writerows(zip(*cells, strict=True))
-    return CsvText(header.getvalue(), rows.getvalue())
+def csv_text(columns: Columns, spreadsheet: bool = False, shown: bool = False) -> CsvText:
+    """Return rows as CSV; see `gcnbatch.text.csv_cell` for `spreadsheet` and `shown`."""
+    safe = partial(_safe, spreadsheet=spreadsheet, shown=shown)
+    cells = [_cells(values, safe) for values in columns.values()]
+    return CsvText(_lines([safe(columns)]), _lines(list(zip(*cells, strict=True))))
 
 
-def _cells(values: NDArray[Any] | Sequence[Any], spreadsheet: bool) -> list[str]:
+def _lines(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines of CSV; Python's writer puts no quotes around a carriage return."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    if "\r" in text.getvalue():
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    return text.getvalue()
+
+
+def _cells(values: NDArray[Any] | Sequence[Any], safe: Callable[[Iterable[str]], list[str]]) -> list[str]:
     if isinstance(values, Sequence):
-        return _safe(("" if value is None else str(value) for value in values), spreadsheet)
-    return number_texts(values) if values.dtype.kind == "f" else _safe(values.tolist(), spreadsheet)
+        return safe("" if value is None else str(value) for value in values)
+    return number_texts(values) if values.dtype.kind == "f" else safe(values.tolist())
 
 
-def _safe(texts: Iterable[str], spreadsheet: bool) -> list[str]:
+def _safe(texts: Iterable[str], spreadsheet: bool, shown: bool) -> list[str]:
     cells = list(texts)
-    known = {text: csv_cell(text, spreadsheet) for text in set(cells)}
+    known = {text: csv_cell(text, spreadsheet, shown) for text in set(cells)}
     return [known[text] for text in cells]
 
 

@@ -1,7 +1,8 @@
 r"""Text of a file that may be hostile, made safe for where it is shown: terminal, HTML, Markdown, CSV, JSON, figures.
 
 Control characters and escape sequences can steer a terminal, and marks of writing direction can make a text look like
-another one. They are shown as Python writes them in a literal (``\x1b``, ``\u202e``).
+another one. They are shown as Python writes them in a literal (``\x1b``, ``\u202e``). A CSV file keeps all other
+characters, also line breaks, so that ids can be joined with those of the input.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any
 QUOTED = 80  # characters of a file that a message shows
 LISTED = 20  # texts that a message lists
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>!|~$&])")
+_STEERING = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -78,12 +82,20 @@ def markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", printable(text))
 
 
-def csv_cell(text: str, spreadsheet: bool = False) -> str:
-    """Return `text` as a cell of a CSV file.
+def csv_cell(text: str, spreadsheet: bool = False, shown: bool = False) -> str:
+    """Return `text` as a cell of CSV: unchanged, but for control characters other than line breaks, and directions.
 
-    With `spreadsheet`, an apostrophe is put before a text that a spreadsheet would run as a formula.
+    Parameters
+    ----------
+    text : str
+    spreadsheet : bool
+        Put an apostrophe before a text that a spreadsheet would run as a formula.
+    shown : bool
+        The CSV goes to a terminal: also escape line breaks and all other characters that are not safe.
     """
-    safe = printable(text)
+    safe = text
+    if not text.isprintable():
+        safe = printable(text) if shown else _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
     return f"'{safe}" if spreadsheet and safe.lstrip().startswith(_FORMULA) else safe
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.data.atom_features import ATOM_FEATURES
 from gcnbatch.data.featurizer_options import FeaturizerOptions
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.smiles import import_smiles as import_file
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.schema import Target
+from gcnbatch.data.tables.layout import TableFormat
 
 if TYPE_CHECKING:
     from gcnbatch.data.importers.common import ImportSummary
@@ -31,6 +31,7 @@ def import_smiles(
     delimiter: str = "",
     decimal: str = "",
     missing: Sequence[str] = (),
+    encoding: str = "",
     largest_fragment: bool = False,
     neutralize: bool = False,
     bond_channels: bool = False,
@@ -54,13 +55,13 @@ def import_smiles(
     Parameters
     ----------
     source, out : path
-        .csv, .tsv, .txt, .smi, .sdf, .xlsx or .parquet; and the HDF5 file.
+        .csv, .tsv, .txt, .smi, .sdf (also .gz, .bz2, .zst), .xlsx or .parquet; and the HDF5 file.
     smiles_column, id_column, target_columns, split_column, feature_columns
         Columns of a table; empty: detected, no split, no own features of molecules.
     task : {"binary", "regression", "multiclass"}
         Kind of the targets; None: by their values.
-    delimiter, decimal : str
-        Sign between fields and decimal sign; empty: detected.
+    delimiter, decimal, encoding : str
+        Sign between fields, decimal sign and encoding (such as ``"cp1252"``) of a text table; empty: detected.
     missing : sequence of str
         Further texts of missing values, in any case, beside NA, None, ? and the like.
     bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize
@@ -110,7 +111,7 @@ def import_smiles(
         split_column=split_column,
         feature_columns=feature_columns,
         task=task,
-        table_format=TableFormat(delimiter, decimal, tuple(missing)),
+        table_format=TableFormat(delimiter, decimal, encoding, tuple(missing)),
         skip_bad_rows=skip_bad_rows,
         processes=processes,
         name=name,

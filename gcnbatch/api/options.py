@@ -148,8 +148,8 @@ def _not_data(config: Path) -> Path:
     """Refuse data in place of the configuration, and say which command takes them."""
     if config.suffix.lower() in ("", ".toml"):
         return config  # the importers import NumPy, which report workers must not wait for
-    from gcnbatch.data.importers.molecule_files import ENDINGS
     from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
+    from gcnbatch.data.tables.formats import ENDINGS
 
     name = config.name.lower()
     if name.endswith(HDF5_ENDINGS):

@@ -13,6 +13,15 @@ Conventions of all operations:
 - A graph convolution passes its adjacency to the dense products as `graphs`. A backend without batching loops over its
   graphs and channels; the others ignore it. Results do not depend on it.
 - With `totals` (2,) float64, a loss adds its sum and its weight to `totals` in place, so a step reads nothing back.
+
+Only fused layers (`gcnbatch.model.fusion`) call `relu_dropout` and `relu_dropout_backward`, and pass these arguments,
+which serve speed. A backend may ignore `zeros` and `reader`, but not `kept`.
+
+- `zeros`, of `spmm` and `spmm_backward`: the expected share of zeros in the dense operand. Results are equal up to
+  rounding, also where it is wrong.
+- `reader`, of `relu_dropout`: the product that alone reads the result, which may then have a form for that product.
+- `kept`, of `matmul_dx`: what `relu_dropout` returned beside the operand X of the product. The result is then the
+  gradient by the input of `relu_dropout`, as if `relu_dropout_backward` followed.
 """
 
 from __future__ import annotations
@@ -80,7 +89,7 @@ class Ops(Protocol):
     def matmul_dx(self, dy: Array, w: Array, graphs: Adjacency | None = None, kept: Any = None) -> Array:
         """Gradient of `matmul` by X alone: dX = dY Wᵀ (N, F).
 
-        With `kept`, X is what `relu_dropout` returned, and the result is the gradient by the input of that.
+        With `kept`, `relu_dropout_backward` is applied to it; see the head of this file.
         """
 
     def sparse_matmul(self, x: Csr, w: Array) -> Array:
@@ -112,8 +121,7 @@ class Ops(Protocol):
     def spmm(self, adjacency: Adjacency, h: Array, zeros: float = 0.0) -> Array:
         """sum_c A_c H_c for H (N, C*P) with channel c in columns c*P … (c+1)*P-1: (N, P), or (R, P) for R rows of A.
 
-        `zeros` is the expected share of zeros in H, as behind ReLU or dropout. A backend may use it for speed; results
-        are equal up to rounding, also where it is wrong.
+        `zeros` is the expected share of zeros in H; see the head of this file.
         """
 
     def spmm_backward(self, adjacency: Adjacency, dy: Array, zeros: float = 0.0) -> Array:

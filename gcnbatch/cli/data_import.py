@@ -27,6 +27,12 @@ Missing = Annotated[
         metavar="A,B,…", help="Further texts of missing values, beside NA, None, ? and the like.", show_default="none"
     ),
 ]
+DelimiterOption = Annotated[
+    str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
+]
+EncodingOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Encoding of text, such as cp1252.", show_default="UTF-8 or UTF-16")
+]
 MoleculeTask = Annotated[
     TargetKind | None, typer.Option("--task", help="Kind of the targets.", show_default="by their values")
 ]
@@ -99,7 +105,9 @@ def smiles(
     csv: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help=".csv, .tsv or .txt (also .gz), .smi, .sdf, .xlsx or .parquet.", show_default=False
+            metavar="FILE",
+            help=".csv, .tsv, .txt, .smi or .sdf (also .gz, .bz2, .zst), .xlsx or .parquet.",
+            show_default=False,
         ),
     ],
     out: Out,
@@ -121,11 +129,10 @@ def smiles(
         str, typer.Option(help="Column of a split: train, valid and test, or numbers of folds.", show_default="none")
     ] = "",
     task: MoleculeTask = None,
-    delimiter: Annotated[
-        str, typer.Option(help="Sign between fields: comma, semicolon, tab or bar.", show_default="detected")
-    ] = "",
+    delimiter: DelimiterOption = "",
     decimal: Annotated[str, typer.Option(help="Decimal sign: . or ,", show_default="detected")] = "",
     missing: Missing = "",
+    encoding: EncodingOption = "",
     largest_fragment: Annotated[
         bool, typer.Option("--largest-fragment", help="Keep only the largest part of a salt or mixture.")
     ] = False,
@@ -214,6 +221,7 @@ def smiles(
         delimiter=delimiter,
         decimal=decimal,
         missing=split_names(missing),
+        encoding=encoding,
         largest_fragment=largest_fragment,
         neutralize=neutralize,
         bond_channels=bond_channels,
@@ -324,9 +332,13 @@ def plain_csv(
     undirected: Undirected = True,
     self_loops: SelfLoops = True,
     missing: Missing = "",
+    delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     name: Name = "",
 ) -> None:
-    """Plain tables (.csv, .csv.gz or .parquet) of any other graphs. Names of graphs and nodes are arbitrary texts.
+    """Plain tables (.csv, .xlsx, .parquet) of any other graphs.
+
+    Names of graphs and nodes are arbitrary texts.
 
     Every node must be in N.csv. Its columns besides graph, node and the node targets are features and contain numbers.
     Each distinct text in the column channel (such as a bond type) becomes an adjacency channel. Omit the column graph
@@ -351,6 +363,8 @@ def plain_csv(
         undirected=undirected,
         self_loops=self_loops,
         missing=split_names(missing),
+        delimiter=delimiter,
+        encoding=encoding,
         name=name,
         progress=True,
     )

@@ -15,6 +15,7 @@ from gcnbatch.cli.prediction_options import (
     CudaOption,
     DelimiterOption,
     DeviceOption,
+    EncodingOption,
     IdColumnOption,
     OnBadRow,
     ProcessesOption,
@@ -83,6 +84,7 @@ def explain(
     smiles_column: SmilesColumnOption = "",
     id_column: IdColumnOption = "",
     delimiter: DelimiterOption = "",
+    encoding: EncodingOption = "",
     processes: ProcessesOption = 0,
     no_drawings: Annotated[bool, typer.Option("--no-drawings", help="No SVG files.")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="Tables as Parquet in place of CSV.")] = False,
@@ -95,7 +97,7 @@ def explain(
     The last line on stdout is the path of the folder.
     """
     from gcnbatch.api import explanation
-    from gcnbatch.data.importers.dialect import TableFormat
+    from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.explanation.session import Output
     from gcnbatch.inference.options import CsvOptions
@@ -121,7 +123,7 @@ def explain(
         resident=resident,
         settings=settings(assignments),
         batch_nodes=batch_nodes,
-        table=CsvOptions(smiles_column, id_column, processes, (), TableFormat(delimiter, "")),
+        table=CsvOptions(smiles_column, id_column, processes, (), TableFormat(delimiter, "", encoding)),
         on_bad_row=on_bad_row.value,
         output=Output(not no_drawings, parquet, spreadsheet),
         quiet=quiet,

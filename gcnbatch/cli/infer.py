@@ -16,6 +16,7 @@ from gcnbatch.cli.prediction_options import (
     CudaOption,
     DelimiterOption,
     DeviceOption,
+    EncodingOption,
     IdColumnOption,
     OnBadRow,
     ProcessesOption,
@@ -75,6 +76,7 @@ def infer(
     missing: Annotated[
         str, typer.Option(metavar="A,B,…", help="CSV: further texts of missing values.", show_default="none")
     ] = "",
+    encoding: EncodingOption = "",
     processes: ProcessesOption = 0,
     spreadsheet: SpreadsheetOption = False,
     top: Annotated[
@@ -114,7 +116,7 @@ def infer(
     """
     from gcnbatch.api import prediction
     from gcnbatch.data.importers.csv_tables import split_names
-    from gcnbatch.data.importers.dialect import TableFormat
+    from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.inference.options import CsvOptions
     from gcnbatch.inference.selection import Selection
@@ -146,7 +148,7 @@ def infer(
                 id_column,
                 processes,
                 tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal, tuple(split_names(missing))),
+                TableFormat(delimiter, decimal, encoding, tuple(split_names(missing))),
             ),
             spreadsheet=spreadsheet,
             selection=Selection(top, threshold, by),

@@ -43,6 +43,10 @@ IdColumnOption = Annotated[
 DelimiterOption = Annotated[
     str, typer.Option(help="CSV: sign between fields: comma, semicolon, tab or bar.", show_default="detected")
 ]
+EncodingOption = Annotated[
+    str,
+    typer.Option("--encoding", metavar="NAME", help="CSV: encoding, such as cp1252.", show_default="UTF-8 or UTF-16"),
+]
 ProcessesOption = Annotated[
     int, typer.Option("--processes", min=0, help="CSV: worker processes.", show_default="one per processor")
 ]

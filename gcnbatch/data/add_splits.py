@@ -11,15 +11,14 @@ import numpy as np
 from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.copies import stored_copies
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.molecule_files import open_molecules
-from gcnbatch.data.importers.molecule_tables import find_id_column
+from gcnbatch.data.importers.molecule_tables import find_id_column, with_numbers
 from gcnbatch.data.importers.split_columns import looks_like_split, read_splits, split_name
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.sharding import replace_splits
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.splits import SplitRows, make_folds, make_split
 from gcnbatch.data.store import Dataset, DatasetWriter
+from gcnbatch.data.tables.formats import open_table
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted, quoted
@@ -127,11 +126,8 @@ class _Texts:
 
 
 def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[str]]:
-    with open_molecules(table.path, TableFormat()) as source:
-        records = [[text.strip() for text in record] for record in source.rows]
-        columns = dict(
-            zip(source.names, zip(*records, strict=True) if records else [()] * len(source.names), strict=True)
-        )
+    with open_table(table.path, index=True) as source:
+        columns = {name: list(map(str.strip, texts)) for name, texts in source.columns().items()}
     id_name = _named(table, "--id-column", table.id_column, list(columns)) or find_id_column(list(columns))
     column = _named(table, "--split-column", table.split_column, list(columns))
     if not column:
@@ -140,9 +136,9 @@ def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[
             got = f"{len(found)} columns look like a split" if found else "no column looks like a split"
             raise InputError(str(table.path), got, hint=f"{nearest('split', columns)} Name it with --split-column.")
         column = found[0]
-    values = list(columns[column])
+    values = columns[column]
     if id_name:
-        return _by_id(ids, table, list(columns[id_name]), values, column)
+        return _by_id(list(map(str.strip, ids)), table, with_numbers(columns[id_name], 0), values, column)
     if len(values) != len(ids):
         got = f"{counted(len(values), 'row')} and no column of ids"
         raise InputError(

@@ -12,8 +12,10 @@ from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk
 from gcnbatch.data.graphs import concatenate
+from gcnbatch.data.importers.molecule_tables import with_numbers
 from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.smi import without_extension
 from gcnbatch.inference.graph_features import FeatureColumns
 from gcnbatch.inference.labels import LabelColumns
 from gcnbatch.inference.parts import Block, Part, Reading, Texts
@@ -42,15 +44,13 @@ class Converter:
     readings: tuple[Reading, ...]
 
     def smiles(self, records: Sequence[Record]) -> list[str]:
-        """Return the stripped SMILES."""
-        return [record[self.columns.smiles].strip() for record in records]
+        """Return the SMILES without blanks around them and extensions of CXSMILES."""
+        return [without_extension(record[self.columns.smiles].strip()) for record in records]
 
     def part(self, chunks: Sequence[MoleculeArrays], records: Sequence[Record], first: int) -> Part:
         """Join the graphs of consecutive records; `first` is the position of the first one in the input."""
         columns, errors = self.columns, dict[int, str]()
-        ids = [str(number) for number in range(first + 1, first + 1 + len(records))]
-        if columns.id >= 0:
-            ids = [record[columns.id] for record in records]
+        ids = with_numbers([record[columns.id] if columns.id >= 0 else "" for record in records], first)
         names = np.array(ids, dtype=np.str_)
         values, wrong = columns.features.read(records)
         graphs = []

@@ -93,7 +93,7 @@ def infer(
     runs : sequence of Path
         Run folders; a run with folds counts as all its folds.
     data : Path, GraphSet or list of str
-        HDF5 data set, or a file of molecules (see `gcnbatch.data.importers.molecule_files`); a set in memory; SMILES.
+        HDF5 data set, or a file of molecules (see `gcnbatch.data.tables.formats`); a set in memory; SMILES.
     out : str or Sink
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output; or what takes the
         rows.

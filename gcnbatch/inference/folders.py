@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gcnbatch.data.importers.binary_tables import MoleculeRows
-from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.molecule_files import ENDINGS, open_molecules
+from gcnbatch.data.tables.formats import ENDINGS, KNOWN, open_table
+from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Block, Table
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
 
 @contextmanager
-def open_tables(path: Path, wished: TableFormat) -> Generator[MoleculeRows]:
+def open_tables(path: Path, wished: TableFormat) -> Iterator[Table]:
     """Open a file, or all files of molecules in a folder in the order of their names.
 
     The files of a folder have the columns of the first one, in any order.
@@ -22,31 +22,43 @@ def open_tables(path: Path, wished: TableFormat) -> Generator[MoleculeRows]:
     Raises
     ------
     InputError
-        As `open_molecules`; for a folder without such files, and a file that lacks a column.
+        As `open_table`; for a folder without such files, and a file that lacks a column.
     """
     if not path.is_dir():
-        with open_molecules(path, wished) as source:
-            yield source
+        with open_table(path, wished, index=True) as table:
+            yield table
         return
     files = sorted(file for file in path.iterdir() if file.name.lower().endswith(ENDINGS))
     if not files:
-        raise InputError(str(path), "no file of molecules in it", f"files that end with {', '.join(ENDINGS)}")
-    with open_molecules(files[0], wished) as source:
-        names, notes = source.names, source.notes
-    with closing(_rows(files, names, wished)) as rows:
-        yield MoleculeRows(names, rows, notes)
+        raise InputError(str(path), "no file of molecules in it", f"files that end with {KNOWN}")
+    with open_table(files[0], wished, index=True) as table:
+        names = table.names
+    with ExitStack() as stack:
+        yield _Folder(path, names, files, wished, stack)
 
 
-def _rows(files: list[Path], names: tuple[str, ...], wished: TableFormat) -> Generator[list[str]]:
-    for file in files:
-        with open_molecules(file, wished) as source:
-            if missing := [name for name in names if name not in source.names]:
-                raise InputError(str(file), f"no column {quoted(missing[0])}", f"the columns of {files[0]}")
-            yield from _ordered(source.rows, [source.names.index(name) for name in names])
+class _Folder(Table):
+    """The files of a folder; `stack` closes the one that is open."""
 
+    def __init__(
+        self, path: Path, names: tuple[str, ...], files: list[Path], wished: TableFormat, stack: ExitStack
+    ) -> None:
+        super().__init__(path, names)
+        self._files, self._wished, self._stack = files, wished, stack
 
-def _ordered(rows: Iterator[list[str]], places: list[int]) -> Iterator[list[str]]:
-    if places == list(range(len(places))):
-        yield from rows
-    else:
-        yield from ([row[place] for place in places] for row in rows)
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows of all files; add what was detected to the notes."""
+        blocks = self._read()
+        self._stack.callback(blocks.close)
+        return blocks
+
+    def _read(self) -> Generator[Block]:
+        before = 0
+        for file in self._files:
+            with open_table(file, self._wished, index=True) as table:
+                if missing := [name for name in self.names if name not in table.names]:
+                    raise InputError(str(file), f"no column {quoted(missing[0])}", f"the columns of {self._files[0]}")
+                for block in table.blocks():
+                    yield Block(before, {name: block.columns[name] for name in self.names})
+                    before += len(block)
+                self.notes += [note for note in table.notes if note not in self.notes]

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.molecule_graphs import guarded
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
+from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.inputs import SMILES, Data

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
 from gcnbatch.data.featurizer_options import AS_WRITTEN
 from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, parse_number
-from gcnbatch.data.importers.dialect import NumberFormat, TableFormat
+from gcnbatch.data.importers.dialect import NumberFormat
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, quoted
 

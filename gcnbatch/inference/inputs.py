@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.molecule_files import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.store import Dataset
+from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.tables.formats import KNOWN
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules
@@ -85,7 +86,7 @@ def open_input(
         with molecules.open_file(path, *about) as source:
             yield source
     else:
-        known = ", ".join((*HDF5_ENDINGS, *MOLECULE_ENDINGS))
+        known = ", ".join((*HDF5_ENDINGS, KNOWN))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 

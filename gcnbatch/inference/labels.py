@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.csv_tables import MISSING, parse_number
-from gcnbatch.data.importers.dialect import NumberFormat, TableFormat
+from gcnbatch.data.importers.dialect import NumberFormat
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.units import factor
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.text import listed, quoted
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice, starmap
+from itertools import chain, islice, repeat, starmap
 from pathlib import Path
 
 from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.featurizer import load_rdkit
-from gcnbatch.data.importers.molecule_tables import find_columns
+from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import conversion
@@ -75,24 +76,30 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
     """Return the columns of a table, the number of its rows, and notes for the user."""
     recorded = header.featurizer or {}
     with open_tables(path, options.format) as source:
+        rows, labels = iter(source.rows), LabelColumns.of(source.names, header)
+        sample = list(islice(rows, SAMPLE_ROWS))
+        first = dict(zip(source.names, zip(*sample, strict=True) if sample else repeat(()), strict=False))
         wished = {
             key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
             for key in ("smiles_column", "id_column")
         }
-        found = find_columns(path, source.names, **wished)
-        smiles_at, id_at = (source.names.index(name) if name else -1 for name in found)
-        rows, labels = iter(source.rows), LabelColumns.of(source.names, header)
-        sample = list(islice(rows, SAMPLE_ROWS))
-        notes = source.notes
+        found, notes = find_columns(path, first, **wished), []
+        smiles_at, id_at = (source.names.index(name) if name else -1 for name in (found.smiles, found.id))
         if labels is not None:
             labels = labels.with_format(path, options.format, sample)
-            notes += labels.notes + labels.written.notes
+            notes += [*labels.notes, *labels.written.notes]
         features = FeatureColumns.of(path, source.names, header).with_format(path, options.format, sample)
-        columns = Columns(smiles_at, id_at, _kept(source.names, found[1], options), labels, features)
-        total = len(sample) + sum(1 for _ in rows)
+        columns = Columns(smiles_at, id_at, _kept(source.names, found.id, options), labels, features)
+        total = extended = blank = 0
+        for record in chain(sample, rows):
+            total += 1
+            blank += id_at >= 0 and not record[id_at].strip()
+            extended += "|" in record[smiles_at] and without_extension(text := record[smiles_at].strip()) != text
+        notes = [*source.notes, *found.notes, *notes, *about_extensions(extended), *features.notes]
+        notes += about_blank_ids(blank, total)
     if total == 0:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
-    return columns, total, notes + features.notes
+    return columns, total, tuple(notes)
 
 
 def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gcnbatch.data.importers.dialect import TableFormat
+from gcnbatch.data.tables.layout import TableFormat
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from gcnbatch.backends.ops import Array, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
-from gcnbatch.model.activated import fuse, reads_adjacency
+from gcnbatch.model.fusion import Fused, fuse, reads_adjacency
 from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum
 from gcnbatch.model.layers import (
-    ActivationConv,
     BatchNormRelu,
     Context,
     Dense,
@@ -53,25 +52,33 @@ class Flow(NamedTuple):
 class Gcn:
     """Layers from node features to logits, (B, K) for graph-level and (N, K) for node-level sets.
 
-    Each layer reads the output of the layer before; a `Junction` also reads outputs of earlier layers. The first
-    `frozen` layers are not trained. They compute as in prediction, with running statistics and without dropout, and
-    have no gradients.
+    Each layer reads the output of the layer before; a `Junction` also reads outputs of earlier layers. The layers are
+    plain; passes compute what `gcnbatch.model.fusion.fuse` makes of them.
+
+    Parameters
+    ----------
+    layers : tuple of layers
+    frozen : int
+        The first layers, which are not trained. They compute as in prediction, with running statistics and without
+        dropout, and have no gradients.
+    one_dense_graph : bool
+        As in `build`.
     """
 
     layers: tuple[Layer | Junction, ...]
     frozen: int = 0
+    one_dense_graph: bool = False
 
     @cached_property
-    def _computed(self) -> tuple[Layer | Junction, ...]:
-        """The layers as they are computed: behind the constant ones, fused."""
-        constant = self.constant_layers
-        return self.layers[:constant] + fuse(self.layers[constant:])
+    def fused(self) -> Fused:
+        """The layers as they are computed."""
+        return fuse(self.layers, self.frozen, self.one_dense_graph)
 
-    @property
+    @cached_property
     def constant_layers(self) -> int:
-        """Number of leading layers that are frozen or have neither parameters nor dropout: their output is constant."""
-        constant = [isinstance(layer, Propagate) for layer in self.layers]
-        return max(constant.index(False), self.frozen)
+        """Number of leading computed layers whose output is constant: frozen ones, or A X without parameters."""
+        layers, frozen = self.fused
+        return max([isinstance(layer, Propagate) for layer in layers].index(False), frozen)
 
     @cached_property
     def _first_labelled(self) -> int:
@@ -79,13 +86,14 @@ class Gcn:
 
         The number of layers where it needs all rows to the end.
         """
-        last = max((i for i, layer in enumerate(self._computed) if reads_adjacency(layer)), default=-1)
-        by_rows = all(isinstance(layer, ROW_BY_ROW) for layer in self._computed[last + 1 :])
-        return last if by_rows and last >= self.constant_layers else len(self._computed)
+        layers = self.fused.layers
+        last = max((i for i, layer in enumerate(layers) if reads_adjacency(layer)), default=-1)
+        by_rows = all(isinstance(layer, ROW_BY_ROW) for layer in layers[last + 1 :])
+        return last if by_rows and last >= self.constant_layers else len(layers)
 
     def scored(self, batch: Batch) -> Batch:
         """Return the batch whose targets belong to the logits of a training step: all rows, or those with labels."""
-        return batch.labelled or batch if self._first_labelled < len(self._computed) else batch
+        return batch.labelled or batch if self._first_labelled < len(self.fused.layers) else batch
 
     def layout(self) -> ParameterLayout:
         """Return the layout of all parameters."""
@@ -102,13 +110,13 @@ class Gcn:
     def forward(self, ctx: Context, x: Array | Flow) -> tuple[Array, list[Any]]:
         """Return the logits and each layer's saved values for features, or for what `prepare` returned."""
         first = self.constant_layers if isinstance(x, Flow) else 0
-        behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self._computed)))
+        behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self.fused.layers)))
         return behind.h, [None] * first + saved
 
     def _run(self, ctx: Context, at: Flow, numbers: range) -> tuple[Flow, list[Any]]:
         """Return the state behind these layers and their saved values; frozen ones save none."""
         context = self._contexts(ctx)
-        layers = self._computed
+        layers, frozen = self.fused
         needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
         h, kept = at.h, dict(at.kept)
         saved: list[Any] = []
@@ -116,16 +124,17 @@ class Gcn:
             layer, own = layers[i], context(i)
             others = [kept[name] for name in layer.others] if isinstance(layer, Junction) else []
             h, values = layer.forward(own, h, *others)
-            saved.append(None if i < self.frozen else values)
+            saved.append(None if i < frozen else values)
             if layer.name in needed:
                 kept[layer.name] = h
         return Flow(h, kept), saved
 
     def _contexts(self, ctx: Context) -> Callable[[int], Context]:
         """Return the context of each layer, by number: frozen ones predict, the last ones may need few rows."""
-        predicting = replace(ctx, training=False) if self.frozen else ctx
+        frozen = self.fused.frozen
+        predicting = replace(ctx, training=False) if frozen else ctx
         scored = replace(ctx, batch=self.scored(ctx.batch)) if ctx.training else ctx
-        return lambda i: predicting if i < self.frozen else scored if i >= self._first_labelled else ctx
+        return lambda i: predicting if i < frozen else scored if i >= self._first_labelled else ctx
 
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
         """Return the gradient of every parameter that is not frozen by name.
@@ -133,8 +142,8 @@ class Gcn:
         The layers run in reverse order. The gradient by the features is never computed: the first layer with parameters
         needs none by its input.
         """
-        layers, context = self._computed, self._contexts(ctx)
-        first = next(i for i, layer in enumerate(layers) if i >= self.frozen and layer.specs())
+        (layers, frozen), context = self.fused, self._contexts(ctx)
+        first = next(i for i, layer in enumerate(layers) if i >= frozen and layer.specs())
         gradients: Gradients = {}
         through: dict[str, Array] = {}  # gradients by outputs of layers, from the junctions that read them
         dh: Array | None = dlogits
@@ -184,13 +193,11 @@ def _part_of(name: str) -> str:
 def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: bool = False) -> Gcn:
     """Return the model of `config` for data with this header.
 
-    With `one_dense_graph`, Kipf's first convolution computes (A X) W instead of A (X W), equal up to rounding, where
-    that costs less. Without dropout on the features, A X of the only batch is computed once. With it, a step has one
-    sparse product of X's width instead of two of W's, because it needs no gradient by X. Parameters do not depend on
-    it.
+    `one_dense_graph` says that all data is one graph with dense features: Kipf's first convolution then computes
+    (A X) W instead of A (X W), equal up to rounding, where that costs less. Parameters do not depend on it.
     """
     if isinstance(config, KipfConfig):
-        return Gcn(tuple(_kipf(config, header, one_dense_graph)))
+        return Gcn(tuple(_kipf(config, header)), one_dense_graph=one_dense_graph)
     return Gcn(tuple(_chemgcn(config, header)))
 
 
@@ -282,7 +289,7 @@ def _dropout(name: str, rate: float, of_graphs: bool = False) -> list[Layer]:
     return [Dropout(f"{name}.dropout", rate, of_graphs)] if rate else []
 
 
-def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Layer]:
+def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
     if header.level != "node":
         raise InputError(
             "model.kind",
@@ -293,17 +300,9 @@ def _kipf(config: KipfConfig, header: Header, one_dense_graph: bool) -> list[Lay
     layers: list[Layer] = []
     width = header.n_features
     for i, out in enumerate((*config.widths, header.n_outputs), 1):
-        rate, hidden = config.dropout if i > 1 or config.input_dropout else 0.0, i <= len(config.widths)
-        layers += _dropout(f"conv{i}", rate)
-        cheaper = width < out if i > 1 else one_dense_graph and (not rate or width < 2 * out)
-        if cheaper and header.n_channels == 1:
-            layers += [Propagate(f"conv{i}.propagate", rate if i > 1 else None), Weights(f"conv{i}", width, out)]
-        elif i > 1 and width == out and hidden and header.n_channels == 1:
-            layers.append(ActivationConv(f"conv{i}", width, out, rate))
-        else:
-            behind = config.dropout if hidden else None
-            layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, bias=False, behind=behind))
-        if hidden:
+        layers += _dropout(f"conv{i}", config.dropout if i > 1 or config.input_dropout else 0.0)
+        layers.append(GraphConv(f"conv{i}", width, out, header.n_channels, bias=False))
+        if i <= len(config.widths):
             layers.append(Relu(f"conv{i}.relu"))
         width = out
     return layers

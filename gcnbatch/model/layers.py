@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gcnbatch.backends.base import ORIGIN, START, Batch, Clock, Offset
-from gcnbatch.backends.ops import Array, Csr, DropoutKey, Ops, Reader, Readout
+from gcnbatch.backends.ops import Array, Csr, DropoutKey, Ops, Readout
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.parameters import ParameterSpec
 
-ACTIVE = 0.5  # expected share of sums before a ReLU that are positive
 Parameters = Mapping[str, Array]
 Gradients = dict[str, Array]
 
@@ -62,7 +61,7 @@ class GraphConv:
     """Y = sum_c A_c (X W_c + b_c): MatMul, bias Add, SpMM with the sum over channels (papers: ChemGCN; Kipf without b).
 
     `weight` is (F, C*P), `bias` (C*P,); channel c owns columns c*P … (c+1)*P-1. X may be sparse (Csr); then there is no
-    gradient by X. `behind` is the dropout rate of a ReLU that Y enters, or None: the gradient by Y then has many zeros.
+    gradient by X.
     """
 
     name: str
@@ -70,7 +69,6 @@ class GraphConv:
     n_out: int
     n_channels: int = 1
     bias: bool = True
-    behind: float | None = None
 
     def specs(self) -> list[ParameterSpec]:
         width = self.n_channels * self.n_out
@@ -82,12 +80,10 @@ class GraphConv:
         graphs = ctx.batch.adjacency
         return ctx.ops.spmm(graphs, _product(ctx, h, self.name, self.bias, graphs)), h
 
-    def backward(
-        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
-    ) -> tuple[Array | None, Gradients]:
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
-        dz = ctx.ops.spmm_backward(graphs, dout, share_of_zeros(ctx, self.behind))
-        return _product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs, kept)
+        dz = ctx.ops.spmm_backward(graphs, dout)
+        return product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs)
 
 
 @dataclass(frozen=True)
@@ -109,38 +105,24 @@ class Dense:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         return _product(ctx, h, self.name), h
 
-    def backward(
-        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
-    ) -> tuple[Array | None, Gradients]:
-        return _product_backward(ctx, dout, saved, self.name, True, need_dh, kept=kept)
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return product_backward(ctx, dout, saved, self.name, True, need_dh)
 
 
 @dataclass(frozen=True)
 class Propagate:
-    """Y = A X: the aggregation of the convolution (A X) W; the layer `Weights` follows.
-
-    `rate` is the dropout rate behind the ReLU that X comes from, or None.
-
-    A X has the width of X, A (X W) that of W; the narrower product costs less. The model's first convolution needs no
-    gradient by X, so it multiplies A once a step; A (X W) does so twice. One channel; X dense.
-    """
+    """Y = A X: the aggregation of a convolution (A X) W; the layer `Weights` follows. One channel; X dense."""
 
     name: str
-    rate: float | None = None
 
     def specs(self) -> list[ParameterSpec]:
         return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.spmm(ctx.batch.adjacency, h, share_of_zeros(ctx, self.rate)), None
+        return ctx.ops.spmm(ctx.batch.adjacency, h), None
 
-    def backward(
-        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
-    ) -> tuple[Array | None, Gradients]:
-        if not need_dh:
-            return None, {}
-        dh = ctx.ops.spmm_backward(ctx.batch.adjacency, dout)
-        return (dh if kept is None else ctx.ops.relu_dropout_backward(dh, kept, out=dh)), {}
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return (ctx.ops.spmm_backward(ctx.batch.adjacency, dout) if need_dh else None), {}
 
 
 @dataclass(frozen=True)
@@ -158,42 +140,8 @@ class Weights:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         return ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"]), h
 
-    def backward(
-        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
-    ) -> tuple[Array | None, Gradients]:
-        return _product_backward(ctx, dout, saved, self.name, False, need_dh, kept=kept)
-
-
-@dataclass(frozen=True)
-class ActivationConv:
-    """Y = (A X) W between two ReLUs, each with dropout of `rate`; the gradient by X is (Aᵀ dY) Wᵀ. One channel.
-
-    Both sparse products read a matrix with many zeros, X and dY; in A (X W), or Aᵀ (dY Wᵀ), one of them would not.
-    `weight` (F, P).
-    """
-
-    name: str
-    n_in: int
-    n_out: int
-    rate: float
-
-    def specs(self) -> list[ParameterSpec]:
-        return Weights(self.name, self.n_in, self.n_out).specs()
-
-    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        p = ctx.ops.spmm(ctx.batch.adjacency, h, share_of_zeros(ctx, self.rate))
-        return ctx.ops.matmul(p, ctx.parameters[f"{self.name}.weight"]), p
-
-    def backward(
-        self, ctx: Context, dout: Array, saved: Any, need_dh: bool, kept: Any = None
-    ) -> tuple[Array | None, Gradients]:
-        name = f"{self.name}.weight"
-        w = ctx.parameters[name]
-        _, dw = ctx.ops.matmul_backward(dout, saved, w, False, ctx.gradients.get(name))
-        if not need_dh:
-            return None, {name: dw}
-        dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, share_of_zeros(ctx, self.rate))
-        return ctx.ops.matmul_dx(dp, w, kept=kept), {name: dw}
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        return product_backward(ctx, dout, saved, self.name, False, need_dh)
 
 
 @dataclass(frozen=True)
@@ -284,22 +232,14 @@ class Dropout:
         if not ctx.training:
             return h, None
         if isinstance(h, Csr):
-            data, _ = ctx.ops.dropout(h.data, self.rate, self._key(ctx, ctx.offset.entries))
+            data, _ = ctx.ops.dropout(h.data, self.rate, self.key(ctx, h))
             return replace(h, data=data), None
+        return ctx.ops.dropout(h, self.rate, self.key(ctx, h))
+
+    def key(self, ctx: Context, h: Array) -> DropoutKey:
+        """Return the key of the mask of `h` in this step."""
         row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
-        return ctx.ops.dropout(h, self.rate, self._key(ctx, row * h.shape[1]))
-
-    def behind_relu(self, ctx: Context, h: Array, reader: Reader | None) -> tuple[Array, Any]:
-        """Return this layer's output for ReLU of `h`, which it overwrites, and what the gradient by `h` needs.
-
-        `reader` as in `Ops.relu_dropout`.
-        """
-        if not ctx.training:
-            return ctx.ops.relu(h, out=h), None
-        row = ctx.offset.graphs if self.of_graphs else ctx.offset.nodes
-        return ctx.ops.relu_dropout(h, self.rate, self._key(ctx, row * h.shape[1]), out=h, reader=reader)
-
-    def _key(self, ctx: Context, first: int) -> DropoutKey:
+        first = ctx.offset.entries if isinstance(h, Csr) else row * h.shape[1]
         return DropoutKey(ctx.seed, self.name, *ctx.clock, first)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
@@ -383,15 +323,10 @@ class VirtualNode:
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         r, kept, v = saved
         dv = ctx.ops.readout(dout, ctx.batch.node_ptr, "sum")[0]
-        dr, gradients = _product_backward(ctx, ctx.ops.relu_backward(dv, v, out=dv), r, self.name, True, need_dh)
+        dr, gradients = product_backward(ctx, ctx.ops.relu_backward(dv, v, out=dv), r, self.name, True, need_dh)
         if dr is None:
             return None, gradients
         return ctx.ops.add(dout, ctx.ops.readout_backward(dr, ctx.batch.node_ptr, "mean", kept)), gradients
-
-
-def share_of_zeros(ctx: Context, rate: float | None) -> float:
-    """Return the expected share of zeros behind a ReLU with dropout of this rate; without a ReLU (None), 0."""
-    return 0.0 if rate is None else 1 - ACTIVE * (1 - rate * ctx.training)
 
 
 def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:
@@ -405,13 +340,11 @@ def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any =
     return ops.matmul(h, of[weight], graphs)
 
 
-def _product_backward(
-    ctx: Context, dy: Array, h: Array, name: str, bias: bool, need_dh: bool, graphs: Any = None, kept: Any = None
+def product_backward(
+    ctx: Context, dy: Array, h: Array, name: str, bias: bool, need_dh: bool, graphs: Any = None
 ) -> tuple[Array | None, Gradients]:
+    """Return the gradients of H W, with a bias of H W + b, by H (None unless `need_dh`) and by the parameters."""
     ops, into, weight = ctx.ops, ctx.gradients.get, f"{name}.weight"
-    if kept is not None and need_dh:
-        _, gradients = _product_backward(ctx, dy, h, name, bias, False, graphs)
-        return ops.matmul_dx(dy, ctx.parameters[weight], graphs, kept), gradients
     if isinstance(h, Csr):
         db = {f"{name}.bias": ops.bias_add_backward(dy, into(f"{name}.bias"), graphs)} if bias else {}
         return None, {weight: ops.sparse_matmul_backward(dy, h, into(weight)), **db}

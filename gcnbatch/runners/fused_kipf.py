@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.fused.kipf.step import TwoLayers
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
-from gcnbatch.model.layers import ActivationConv, Dropout, GraphConv, Relu, Weights
+from gcnbatch.model.layers import Dropout, GraphConv, Relu
 from gcnbatch.runners.fused_state import FusedState
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
@@ -32,7 +32,7 @@ def describe(model: Gcn) -> TwoLayers | str:
     """Return the two layers of Kipf's GCN as the engine takes them, or a description of any other model."""
     if any(spec.name.endswith(".bias") for layer in model.layers for spec in layer.specs()):
         return "a ChemGCN on a node-level data set"
-    products = [layer for layer in model.layers if isinstance(layer, ActivationConv | GraphConv | Weights)]
+    products = [layer for layer in model.layers if isinstance(layer, GraphConv)]
     if len(products) != 2:
         return f"a Kipf GCN of {counted(len(products), 'layer')}"
     relu = next(i for i, layer in enumerate(model.layers) if isinstance(layer, Relu))

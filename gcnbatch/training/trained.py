@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.checks import check_header
@@ -31,8 +31,8 @@ class Scale(BaseModel):
     """Mean and standard deviation of each output."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    mean: list[Annotated[float, Field(allow_inf_nan=False)]]
-    std: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    mean: list[FiniteFloat]
+    std: list[Annotated[FiniteFloat, Field(gt=0)]]
 
 
 class About(BaseModel):

@@ -53,6 +53,14 @@ def test_a_table_with_ids_in_any_order_adds_its_split(data: Path) -> None:
         assert_graphsets_equal(replace(dataset.load(), splits=before.splits), before)
 
 
+def test_blanks_around_ids_do_not_matter_for_splits(data: Path) -> None:
+    with Dataset(data) as dataset:
+        graphs = replace(dataset.load(), ids=np.array(["a ", "b", "c\nc", "4", " e"]))
+    write_graphset(data, graphs)
+    added, notes = add(data, 'id,split\na,train\n"b ",train\n"c\nc",test\n,valid\ne,test\n')
+    assert (parts(added["split"]), notes) == ({"train": [0, 1], "valid": [3], "test": [2, 4]}, [])
+
+
 def test_a_table_without_ids_counts_rows_and_folds_give_a_split_each(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "new.h5"
     add(data, "fold\n0\n1\n2\n0\n1\n", out)

@@ -10,13 +10,13 @@ import pytest
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.importers.column_roles import RoleOptions, assign_roles
-from gcnbatch.data.importers.csv_tables import ROW_INDEX
 from gcnbatch.data.importers.labels import read_labels
 from gcnbatch.data.importers.molecule_tables import read_molecules
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.importers.split_columns import read_splits
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
+from gcnbatch.data.tables.delimited import ROW_INDEX
 from gcnbatch.errors import InputError
 
 MOLECULES = ("C", "CC", "CCC", "CCO", "CO", "CN", "CCN", "N", "O", "c1ccccc1")

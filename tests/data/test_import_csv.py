@@ -11,6 +11,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from tests.data.test_molecule_files import write_workbook
 
 EDGES = "graph,src,dst\ng1,a,b\ng1,b,c\ng2,x,y\n"
 NODES = "graph,node,charge,ring\ng2,x,0.5,1\ng1,c,0,1\ng1,a,-1,0\ng1,b,2,0\ng2,y,0,0\n"
@@ -195,3 +196,37 @@ def test_too_many_channels(tmp_path: Path) -> None:
     edges = "graph,src,dst,channel\n" + "".join(f"g1,a,b,{n}\n" for n in range(256))
     with pytest.raises(InputError, match="256 different values; expected fewer than 256"):
         converted(tmp_path, edges)
+
+
+def test_tables_as_other_tools_write_them_are_read(tmp_path: Path) -> None:
+    (tmp_path / "e.tsv").write_text("# made by a robot\nsrc\tdst\t\na\tb\t\n")
+    (tmp_path / "n.csv").write_bytes("node;größe\na;1\nb;2\n".encode("cp1252"))
+    tables = {"edges": tmp_path / "e.tsv", "nodes": tmp_path / "n.csv", "node_targets": ["größe"]}
+    with pytest.raises(InputError, match=r"n\.csv: byte 0xf6 is not UTF-8.*--encoding cp1252"):
+        import_csv(tmp_path / "out.h5", **tables)
+    summary = import_csv(tmp_path / "out.h5", encoding="cp1252", **tables)
+    assert summary.notes == (
+        "n.csv: fields are separated by a semicolon",
+        "e.tsv: fields are separated by a tab",
+        "e.tsv: 1 line above the header line left out",
+        "e.tsv: 1 blank column without a name left out",
+    )
+    with Dataset(tmp_path / "out.h5") as dataset:
+        assert (dataset.header.task_names, dataset.ids.tolist()) == (("größe",), ["a", "b"])
+    with pytest.raises(InputError, match=r"n\.csv: no column 'node'. Did you mean 'node;größe'"):
+        import_csv(tmp_path / "out.h5", delimiter="comma", encoding="cp1252", **tables)
+
+
+def test_a_first_column_without_a_name_is_no_feature(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nodes\.csv, row 1: column 1 has no name, but the value '0'"):
+        converted(tmp_path, "src,dst\na,a\n", ",node,y\n0,a,1\n", None, node_targets=["y"])
+
+
+def test_a_workbook_of_plain_tables_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    write_workbook(tmp_path / "n.xlsx", [["node", "y"], ["a", 1], ["b", 0]])
+    (tmp_path / "e.csv").write_text("src,dst\na,b\n")
+    assert (
+        import_csv(tmp_path / "o.h5", edges=tmp_path / "e.csv", nodes=tmp_path / "n.xlsx", node_targets=["y"]).nodes
+        == 2
+    )

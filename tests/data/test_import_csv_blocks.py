@@ -12,16 +12,16 @@ import h5py
 import numpy as np
 import pytest
 
-from gcnbatch.data.importers import csv_tables as tables
-from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv, text_files
+from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
+from gcnbatch.data.tables import delimited, files
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.progress import counter
 
 SIZES = {
-    tables: {"BLOCK_FIELDS": 12, "RECORDS": 2},
-    text_files: {"BLOCK_CHARS": 20},
+    delimited: {"BLOCK_FIELDS": 12, "RECORDS": 2},
+    files: {"BLOCK_CHARS": 20},
     names: {"_BLOCK": 3},
     features: {"BLOCK_BYTES": 30},
     edges: {"BUCKETS": 4, "RUN": 5, "BLOCK": 6},
@@ -202,8 +202,8 @@ def peak_of(folder: Path, nodes: int, links: int, n_features: int) -> int:
 @pytest.mark.slow
 def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
-        (tables, "BLOCK_FIELDS", 1 << 12),
-        (text_files, "BLOCK_CHARS", 1 << 14),
+        (delimited, "BLOCK_FIELDS", 1 << 12),
+        (files, "BLOCK_CHARS", 1 << 14),
         (edges, "BUCKETS", 256),
         (edges, "RUN", 1 << 14),
         (edges, "BLOCK", 1 << 13),

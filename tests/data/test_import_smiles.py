@@ -163,6 +163,11 @@ def test_gzip_quotes_byte_order_mark_and_blank_lines_are_read(tmp_path: Path) ->
         assert len(dataset.header.source["sha256"]) == 64
 
 
+def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
+    graphs = converted(tmp_path, 'id,smiles,y\n"a\nb",C,1\n" c ",CC,2\n,CCC,3\n')
+    assert graphs.ids.tolist() == ["a\nb", " c ", "3"]
+
+
 def test_rows_are_numbered_where_there_is_no_id(tmp_path: Path) -> None:
     graphs = converted(tmp_path, "smiles,y\nC,0\nCC,1\n")
     assert graphs.ids.tolist() == ["1", "2"]
@@ -248,7 +253,11 @@ TABLES = {
     "header only": (b"smiles,y\n", {}, "no row below the header line"),
     "not UTF-8": (b"smiles,y\n\xff\xfe,1\n", {}, "byte 0xff is not UTF-8"),
     "no smiles": (b"smile,y\nC,1\n", {}, "no column 'smiles'. Did you mean 'smile'? Name it with --smiles-column"),
-    "two smiles": (b"smiles,SMILES\nC,1\n", {}, "several columns 'smiles'"),
+    "two smiles": (
+        b"smiles,SMILES\nC,1\n",
+        {},
+        "several columns of SMILES: 'smiles', 'SMILES'; expected one. Name it with --smiles-column.",
+    ),
     "wrong smiles": (b"smi,y\nC,1\n", {"smiles_column": "smie"}, "no column 'smie'. Did you mean 'smi'?"),
     "wrong id": (b"smiles,name,y\nC,a,1\n", {"id_column": "nam"}, "no column 'nam'. Did you mean 'name'?"),
     "id is smiles": (b"smiles,y\nC,1\n", {"id_column": "smiles"}, "'smiles' is the column of SMILES"),

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, MachineError
 
 
@@ -64,7 +64,8 @@ def test_commas_between_thousands_must_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", ["", "SMILES Name\n"])
 def test_smi_lines_are_a_smiles_and_a_name(tmp_path: Path, head: str) -> None:
     found = read(tmp_path, gzip.compress(f"{head}CCO ethanol 96 %\n\nC\n".encode()), "m.smi.gz")
-    assert (found.smiles, found.ids) == (["CCO", "C"], ["ethanol 96 %", ""])
+    assert (found.smiles, found.ids) == (["CCO", "C"], ["ethanol 96 %", "2"])
+    assert found.notes == ("1 of 2 rows has no id: the number of the row stands for it",)
     assert read(tmp_path, f"{head[:6]}\nCCO\n", "m.smi").ids == ["1"]
 
 

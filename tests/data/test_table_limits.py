@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import struct
 from pathlib import Path
 
 import pytest
 
-from gcnbatch.data.importers import binary_tables, csv_tables, text_files
 from gcnbatch.data.importers.molecule_tables import read_molecules
+from gcnbatch.data.tables import binary, files, table
 from gcnbatch.errors import InputError
 from tests.fuzz.tables import limited
 
@@ -40,14 +41,14 @@ CASES = {
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MAX_ROW", 1000)
-    monkeypatch.setattr(text_files, "BLOCK_CHARS", 100)
-    monkeypatch.setattr(text_files, "FREE_BYTES", 5000)
-    monkeypatch.setattr(csv_tables, "MAX_COLUMNS", 8)
-    monkeypatch.setattr(binary_tables, "_FREE_CELLS", 1)
-    before = csv_tables.csv.field_size_limit(500)
+    monkeypatch.setattr(files, "MAX_ROW", 1000)
+    monkeypatch.setattr(files, "BLOCK_CHARS", 100)
+    monkeypatch.setattr(files, "FREE_BYTES", 5000)
+    monkeypatch.setattr(table, "MAX_COLUMNS", 8)
+    monkeypatch.setattr(binary, "_FREE_CELLS", 1)
+    before = csv.field_size_limit(500)
     yield
-    csv_tables.csv.field_size_limit(before)
+    csv.field_size_limit(before)
 
 
 @pytest.mark.usefixtures("small")
@@ -69,7 +70,7 @@ def test_a_table_within_the_limits_is_read_in_small_blocks(tmp_path: Path, small
 
 def test_a_parquet_file_of_few_bytes_and_many_cells_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(binary_tables, "_FREE_CELLS", 1)
+    monkeypatch.setattr(binary, "_FREE_CELLS", 1)
     parquet.write_table(arrow.table({"smiles": ["C"] * 1_000_000}), tmp_path / "m.parquet")
     with pytest.raises(InputError, match=r"1,000,000 rows of 1 column in .*; expected at most 100 cells per byte"):
         read_molecules(tmp_path / "m.parquet")
@@ -87,7 +88,7 @@ def test_an_excel_bomb_is_refused(tmp_path: Path) -> None:
 
     pytest.importorskip("python_calamine")
     with zipfile.ZipFile(tmp_path / "m.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("xl/worksheets/sheet1.xml", b" " * (text_files.FREE_BYTES + 1))
+        archive.writestr("xl/worksheets/sheet1.xml", b" " * (files.FREE_BYTES + 1))
     with pytest.raises(InputError, match=r"m\.xlsx: decompresses to more than 100 times its size; expected an Excel"):
         read_molecules(tmp_path / "m.xlsx")
 
@@ -95,7 +96,7 @@ def test_an_excel_bomb_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", [b"\0", b"C", b",", b"\n", b"C,1\n"])
 def test_a_bomb_costs_little_memory(tmp_path: Path, unit: bytes) -> None:
     path = tmp_path / "m.csv.gz"
-    path.write_bytes(gzip.compress(b"smiles,y\n" + unit * (2 * text_files.FREE_BYTES // len(unit)), 9))
+    path.write_bytes(gzip.compress(b"smiles,y\n" + unit * (2 * files.FREE_BYTES // len(unit)), 9))
 
     def read() -> str:
         with pytest.raises(InputError) as caught:

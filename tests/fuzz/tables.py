@@ -22,21 +22,21 @@ from pyarrow import parquet
 
 from gcnbatch.data import guard
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
-from gcnbatch.data.importers import binary_tables, csv_tables, text_files
 from gcnbatch.data.importers.molecule_tables import read_molecules
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.molecule_graphs import featurize
+from gcnbatch.data.tables import binary, files, table
 from gcnbatch.errors import InputError
 
 MEMORY_MB, SECONDS = 96, 10  # of one case; it takes less than 1 s
 ENDINGS = ("csv", "tsv", "smi", "sdf")
 UNITS = (b"\0", b"C", b",", b"\n", b"\r", b'"', b"C,1\n", b'"\n",', b"1,1\n", b" \n", b"$$$$\n", b"\xff", b"a,b,")
 SMALL = (
-    (text_files, "MAX_ROW", 1 << 12),
-    (text_files, "FREE_BYTES", 1 << 16),
-    (text_files, "BLOCK_CHARS", 1 << 10),
-    (csv_tables, "MAX_COLUMNS", 1 << 10),
-    (binary_tables, "_FREE_CELLS", 1 << 16),
+    (files, "MAX_ROW", 1 << 12),
+    (files, "FREE_BYTES", 1 << 16),
+    (files, "BLOCK_CHARS", 1 << 10),
+    (table, "MAX_COLUMNS", 1 << 10),
+    (binary, "_FREE_CELLS", 1 << 16),
 )
 
 
@@ -70,15 +70,15 @@ def hostile_tables() -> st.SearchStrategy[Table]:
 @cache
 def parquet_bytes() -> tuple[bytes, ...]:
     """Return Parquet files with dictionaries, lists, several row groups and every compression that is common."""
-    tables = (
+    sets = (
         {"smiles": ["C", "CC", None] * 50, "y": [0.5, None, 1.5] * 50},
         {"smiles": pyarrow.array(["C", "CC"] * 20).dictionary_encode(), "y": [[1, 2], [3]] * 20},
     )
     found = []
-    for table in tables:
+    for columns in sets:
         for compression in ("none", "snappy", "zstd", "gzip"):
             stream = io.BytesIO()
-            parquet.write_table(pyarrow.table(table), stream, compression=compression, row_group_size=30)
+            parquet.write_table(pyarrow.table(columns), stream, compression=compression, row_group_size=30)
             found.append(stream.getvalue())
     return tuple(found)
 

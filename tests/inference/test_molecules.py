@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer
@@ -100,6 +102,49 @@ def test_csv_columns_are_those_of_training_or_of_the_options(tmp_path, chemistry
     also_ethane, propane = numbers(read_rows(tmp_path / "ids.csv"))
     np.testing.assert_allclose(also_ethane, ethane, **CLOSE)
     assert not np.allclose(propane, ethane, **CLOSE)
+
+
+def test_extensions_of_cxsmiles_and_blank_ids_are_said(tmp_path, chemistry) -> None:
+    run = chemistry[0]
+    table = tmp_path / "new.csv"
+    table.write_text('drug,mol_id\n"C[C@H](N)O |&1:1|",a\nCC,\nCCO,c\n')
+    said: list[str] = []
+    infer([run], table, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    rows = read_rows(tmp_path / "out.csv")
+    assert list(rows) == ["a", "2", "c"]
+    assert {row["error"] for row in rows.values()} == {""}
+    assert said[:3] == [
+        "SMILES are read from column 'drug', by its values",
+        "1 SMILES has an extension of CXSMILES (|…|), which is left out: the SMILES alone is read",
+        "1 of 3 rows has no id: the number of the row stands for it",
+    ]
+
+
+def test_ids_come_out_as_they_went_in(tmp_path, chemistry) -> None:
+    h5py, parquet = pytest.importorskip("h5py"), pytest.importorskip("pyarrow.parquet")
+    ids = ["a\nb", " c ", 'd\re, "f"', "=1+1", "\u00adg\u200b", "017"]
+    with (tmp_path / "new.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([("mol_id", "structure"), *((one, "CCO") for one in ids)])
+    for ending in ("csv", "jsonl", "parquet", "h5"):
+        infer([chemistry[0]], tmp_path / "new.csv", str(tmp_path / f"out.{ending}"), quiet=True)
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as stream:
+        assert [row["id"] for row in csv.DictReader(stream)] == ids
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [json.loads(line)["id"] for line in lines] == ids
+    assert parquet.read_table(tmp_path / "out.parquet").column("id").to_pylist() == ids
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["id"].asstr()[:].tolist() == ids
+
+
+def test_a_folder_says_what_was_detected_in_any_of_its_files(tmp_path, chemistry) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    (folder / "a.smi").write_text("CCO\n")
+    (folder / "b.smi").write_text("CC |$x;y$|\nC\n")
+    said: list[str] = []
+    infer([chemistry[0]], folder, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    assert list(read_rows(tmp_path / "out.csv")) == ["1", "2", "3"]
+    assert said[0].startswith("1 SMILES has an extension of CXSMILES")
 
 
 def test_an_ensemble_of_molecules_ends_with_the_error(tmp_path, chemistry) -> None:

@@ -162,7 +162,7 @@ def test_values_that_no_training_gives_are_refused_wherever_a_run_is_loaded(
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("scaling", [("mean", "nan"), ("std", 0.0), ("std", -1.0), ("std", True), ("mean", "1")])
+@pytest.mark.parametrize("scaling", [("mean", "nan"), ("std", 0.0), ("std", -1.0), ("mean", "inf"), ("std", True)])
 def test_a_scaling_that_no_training_gives_is_refused(tmp_path, trained, scaling) -> None:
     key, value = scaling
     shutil.copytree(trained[0], tmp_path / "run")
@@ -176,7 +176,7 @@ def test_unknown_endings_of_outputs_and_inputs_are_refused(tmp_path, trained) ->
     run, data = trained
     assert "output x.txt: unknown ending; expected .csv, .jsonl, .h5" in refused([run], data, out="x.txt")
     assert "the data file itself" in refused([run], data, out=str(data))
-    assert "unknown ending; expected .h5, .hdf5, .csv, .csv.gz" in refused([run], tmp_path / "data.doc")
+    assert "unknown ending; expected .h5, .hdf5, .csv, .tsv, .txt, .smi" in refused([run], tmp_path / "data.doc")
 
 
 def test_molecules_are_refused_if_the_run_was_not_trained_on_smiles(tmp_path, trained) -> None:

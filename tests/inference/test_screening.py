@@ -53,7 +53,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 8)
 
 
-@pytest.mark.numerical
 @pytest.mark.parametrize("ending", ["csv", pytest.param("jsonl", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_parts")
 def test_a_killed_prediction_goes_on_without_losing_or_repeating_a_row(tmp_path, chemistry, ending: str) -> None:

@@ -107,7 +107,7 @@ def test_all_formats_have_the_same_rows(tmp_path) -> None:
     ]
     table = cells(written(tmp_path / "out.csv", *parts))
     assert table[0] == ["id", "a", "a_std", "b", "b_std", "error"]
-    assert table[2] == [names[1], "", "", "", "", r"broken\nbond"]
+    assert table[2] == [names[1], "", "", "", "", "broken\nbond"]
     from_csv = np.array([[float(cell or "nan") for cell in row[1:5]] for row in table[1:]], dtype=np.float32)
     np.testing.assert_array_equal(from_csv, np.stack([outputs, std], axis=2).reshape(3, 4))
 

@@ -148,7 +148,7 @@ MUTANTS = {
     ),
     "a row short in the bias's gradient": mutant(bias_add_backward=lambda right, dy, *_, **about: right(dy[1:])),
     "a node off in SpMM": mutant(spmm=lambda right, adjacency, h, zeros=0.0: np.roll(right(adjacency, h), 1, axis=0)),
-    "float16 gradients in SpMM": mutant(spmm_backward=lambda right, adjacency, dy, zeros: right(adjacency, half(dy))),
+    "float16 gradients in SpMM": mutant(spmm_backward=lambda right, adjacency, dy, *_: right(adjacency, half(dy))),
     "leaky ReLU": mutant(relu_backward=lambda right, dy, y, **about: np.where(y > 0, dy, np.float32(1e-3) * dy)),
     "epsilon ten times too large": mutant(
         batch_norm=lambda right, x, gamma, beta, mean, var, epsilon, *others, **about: right(

@@ -6,8 +6,11 @@ import csv
 import io
 import json
 import re
+import sys
+import unicodedata
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +41,13 @@ def safe(shown: str) -> bool:
     return all(text.is_safe(one) for one in shown)
 
 
+def steers(shown: str) -> bool:
+    """Whether a character steers a terminal or turns the direction of writing; line breaks and tabs do not."""
+    kinds = ((one, unicodedata.bidirectional(one)) for one in shown if one not in "\t\n\r")
+    turns = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return any(unicodedata.category(one) == "Cc" or kind in turns for one, kind in kinds)
+
+
 def test_what_is_shown_as_it_is():
     assert text.printable("Größe 分子量 молекула 🧪 5\u00a0% a\u3000b") == "Größe 分子量 молекула 🧪 5\u00a0% a\u3000b"
     assert text.printable("a\x1b[31m\u202e\nb\u2028") == r"a\x1b[31m\u202e\nb\u2028"
@@ -49,8 +59,9 @@ def test_what_is_shown_as_it_is():
 @exits
 @given(HOSTILE)
 def test_every_function_gives_safe_characters(hostile):
-    for made in (text.printable, text.html, text.markdown, text.csv_cell, text.json_line):
+    for made in (text.printable, text.html, text.markdown, text.json_line, partial(text.csv_cell, shown=True)):
         assert safe(made(hostile))
+    assert not steers(text.csv_cell(hostile))
     assert safe(str(InputError(hostile, hostile, hostile, hostile)))
     assert json.loads(text.json_line({hostile: [hostile]})) == {hostile: [hostile]}
     assert not set("<>\"'") & set(text.html(hostile))
@@ -84,17 +95,33 @@ def predicted(tmp_path, hostile, ending, **options):
 
 @exits
 @given(st.lists(HOSTILE.map(lambda one: one.rstrip("\0")), max_size=4), st.booleans())
-def test_predictions_are_safe_and_a_row_is_a_line(tmp_path_factory, hostile, spreadsheet):
+def test_predictions_are_safe_and_ids_come_out_as_they_went_in(tmp_path_factory, hostile, spreadsheet):
     folder = tmp_path_factory.mktemp("p")
     written = predicted(folder, hostile, ".csv", spreadsheet=spreadsheet)
-    lines = written.splitlines()
-    assert len(lines) == len(hostile) + 2
-    assert all(map(safe, lines))
-    for row in csv.reader(io.StringIO(written)):
+    assert not steers(written)
+    table = list(csv.reader(io.StringIO(written, newline="")))
+    assert len(table) == len(hostile) + 2
+    for one, row in zip(hostile, table[1:-1], strict=True):
         if spreadsheet:
             assert not any(cell.strip().startswith(("=", "+", "-", "@")) for cell in (row[0], row[2]))
+        elif not steers(one):
+            assert row[0] == row[2] == one
     rows = [json.loads(line) for line in predicted(folder, hostile, ".jsonl").split("\n")[:-1]]
     assert [row["id"] or "" for row in rows] == [*hostile, "end"]
+
+
+def test_on_a_terminal_a_row_of_predictions_is_a_line_of_safe_characters(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    ids = np.array(["a\nb", "c\u200bd", "e\x1b[31m"])
+    table = Predictions(build_graphset(2, n_tasks=1).header, ids, np.zeros((3, 1), np.float32))
+    with open_sink("-") as sink:
+        sink.append(table)
+    shown = [line.split(",")[0] for line in screen.getvalue().split("\n")]
+    assert shown == ["id", r"a\nb", r"c\u200bd", r"e\x1b[31m", ""]
 
 
 def test_only_a_spreadsheet_gets_apostrophes(tmp_path):

@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gcnbatch.data.importers.csv_tables import ROW_INDEX, check_stored_labels, check_stored_names
+from gcnbatch.data.importers.csv_tables import check_stored_labels, check_stored_names
 from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split
 from gcnbatch.data.importers.targets import check_classes
 from gcnbatch.data.schema import Target
+from gcnbatch.data.tables.delimited import ROW_INDEX
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import counted, listed, quoted
 

@@ -1,8 +1,7 @@
-"""Detection of a table's delimiter and decimal sign."""
+"""The decimal sign of a table's numbers."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,10 @@ from pathlib import Path
 
 from gcnbatch.data.importers.csv_tables import MISSING
 from gcnbatch.data.importers.quantities import split_cell
-from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
-DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}  # among equals, the first is taken
-_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "\\t": "\t"}
 DECIMAL_COMMA = "numbers have a decimal comma"  # a note for the user
-_SAMPLE_LINES = 50
 _HEAD, _EXPONENT = r"[+−-]?", r"(?:[eE][+−-]?\d+)?"
 _OTHER = {".": ",", ",": "."}  # between thousands
 _FRACTION = {sign: re.compile(rf"{_HEAD}\d*[{sign}]\d+{_EXPONENT}") for sign in _OTHER}
@@ -33,67 +28,6 @@ _SURE = {  # numbers that have this decimal sign and separated thousands
     )
     for sign, other in _OTHER.items()
 }
-
-
-@dataclass(frozen=True)
-class TableFormat:
-    """Delimiter and decimal sign of a text table, empty: detected; and further texts of missing values, in any case."""
-
-    delimiter: str = ""
-    decimal: str = ""
-    missing: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Refuse signs that no table uses.
-
-        Raises
-        ------
-        InputError
-            For another delimiter or decimal sign, and for the same sign in both places.
-        """
-        if self.delimiter and self.sign not in DELIMITERS:
-            raise InputError("--delimiter", repr(self.delimiter), f"one of {', '.join(DELIMITERS.values())}")
-        if self.decimal not in ("", ".", ","):
-            raise InputError("--decimal", repr(self.decimal), "'.' or ','")
-
-    def without_missing(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return cells without surrounding blanks, blank where they are one of the further texts of missing values."""
-        if not self.missing:
-            return texts
-        tokens = {token.lower() for token in self.missing}
-        return ["" if text.lower() in tokens else text for text in texts]
-
-    @property
-    def sign(self) -> str:
-        """The delimiter as one character, also where it was given by name."""
-        return _NAMES.get(self.delimiter.lower(), self.delimiter)
-
-
-def detect_delimiter(path: Path) -> str:
-    """Return the delimiter that divides the first lines of a text file into equally many fields, else its first line.
-
-    Raises
-    ------
-    InputError
-        As `open_text`.
-    """
-    with open_text(path) as stream:
-        lines = list(islice(stream, _SAMPLE_LINES + 1))
-    for sample in (lines[:_SAMPLE_LINES], lines[:1]):
-        widths = {sign: _width(sample, sign) for sign in DELIMITERS}
-        best = max(widths.values())
-        if best > 1:
-            return next(sign for sign, width in widths.items() if width == best)
-    return ","
-
-
-def _width(lines: Sequence[str], sign: str) -> int:
-    """Return the number of fields of every record; 0 where the records differ."""
-    try:
-        records = [len(record) for record in csv.reader(lines, strict=True, delimiter=sign) if record]
-    except csv.Error:
-        return 0
-    return records[0] if len(set(records)) == 1 else 0
 
 
 @dataclass(frozen=True)

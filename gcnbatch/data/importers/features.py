@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.common import compact_type
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, CsvBlock, finite_numbers
+from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, finite_numbers
 from gcnbatch.data.importers.scratch import Scratch
+from gcnbatch.data.tables.table import Block
 
 BLOCK_BYTES = 1 << 22  # of features returned at a time
 
@@ -37,7 +38,7 @@ class FeatureFile:
         """Type of the features."""
         return compact_type(self._low, self._high) if self._whole else np.float32
 
-    def add(self, block: CsvBlock) -> None:
+    def add(self, block: Block) -> None:
         """Add the features of the next rows of the table.
 
         Raises
@@ -45,7 +46,7 @@ class FeatureFile:
         InputError
             For text that is not a finite 32-bit number.
         """
-        x = _floats([block.columns[name] for name in self.names])
+        x = _floats(block, self.names)
         if x is None:
             checked = [finite_numbers(self._path, name, block[name], block.before) for name in self.names]
             x = np.stack(checked, axis=1)
@@ -66,8 +67,12 @@ class FeatureFile:
             advance(len(rows))
 
 
-def _floats(columns: Sequence[Sequence[str]]) -> NDArray[np.float64] | None:
-    """Return the columns as an array (rows, columns), or None if a text is not a finite 32-bit number."""
+def _floats(block: Block, names: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return columns as an array (rows, columns), or None if a text is not a finite 32-bit number."""
+    numbers = [column for name in names if not isinstance(column := block.columns[name], list)]
+    if len(numbers) == len(names):
+        return np.stack(numbers, axis=1).astype(np.float64)
+    columns = [block.texts(name) for name in names]
     with suppress(ValueError):
         x = np.fromiter(map(float, chain.from_iterable(columns)), np.float64, len(columns) * len(columns[0]))
         if (np.abs(x) <= FLOAT32_MAX).all() and not any("_" in "".join(column) for column in columns):

@@ -6,11 +6,10 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,14 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.common import MAX_CHANNELS
 from gcnbatch.data.importers.csv_tables import check_stored_names, finite_numbers, sorted_labels
-from gcnbatch.data.importers.dialect import TableFormat
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
-from gcnbatch.data.importers.names import Column, Finder, NameList, Names, finder, number_type
-from gcnbatch.data.importers.plain_tables import PlainTable
+from gcnbatch.data.importers.names import Finder, NameList, Names, finder, number_type
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
 from gcnbatch.data.schema import Target
+from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Block, Column, Table
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import counted, quoted
 
@@ -33,7 +32,7 @@ EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes per block of ids
 
 
-def _require(table: PlainTable, name: str) -> None:
+def _require(table: Table, name: str) -> None:
     if name not in table.names:
         raise InputError(str(table.path), f"no column {quoted(name)}", hint=nearest(name, table.names))
 
@@ -42,7 +41,7 @@ def _require(table: PlainTable, name: str) -> None:
 
 
 def read_graphs(
-    table: PlainTable, names: list[str] | None, task: Target | None, missing: Sequence[str] = ()
+    table: Table, names: list[str] | None, task: Target | None, missing: Sequence[str] = ()
 ) -> tuple[dict[str, int], TargetColumns]:
     """Return the graphs' numbers by name, and their targets; `missing` are further texts of missing ones."""
     _require(table, "graph")
@@ -60,7 +59,7 @@ def read_graphs(
     return known, targets
 
 
-def _targets(table: PlainTable, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
+def _targets(table: Table, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     for name in names:
         _require(table, name)
     return TargetColumns(table.path, list(dict.fromkeys(names)), task, TableFormat(missing=tuple(missing)))
@@ -108,7 +107,7 @@ class Nodes:
 
 
 def read_nodes(
-    table: PlainTable,
+    table: Table,
     scratch: Scratch,
     known: dict[str, int] | None,
     node_targets: list[str] | None,
@@ -133,7 +132,7 @@ def read_nodes(
             row = int(np.argmax(graph_of[-1] < 0))
             place = f"{table.path}, row {block.before + row + 1}"
             raise InputError(place, f"unknown graph {quoted(column[row])}", "a graph of the graph table")
-        names.append(block["node"])
+        names.append(block.column("node"))
         if targets is not None:
             targets.add([block[name] for name in targets.names], block.before)
         if features is not None:
@@ -167,7 +166,7 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: PlainTable, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
+def _node_targets(table: Table, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
     return _targets(table, names, task, missing)
@@ -185,7 +184,7 @@ class ListedEdges:
     channel_numbers: NDArray[np.uint8]
 
 
-def read_edges(table: PlainTable, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
+def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -> ListedEdges:
     """Read all edges between `nodes`."""
     for name in table.names:
         if name not in EDGE_COLUMNS:
@@ -195,16 +194,16 @@ def read_edges(table: PlainTable, scratch: Scratch, nodes: Nodes, undirected: bo
         _require(table, name)
     listed = EdgeFile(scratch, nodes.node_ptr, weighted="weight" in table.names, undirected=undirected)
     channels: dict[str, int] = {}
-    for before, columns in _edge_blocks(table):
-        src, dst = _ends(table.path, before, columns, nodes)
+    for block in table.blocks():
+        src, dst = _ends(table.path, block, nodes)
         channel, weight = np.zeros(len(src), np.uint8), None
-        if "channel" in columns:
-            for channel_name in dict.fromkeys(columns["channel"]):
+        if "channel" in table.names:
+            texts = block["channel"]
+            for channel_name in dict.fromkeys(texts):
                 channels.setdefault(channel_name, len(channels))
-            channel = _numbers(channels, columns["channel"]).astype(np.uint8)  # too many are refused below
-        if "weight" in columns:
-            texts = cast(list[str], columns["weight"])
-            weight = finite_numbers(table.path, "weight", texts, before).astype(np.float32)
+            channel = _numbers(channels, texts).astype(np.uint8)  # too many are refused below
+        if "weight" in table.names:
+            weight = finite_numbers(table.path, "weight", block["weight"], block.before).astype(np.float32)
         listed.add(src, dst, channel, weight)
     names = sorted_labels(set(channels))
     if len(names) >= MAX_CHANNELS:
@@ -215,25 +214,17 @@ def read_edges(table: PlainTable, scratch: Scratch, nodes: Nodes, undirected: bo
     return ListedEdges(listed, tuple(names) or ("edge",), numbers)
 
 
-def _edge_blocks(table: PlainTable) -> Iterator[tuple[int, dict[str, Column]]]:
-    """Yield ``(rows before, columns)``; tables of plain whole numbers take a faster path."""
-    if {"graph", "src", "dst"}.issuperset(table.names):
-        for before, numbers in table.number_blocks():
-            yield before, dict(zip(table.names, numbers.T, strict=True))
-    for block in table.blocks():
-        yield block.before, {name: block[name] for name in table.names}
-
-
-def _ends(path: Path, before: int, columns: dict[str, Column], nodes: Nodes) -> tuple[Int64, Int64]:
+def _ends(path: Path, block: Block, nodes: Nodes) -> tuple[Int64, Int64]:
     """Return both ends of every edge as node numbers of the whole set."""
-    graph = np.zeros(len(columns["src"]), np.int64)
+    columns = {name: block.column(name) for name in ("graph", "src", "dst") if name in block.columns}
+    graph = np.zeros(len(block), np.int64)
     if "graph" in columns:
         graph = _numbers(nodes.graphs, columns["graph"])
     src, dst = (nodes.finder.find(np.maximum(graph, 0), columns[name]) for name in ("src", "dst"))
     wrong = (graph < 0) | (src < 0) | (dst < 0)
     if wrong.any():
         row = int(np.argmax(wrong))
-        place = f"{path}, row {before + row + 1}"
+        place = f"{path}, row {block.before + row + 1}"
         if graph[row] < 0:
             raise InputError(place, f"unknown graph {quoted(columns['graph'][row])}", "a graph of the node table")
         where = f" of graph {quoted(columns['graph'][row])}" if "graph" in columns else ""

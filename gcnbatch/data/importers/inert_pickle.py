@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from gcnbatch import confined
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import open_regular
-from gcnbatch.text import QUOTED, printable, quoted
+from gcnbatch.text import QUOTED, counted, printable, quoted
 
 _LIBRARY = "Python's unpickler"
 _SECONDS = 20  # of processor time; Pubmed, the largest set of Planetoid's, takes 1 s
@@ -176,7 +176,7 @@ def _matrix(value: Any) -> Arrays:
     rows, columns = map(operator.index, value.state["_shape"])
     data, indices, indptr = (_array(value.state[name]) for name in ("data", "indices", "indptr"))
     if not 0 < columns < 2**31:
-        raise ValueError(f"{columns} columns")
+        raise ValueError(counted(columns, "column"))
     fits = indptr.shape == (rows + 1,) and data.shape == indices.shape == (indptr[-1],)
     if not fits or indices.dtype.kind != "i" or indptr.dtype.kind != "i" or indptr[0] or (np.diff(indptr) < 0).any():
         raise ValueError("offsets do not fit")

@@ -37,6 +37,7 @@ PAIRS = (
 _TWO_NUMBERS = ((-1.0, 1.0), (1.0, 2.0))
 _THREE_NUMBERS = ((-1.0, 0.0, 1.0), (0.0, 1.0, 2.0), (1.0, 2.0, 3.0))
 _MOST_CLASSES = 10  # names in a text column, above which it is not taken for classes
+LIKE_IDS = "whole numbers that all differ, as an identifier's"
 _IDENTIFIER_ROWS = 10  # whole numbers that all differ look like an identifier from this number of rows on
 
 
@@ -142,7 +143,7 @@ def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Rea
             return Reading(kind, labelled, codes, tuple(f"{value:g}" for value in found))
     whole = all(value.is_integer() and abs(value) < 2**53 for value in found)  # beyond, all numbers are
     identifier = whole and rows >= _IDENTIFIER_ROWS and len(found) == labelled == rows
-    reason = "whole numbers that all differ, as an identifier's" if identifier else ""
+    reason = LIKE_IDS if identifier else ""
     return Reading("regression", labelled, reason=reason)
 
 

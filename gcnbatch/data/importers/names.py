@@ -6,7 +6,6 @@ integers, else as UTF-8 and 8 bytes more. A Python dictionary would take about 1
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Protocol
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.tables.table import Column, whole_numbers
 
-WHOLE = "(?:0|[1-9][0-9]{0,17}+)"  # a whole number without sign or leading zeros
-_WHOLE_LINES = re.compile(rf"(?:{WHOLE}\n)*+")
 _DENSE = 4  # most entries per node of a lookup table over all whole numbers up to the largest
 _BLOCK = 1 << 16
 
@@ -79,15 +77,6 @@ def _starts(lengths: NDArray[Any]) -> Int64:
 
 
 Names = Int64 | Texts
-Column = list[str] | Int64  # names as read: texts, or integers if all are whole numbers
-
-
-def whole_numbers(texts: list[str]) -> Int64 | None:
-    """Return the numbers if all texts are whole numbers without sign or leading zeros, of at most 18 digits."""
-    joined = "\n".join(texts) + "\n"
-    if joined.count("\n") != len(texts) or not _WHOLE_LINES.fullmatch(joined):
-        return None
-    return np.fromstring(joined, dtype=np.int64, sep=" ")  # a blank stands for any white space
 
 
 class NameList:
@@ -97,12 +86,15 @@ class NameList:
         self._numbers: list[Int64] = []
         self._texts: list[Texts] = []
 
-    def append(self, texts: list[str]) -> None:
+    def append(self, column: Column) -> None:
         """Append names."""
-        numbers = None if self._texts else whole_numbers(texts)
+        numbers = None
+        if not self._texts:
+            numbers = whole_numbers(column) if isinstance(column, list) else column
         if numbers is not None:
             self._numbers.append(numbers)
             return
+        texts = column if isinstance(column, list) else list(map(str, column.tolist()))
         self._texts += [Texts.of(list(map(str, block.tolist()))) for block in self._numbers]
         self._numbers.clear()
         self._texts.append(Texts.of(texts))

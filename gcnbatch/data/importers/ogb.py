@@ -24,16 +24,16 @@ from gcnbatch.data.importers.common import (
     source_folder,
     with_self_channel,
 )
-from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.number_files import open_numbers
 from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
 from gcnbatch.data.importers.ogb_nodes import LABELS, import_nodes
 from gcnbatch.data.importers.targets import Targets
-from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.files import open_text
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.numbers import open_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted
@@ -258,8 +258,8 @@ def _vocabulary(path: Path, rows: int) -> list[NDArray[Any]]:
 
 
 def _targets(path: Path, graphs: int, task: Target | None) -> Targets:
-    with open_text(path) as stream:
-        lines = [[field.strip() or "nan" for field in line.split(",")] for line in stream]
+    with open_text(path) as file:
+        lines = [[field.strip() or "nan" for field in line.split(",")] for line in file.lines()]
     if len(lines) != graphs:
         raise InputError(str(path), counted(len(lines), "row"), f"{graphs}, one per graph")
     width = len(lines[0])
@@ -279,8 +279,7 @@ def _ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
     if mapping.exists():
         with open_table(mapping) as table:
             if "mol_id" in table.names:
-                place = table.names.index("mol_id")
-                ids = [record[place].strip() for record in table.rows]
+                ids = list(map(str.strip, table.columns()["mol_id"]))
                 if len(ids) != graphs:
                     raise InputError(str(mapping), counted(len(ids), "row"), f"{graphs}, one per graph")
                 return np.array(ids, dtype=np.str_)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64, Split
-from gcnbatch.data.importers.number_files import load_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Target
+from gcnbatch.data.tables.numbers import load_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted
 

@@ -14,12 +14,12 @@ from tqdm import tqdm
 
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.common import ImportSummary, folder_source
-from gcnbatch.data.importers.csv_tables import open_table
 from gcnbatch.data.importers.edges import EdgeFile
-from gcnbatch.data.importers.number_files import NumberReader, open_numbers
 from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.schema import Header, Target
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.numbers import NumberReader, open_numbers
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.progress import counter

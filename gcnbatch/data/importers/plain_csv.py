@@ -23,12 +23,14 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
-from gcnbatch.data.importers.plain_tables import check_plain, open_plain
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Table
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 from gcnbatch.progress import counter
@@ -52,9 +54,11 @@ def import_csv(
     self_loops: bool = True,
     missing: Sequence[str] = (),
     name: str = "",
+    delimiter: str = "",
+    encoding: str = "",
     progress: bool = False,
 ) -> ImportSummary:
-    r"""Convert plain tables, CSV or Parquet by their endings.
+    r"""Convert plain tables, text (also compressed), Excel or Parquet by their endings.
 
     Names of graphs and nodes are arbitrary texts, blank targets are missing labels.
 
@@ -77,6 +81,8 @@ def import_csv(
         Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
     undirected, self_loops : bool
         Count each edge both ways; store A + I (a node that lists its own self-loop keeps that one).
+    delimiter, encoding : str
+        Sign between fields, and encoding such as ``"cp1252"``, of text tables; empty: detected.
     missing : sequence of str
         Further texts of missing targets, in any case.
     progress : bool
@@ -109,22 +115,27 @@ def import_csv(
     [[1.0], [nan]]
     """
     files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
-    path = output_path(out, files)
+    path, wished = output_path(out, files), TableFormat(delimiter, encoding=encoding)
     if (graphs is None) == (node_targets is None):
         got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
-        check_plain(file)  # report a wrong path before reading the other tables
+        with open_table(file, wished):  # report a wrong path before reading the other tables
+            pass
     with DatasetWriter(path) as writer, Scratch(path) as scratch:
         known = columns = None
+        notes: list[str] = []
         with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
             if graphs is not None:
-                with open_plain(Path(graphs), bar.update) as table:
+                with open_table(Path(graphs), wished, bar.update) as table:
                     known, columns = read_graphs(table, target_columns, task, missing)
-            with open_plain(Path(nodes), bar.update) as table:
+                    notes += _notes(table)
+            with open_table(Path(nodes), wished, bar.update) as table:
                 node_set = read_nodes(table, scratch, known, node_targets, task, missing)
-            with open_plain(Path(edges), bar.update) as table:
+                notes += _notes(table)
+            with open_table(Path(edges), wished, bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, undirected)
+                notes += _notes(table)
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets
         channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
@@ -134,9 +145,13 @@ def import_csv(
         with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
-    summary = ImportSummary(path, written.header, notes=targets.notes)
+    summary = ImportSummary(path, written.header, notes=(*notes, *targets.notes))
     summary.add(written)
     return summary
+
+
+def _notes(table: Table) -> list[str]:
+    return [f"{table.path.name}: {note}" for note in table.notes]
 
 
 def _bar(what: str, total: int, unit: str, progress: bool) -> tqdm[Any]:

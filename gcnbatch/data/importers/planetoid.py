@@ -13,10 +13,10 @@ from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import ImportSummary, folder_source, source_folder
 from gcnbatch.data.importers.edges import build_edges
 from gcnbatch.data.importers.inert_pickle import read_array, read_csr, read_neighbours
-from gcnbatch.data.importers.text_files import open_text
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
+from gcnbatch.data.tables.files import open_text
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
@@ -132,8 +132,8 @@ def _check_present(folder: Path, name: str, files: Iterable[Path]) -> None:
 
 
 def _read_test_index(path: Path) -> Int64:
-    with open_text(path) as stream:
-        lines = [number for line in stream for number in line.split()]
+    with open_text(path) as file:
+        lines = [number for line in file.lines() for number in line.split()]
     try:
         test = np.array([int(line) for line in lines], dtype=np.int64)
     except (ValueError, OverflowError) as error:

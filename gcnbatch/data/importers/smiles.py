@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
-from gcnbatch.data.importers.dialect import TableFormat
-from gcnbatch.data.importers.labels import class_codes, quantities
+from gcnbatch.data.importers.labels import LIKE_IDS, class_codes, quantities
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.split_columns import read_splits, split_name
@@ -29,9 +27,10 @@ from gcnbatch.data.outputs import keep_inputs, output_path
 from gcnbatch.data.scaffold_groups import MURCKO
 from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header, Target
 from gcnbatch.data.store import DatasetWriter
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import counted, csv_cell, quoted
+from gcnbatch.text import counted, quoted
 
 _SHOWN_BAD_ROWS = 5
 
@@ -112,7 +111,8 @@ def import_smiles(
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
             if skip_bad_rows:  # while no other process may write the set
                 _write_report(report, table, bad)
-        lines = [*table.notes, *targets.notes, *notes.lines(targets.y[rows], splits), *missing.lines()]
+        said = [*table.notes, *_about_roles(roles, no_targets), *targets.notes]
+        lines = [*said, *notes.lines(targets.y[rows], splits), *missing.lines()]
     if skip_bad_rows:
         summary.skipped = len(bad)
     if bad:
@@ -134,6 +134,18 @@ def _targets(table: MoleculeTable, roles: list[ColumnRole]) -> Targets:
     columns = [quantities(table.path, name, reading, table.others[name]) for name, reading in readings.items()]
     labels = {name: (reading.classes[0], reading.classes[1]) for name, reading in readings.items() if reading.classes}
     return replace(joined_targets(table.path, list(readings), columns, first.kind), label_names=labels)
+
+
+def _about_roles(roles: Sequence[ColumnRole], no_targets: bool) -> list[str]:
+    """Return notes on columns that may be targets and were not taken for them, and on a set without targets."""
+    if not no_targets and not any(role.role == "target" for role in roles):
+        return ["there is no column of targets: the set has no labels, as with --no-targets"]
+    return [
+        f"column {quoted(role.name)} is no target: its whole numbers all differ, as ids do; if it is one, name it with "
+        "--target-columns"
+        for role in roles
+        if role.why == LIKE_IDS
+    ]
 
 
 def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
@@ -204,9 +216,10 @@ def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOp
 
 
 def _write_report(path: Path, table: MoleculeTable, bad: list[BadMolecule]) -> None:
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("row", "id", "smiles", "reason"))
-        for row in bad:
-            texts = (table.ids[row.index], table.smiles[row.index], row.reason)
-            writer.writerow((row.index + 1, *map(csv_cell, texts)))
+    columns: tables.Columns = {
+        "row": [row.index + 1 for row in bad],
+        "id": [table.ids[row.index] for row in bad],
+        "smiles": [table.smiles[row.index] for row in bad],
+        "reason": [row.reason for row in bad],
+    }
+    tables.write(path, columns)

@@ -21,11 +21,11 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.number_files import load_numbers
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
+from gcnbatch.data.tables.numbers import load_numbers
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted

@@ -1,4 +1,7 @@
-"""docs/ONE_STEP.md: its names exist in the tree, and its launches are those of a step on the stand-in for PyCUDA."""
+"""docs/ONE_STEP.md: its names exist in the tree, and its launches are those of a step on the stand-in for PyCUDA.
+
+The names of docs/FUSION.md exist, too.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ from tests.builders import build_graphset
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "ONE_STEP.md").read_text(encoding="utf-8")
-NAMES = sorted(set(re.findall(r"\b((?:gcnbatch|cuda_src|configs|tests|docs)/[\w./]*\w)(?:::([\w.]+\w))?", PAGE)))
+FUSION = (ROOT / "docs" / "FUSION.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"\b((?:gcnbatch|cuda_src|configs|tests|docs)/[\w./]*\w)(?:::([\w.]+\w))?")
+NAMES = sorted({*NAMED.findall(PAGE), *NAMED.findall(FUSION)})
 
 AFTER_LAYERS = {"sigmoid_cross_entropy": "loss", "adam_step": "update"}  # operations between the layers: their phases
 GRAPHS, ATOMS, FEATURES, NEIGHBOURS, TASKS = 50, 19, 75, 3, 12
@@ -70,7 +75,7 @@ def places_of(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("file", "name"), NAMES, ids=lambda part: part)
-def test_the_page_names_what_is_in_the_tree(file: str, name: str) -> None:
+def test_the_pages_name_what_is_in_the_tree(file: str, name: str) -> None:
     path = ROOT / file
     assert path.exists(), f"{file} is not there; {name} is in {places_of(name)}"
     assert not name or name in definitions(path), f"{file} does not define {name}; it is in {places_of(name)}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.text_files import open_text
+from gcnbatch.data.tables.files import open_text
 from gcnbatch.errors import InputError
 from gcnbatch.text import QUOTED, counted, printable, quoted
 
@@ -90,8 +90,8 @@ def _lines(path: Path, stream: Iterable[str]) -> Iterator[str]:
 @contextmanager
 def open_numbers(path: Path, dtype: type[np.generic]) -> Iterator[NumberReader]:
     """Open a matrix (also .gz) to read it in blocks."""
-    with open_text(path) as stream:
-        yield NumberReader(path, stream, dtype)
+    with open_text(path) as file:
+        yield NumberReader(path, file.lines(), dtype)
 
 
 def load_numbers(path: Path, dtype: type[np.generic], *, rows: int | None = None) -> NDArray[Any]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import csv
 import pickle
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ import numpy as np
 
 from gcnbatch import confined
 from gcnbatch.data import guard
-from gcnbatch.data.importers.csv_tables import checked_names
-from gcnbatch.data.importers.names import Column
-from gcnbatch.data.importers.text_files import FREE_BYTES, MAX_RATIO
+from gcnbatch.data.tables.files import FREE_BYTES, MAX_RATIO
+from gcnbatch.data.tables.table import Block, Column, Fields, Table, checked_names
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.text import QUOTED, counted, printable, quoted
 from gcnbatch.worker import WorkerDied, Workers
@@ -32,25 +30,6 @@ _EXCEL_SECONDS, _EXCEL_BYTES = 60, 1 << 31
 _BATCH_ROWS = 4096
 _LARGEST = 10**18  # whole numbers have at most 18 digits
 _AS_CSV = "If it is right, save it as CSV."
-
-
-@dataclass(frozen=True)
-class MoleculeRows:
-    """An open file of molecules.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Columns.
-    rows : iterator of list of str
-        The unchanged texts of each row.
-    notes : tuple of str
-        What was detected, for the user.
-    """
-
-    names: tuple[str, ...]
-    rows: Iterator[list[str]]
-    notes: tuple[str, ...] = ()
 
 
 def check_cells(path: Path, rows: int, columns: int) -> None:
@@ -67,7 +46,7 @@ def check_cells(path: Path, rows: int, columns: int) -> None:
         raise InputError(str(path), got, f"at most {MAX_RATIO} cells per byte", _AS_CSV)
 
 
-def read_excel(path: Path) -> MoleculeRows:
+def read_excel(path: Path) -> Table:
     """Read the first sheet of a workbook that has a row."""
     calamine = _library("python_calamine", "python-calamine")
     with suppress(zipfile.BadZipFile, OSError, NotImplementedError), zipfile.ZipFile(path) as archive:
@@ -96,10 +75,11 @@ def read_excel(path: Path) -> MoleculeRows:
         raise refusal
     if not records:
         raise InputError(str(path), f"no row in any of {counted(len(sheets), 'sheet')}", "a table with a header line")
-    names = checked_names(path, records[0])
+    fields = Fields(path, records[0])
     which = "" if name == sheets[0] else " that has rows"
-    notes = (f"read sheet {quoted(name)}, the first of {len(sheets)}{which}",) if len(sheets) > 1 else ()
-    return MoleculeRows(names, iter(records[1:]), notes)
+    notes = [f"read sheet {quoted(name)}, the first of {len(sheets)}{which}"] if len(sheets) > 1 else []
+    block = Block.of(0, fields.names, fields.tidy(records[1:], 0))
+    return Table(path, fields.names, [block], [*notes, *fields.notes])
 
 
 def _sheet_rows(path: Path, sheet: Any) -> list[list[str]]:
@@ -108,26 +88,9 @@ def _sheet_rows(path: Path, sheet: Any) -> list[list[str]]:
     return [_cell_texts(row) for row in sheet.to_python() if any(cell != "" for cell in row)]
 
 
-def read_parquet(path: Path) -> Iterator[MoleculeRows]:
-    """Yield the rows of a Parquet file, which a worker process reads batch by batch."""
-    for table in open_parquet(path):
-        batches = ((_texts(column) for column in columns) for columns in table.batches)
-        yield MoleculeRows(table.names, (list(record) for batch in batches for record in zip(*batch, strict=True)))
-
-
-@dataclass(frozen=True)
-class ParquetColumns:
-    """An open Parquet file: its columns, their number of rows, and its batches as a column for each name."""
-
-    names: tuple[str, ...]
-    rows: int
-    batches: Iterator[list[Column]]
-
-
-def open_parquet(path: Path) -> Iterator[ParquetColumns]:
-    """Yield a Parquet file, which a worker process reads batch by batch.
-
-    A column of a batch is integers where all are plain whole numbers (`names.whole_numbers`), else texts.
+@contextmanager
+def open_parquet(path: Path, advance: Callable[[int], object]) -> Iterator[Table]:
+    """Open a Parquet file, which a worker process reads batch by batch.
 
     Raises
     ------
@@ -137,19 +100,21 @@ def open_parquet(path: Path) -> Iterator[ParquetColumns]:
         When pyarrow is not installed.
     """
     _library("pyarrow.parquet", "pyarrow")
+    size = path.stat().st_size
     with Workers(1, _prepare, quiet=True) as workers:
-        rows, names = _answer(path, workers.submit(_open_parquet, str(path)))
-        check_cells(path, rows, len(names))
+        rows, given = _answer(path, workers.submit(_open_parquet, str(path)))
+        check_cells(path, rows, len(given))
+        names = checked_names(path, given)
 
-        def batches() -> Iterator[list[Column]]:
+        def blocks() -> Iterator[Block]:
+            before = 0
             while batch := _answer(path, workers.submit(_next_columns)):
-                yield batch
+                yield Block(before, dict(zip(names, batch, strict=True)))
+                done = before + len(batch[0])
+                advance(size * done // rows - size * before // rows)
+                before = done
 
-        yield ParquetColumns(checked_names(path, names), rows, batches())
-
-
-def _texts(column: Column) -> list[str]:
-    return column if isinstance(column, list) else list(map(str, column.tolist()))
+        yield Table(path, names, blocks())
 
 
 def _answer(path: Path, under_way: Future[Any]) -> Any:

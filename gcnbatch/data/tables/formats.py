@@ -1,0 +1,74 @@
+"""Tables by the ending of their file: text, .smi, SDF, Excel and Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gcnbatch import fileio
+from gcnbatch.data.tables.binary import open_parquet, read_excel
+from gcnbatch.data.tables.delimited import open_delimited
+from gcnbatch.data.tables.files import COMPRESSIONS, open_text
+from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.sdf import read_sdf
+from gcnbatch.data.tables.smi import SmilesLines, has_header
+from gcnbatch.data.tables.table import Table
+
+_TEXT, _SMI, _SDF = (".csv", ".tsv", ".txt"), (".smi", ".smiles", ".cxsmiles"), (".sdf", ".sd")
+_EXCEL, _PARQUET = (".xlsx", ".xlsm", ".xls", ".ods"), (".parquet",)
+ENDINGS = tuple(e + more for e in (*_TEXT, *_SMI, *_SDF) for more in ("", *COMPRESSIONS)) + _EXCEL + _PARQUET
+KNOWN = f"{', '.join((*_TEXT, *_SMI, *_SDF))} (each also {', '.join(COMPRESSIONS)}), {', '.join((*_EXCEL, *_PARQUET))}"
+
+
+@contextmanager
+def open_table(
+    path: Path,
+    wished: TableFormat | None = None,
+    advance: Callable[[int], object] = lambda _: None,
+    index: bool = False,
+) -> Iterator[Table]:
+    """Open a table by its ending; a file with an unknown ending is read as CSV.
+
+    Parameters
+    ----------
+    path : Path
+    wished : TableFormat or None
+        Delimiter and encoding of text; None: detected.
+    advance : callable
+        Called with the number of bytes read of text and Parquet, block by block.
+    index : bool
+        A first column of text may lack a name, as pandas writes row numbers; it is called ROW_INDEX.
+
+    Raises
+    ------
+    InputError
+        For a missing or damaged file and a table without a header line.
+    MachineError
+        When the library for the format is not installed.
+    """
+    wished = wished or TableFormat()
+    wished.check()
+    fileio.open_regular(path, "a readable file").close()
+    name = path.name.lower()
+    kind = Path(name.removesuffix(next(filter(name.endswith, COMPRESSIONS), ""))).suffix
+    if kind in _SMI:
+        with open_text(path, wished.encoding) as file:
+            first = next((line for line in file.lines() if line.strip()), "")
+        if not has_header(first) or "\t" not in first:
+            with open_text(path, wished.encoding) as file:
+                yield SmilesLines(file)
+            return
+        wished = TableFormat("\t", wished.decimal, wished.encoding)
+    elif kind in _SDF:
+        yield read_sdf(path, wished.encoding)
+        return
+    elif name.endswith(_EXCEL):
+        yield read_excel(path)
+        return
+    elif name.endswith(_PARQUET):
+        with open_parquet(path, advance) as table:
+            yield table
+        return
+    with open_delimited(path, wished, advance, index) as table:
+        yield table
