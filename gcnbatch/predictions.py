@@ -327,7 +327,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
         When it is not a table of `rows` rows of such numbers.
     """
     expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
-    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
+    first = 2 if header.target == "multiclass" else 1
     found = -1
     try:
         with (
