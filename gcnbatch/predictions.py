@@ -319,7 +319,7 @@ def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
 def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floating]:
     """Return the outputs (R, K) of a CSV that `write_table` wrote without standard deviations, bit for bit.
 
-    The file may be a stranger's: no more is read than so many rows, each a line of bounded length.
+    The file may be a stranger's: no more is read than so many rows, each of bounded length.
 
     Raises
     ------
@@ -327,8 +327,8 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
         When it is not a table of `rows` rows of such numbers.
     """
     expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
-    first = 2 if header.target == "multiclass" else 1
-    found = -1
+    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
+    found = 0
     try:
         with (
             io.BufferedReader(fileio.open_regular(path, expected, follow=False)) as stream,
@@ -337,24 +337,39 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
             if rows * count > (size := stream.seek(0, io.SEEK_END)):  # each number has a comma before it
                 raise InputError(str(path), f"{size:,} bytes", f"{expected} with {count:,} numbers each", hint)
             stream.seek(0)
-            outputs = np.empty((rows, count), dtype=np.float64 if header.target == "regression" else np.float32)
-            for found, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES + 1), b"")):
-                if len(line) > _LINE_BYTES:
-                    raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
-                if found > rows:
-                    raise InputError(str(path), f"more than {rows:,} rows", expected, hint)
-                if found:
-                    outputs[found - 1] = _numbers(line.decode("utf-8"), first, count)
+            outputs = np.empty((rows, count), dtype=kind)
+            records = _records(stream)
+            next(records, None)  # the header line
+            for found in range(1, rows + 1):
+                if (cells := next(records, None)) is None:
+                    raise InputError(str(path), counted(found - 1, "row"), expected, hint)
+                outputs[found - 1] = _numbers(cells[first : first + count], count)
+            if next(records, None) is not None:
+                raise InputError(str(path), f"more than {rows:,} rows", expected, hint)
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path}, row {found}", printable(str(error), 80), expected, hint) from error
-    if found != rows:
-        raise InputError(str(path), counted(max(found, 0), "row"), expected, hint)
     return outputs
 
 
-def _numbers(line: str, first: int, count: int) -> list[float]:
-    """Return the numbers of a row from column `first` on; NaN where one is missing."""
-    cells = next(csv.reader([line]), [])[first : first + count]
+def _records(stream: IO[bytes]) -> Iterator[list[str]]:
+    """Yield the rows of a CSV of ours; an id may have line breaks."""
+    size = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        while line := stream.readline(_LINE_BYTES + 1):
+            size += len(line)
+            if size > _LINE_BYTES:
+                raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
+            yield line.decode("utf-8")
+
+    for cells in csv.reader(lines()):
+        yield cells
+        size = 0
+
+
+def _numbers(cells: Sequence[str], count: int) -> list[float]:
+    """Return the numbers of a row; NaN where one is missing."""
     numbers = [float(cell) if cell else np.nan for cell in cells]
     if len(numbers) < count:
         raise ValueError(f"{counted(len(numbers), 'number')} in place of {count}")

@@ -11,7 +11,7 @@ import numpy as np
 from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.copies import stored_copies
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.importers.molecule_tables import find_id_column, with_numbers
+from gcnbatch.data.importers.molecule_tables import find_id_column
 from gcnbatch.data.importers.split_columns import looks_like_split, read_splits, split_name
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.sharding import replace_splits
@@ -19,6 +19,7 @@ from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.splits import SplitRows, make_folds, make_split
 from gcnbatch.data.store import Dataset, DatasetWriter
 from gcnbatch.data.tables.formats import open_table
+from gcnbatch.data.tables.table import with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted, quoted

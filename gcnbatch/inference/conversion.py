@@ -12,10 +12,10 @@ from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk
 from gcnbatch.data.graphs import concatenate
-from gcnbatch.data.importers.molecule_tables import with_numbers
 from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.smi import without_extension
+from gcnbatch.data.tables.table import with_numbers
 from gcnbatch.inference.graph_features import FeatureColumns
 from gcnbatch.inference.labels import LabelColumns
 from gcnbatch.inference.parts import Block, Part, Reading, Texts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,9 @@ class FeatureColumns:
         now = {"rdkit": rdkit_version()} if computed else None
         return cls(options, places, notes=featurizer_notes(header, now))
 
-    def with_format(self, path: Path, table: TableFormat, sample: Sequence[Sequence[str]]) -> FeatureColumns:
-        """Return the columns of a table of this format, of which `sample` are records."""
-        texts = {name: [record[place].strip() for record in sample] for name, place in self.places.items()}
-        written = NumberFormat.of(path, texts.items(), table.decimal)
+    def with_format(self, path: Path, table: TableFormat, sample: Mapping[str, Sequence[str]]) -> FeatureColumns:
+        """Return the columns of a table of this format, of which `sample` has the first values of each column."""
+        written = NumberFormat.of(path, ((name, sample[name]) for name in self.places), table.decimal)
         return replace(self, table=table, written=written)
 
     def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[np.float32] | None, dict[int, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -80,17 +80,17 @@ class LabelColumns:
         notes += [f"no labels from columns in another case: {listed(unclear)}"] if unclear else []
         return cls(header, places, notes=tuple(notes)) if places or notes else None
 
-    def with_format(self, path: Path, table: TableFormat, sample: Sequence[Sequence[str]]) -> LabelColumns:
-        """Return the columns of a table of this format, of which `sample` are records.
+    def with_format(self, path: Path, table: TableFormat, sample: Mapping[str, Sequence[str]]) -> LabelColumns:
+        """Return the columns of a table of this format, of which `sample` has the first values of every column.
 
         Raises
         ------
         InputError
             When the sample can be read with either decimal sign.
         """
-        names = self.header.task_names
-        texts = {names[task]: [record[place].strip() for record in sample] for task, place in self.places.items()}
-        return replace(self, table=table, written=NumberFormat.of(path, texts.items(), table.decimal))
+        names, columns = self.header.task_names, list(sample.values())
+        texts = ((names[task], columns[place]) for task, place in self.places.items())
+        return replace(self, table=table, written=NumberFormat.of(path, texts, table.decimal))
 
     def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[Any], UnknownLabels | None]:
         """Return the targets (R, K), and texts that are no labels of the model: their targets are missing."""

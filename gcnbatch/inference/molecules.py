@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice, repeat, starmap
+from itertools import chain, islice, starmap
 from pathlib import Path
 
 from gcnbatch.data import guard, molecule_graphs
@@ -13,6 +13,7 @@ from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.smi import about_extensions, without_extension
+from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import conversion
@@ -76,14 +77,14 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
     """Return the columns of a table, the number of its rows, and notes for the user."""
     recorded = header.featurizer or {}
     with open_tables(path, options.format) as source:
-        rows, labels = iter(source.rows), LabelColumns.of(source.names, header)
-        sample = list(islice(rows, SAMPLE_ROWS))
-        first = dict(zip(source.names, zip(*sample, strict=True) if sample else repeat(()), strict=False))
+        blocks, labels = source.blocks(), LabelColumns.of(source.names, header)
+        first = next(blocks, Block.of(0, source.names, ()))
+        sample = {name: first[name][:SAMPLE_ROWS] for name in source.names}
         wished = {
             key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
             for key in ("smiles_column", "id_column")
         }
-        found, notes = find_columns(path, first, **wished), []
+        found, notes = find_columns(path, sample, **wished), []
         smiles_at, id_at = (source.names.index(name) if name else -1 for name in (found.smiles, found.id))
         if labels is not None:
             labels = labels.with_format(path, options.format, sample)
@@ -91,10 +92,10 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         features = FeatureColumns.of(path, source.names, header).with_format(path, options.format, sample)
         columns = Columns(smiles_at, id_at, _kept(source.names, found.id, options), labels, features)
         total = extended = blank = 0
-        for record in chain(sample, rows):
-            total += 1
-            blank += id_at >= 0 and not record[id_at].strip()
-            extended += "|" in record[smiles_at] and without_extension(text := record[smiles_at].strip()) != text
+        for block in chain([first], blocks):
+            total += len(block)
+            extended += sum(without_extension(text) is not text for text in block[found.smiles])
+            blank += sum(not text for text in block[found.id]) if found.id else 0
         notes = [*source.notes, *found.notes, *notes, *about_extensions(extended), *features.notes]
         notes += about_blank_ids(blank, total)
     if total == 0:

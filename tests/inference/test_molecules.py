@@ -287,7 +287,8 @@ def test_measured_labels_are_read_in_the_unit_of_the_model(text: str, expected: 
     columns = LabelColumns.of(["smiles", "ic50"], header)
     assert columns is not None
     table, records = TableFormat(missing=("Fail",)), [["C", text]]
-    found, unknown = columns.with_format(Path("t.csv"), table, records).read(records)
+    sample = dict(zip(["smiles", "ic50"], zip(*records, strict=True), strict=True))
+    found, unknown = columns.with_format(Path("t.csv"), table, sample).read(records)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, [[expected]])
     assert (unknown is not None) == (text in ("3 mg/L", "high"))

@@ -69,7 +69,9 @@ def test_csv_reads_back_to_the_bit(tmp_path, values) -> None:
         (b"id,a,b\nx,1,2\n", "1 row; expected predictions of 2 rows"),
         (b"id,a,b\n" + b"x,1,2\n" * 9, "more than 2 rows"),
         (b"id,a,b\nx,\xff,2\ny,1,2\n", "row 1: 'utf-8' codec can't decode"),
-        (b'id,a,b\n"x\n' + b'","\n' * 9, "row 1: 0 numbers in place of 2"),
+        (b'id,a,b\n"x\n' + b'","\n' * 9, r"row 1: could not convert string to float: '\n'"),
+        (b'id,a,b\n"x"\n' + b'","\n' * 9, "row 1: 0 numbers in place of 2"),
+        (b'id,a,b\n"x\n' + b"y\n" * 60_000, "row 1: a line of more than 100,000 bytes"),
         (b"id,a,b\n" + b"," * 200_000 + b"\n", "row 1: a line of more than 100,000 bytes"),
     ],
 )
@@ -80,6 +82,12 @@ def test_a_table_of_a_stranger_is_refused_in_one_line(tmp_path, content, message
     with pytest.raises(InputError, match=f"out.csv(, )?(: )?{re.escape(message)}") as caught:
         read_outputs(path, header("a", "b"), 2)
     assert "\n" not in str(caught.value)
+
+
+def test_an_id_with_line_breaks_is_one_row(tmp_path) -> None:
+    values = np.array([[1.5, 2.5], [3.5, 4.5]])
+    write_table(tmp_path / "out.csv", Predictions(header("a", "b"), np.array(["x\ny", "z\r\n,"]), values))
+    np.testing.assert_array_equal(read_outputs(tmp_path / "out.csv", header("a", "b"), 2), values)
 
 
 def test_a_sparse_table_of_gigabytes_takes_a_line_of_memory(tmp_path) -> None:

@@ -11,6 +11,7 @@ from gcnbatch.data.importers.smiles_columns import find_smiles_column
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat, plain_name
 from gcnbatch.data.tables.smi import about_extensions, without_extension
+from gcnbatch.data.tables.table import with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import quoted
@@ -105,11 +106,6 @@ def find_columns(
     if id_name == smiles_name:
         raise InputError("--id-column", f"{quoted(id_name)} is the column of SMILES", "another column")
     return MoleculeColumns(smiles_name, id_name, notes)
-
-
-def with_numbers(ids: Sequence[str], before: int) -> list[str]:
-    """Return ids as they are; a blank one is the number of its row, after `before` others."""
-    return [text if text.strip() else str(row) for row, text in enumerate(ids, before + 1)]
 
 
 def about_blank_ids(blank: int, rows: int) -> list[str]:

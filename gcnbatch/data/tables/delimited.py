@@ -20,7 +20,7 @@ from gcnbatch.errors import InputError
 
 ROW_INDEX = "(row index)"  # a first column without a name, as pandas writes it
 BLOCK_FIELDS = 1 << 17  # fields per block of a table
-RECORDS = 500  # records converted to columns at a time: more lists at once trigger Python's garbage collector
+RECORDS = 300  # converted to columns at a time: 700 objects, a list and its iterator each, trigger garbage collection
 MOST_CHARS = 1 << 24  # characters per block, if its fields are long
 
 
@@ -64,7 +64,7 @@ class _Delimited(Table):
         """Yield the text in blocks of lines; refuse a record that does not end."""
         done, begun = -1, 0
         while text := self._file.block():
-            self._tidy()  # 500 records could be far too wide
+            self._tidy()  # so many records could be far too wide
             if done != self._done + len(self._taken):
                 done, begun = self._done + len(self._taken), self._file.chars
             if self._file.chars - begun > files.MAX_ROW:
@@ -97,6 +97,7 @@ class _Delimited(Table):
     def rows(self) -> Iterator[list[str]]:
         while records := self._take(RECORDS):
             yield from records
+            del records  # before the next ones: see RECORDS
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in blocks of about BLOCK_FIELDS fields; the first ones as numbers, if all are whole."""
@@ -107,6 +108,7 @@ class _Delimited(Table):
             while len(columns[0]) < rows and self._file.chars - begun < MOST_CHARS and (records := self._take(rows)):
                 for column, texts in zip(columns, zip(*records, strict=True), strict=True):
                     column.extend(texts)
+                del records
             self._report()
             if not columns[0]:
                 return

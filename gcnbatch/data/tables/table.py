@@ -29,6 +29,11 @@ def whole_numbers(texts: list[str]) -> NDArray[np.int64] | None:
     return np.fromstring(joined, dtype=np.int64, sep=" ")  # a blank stands for any white space
 
 
+def with_numbers(ids: Sequence[str], before: int) -> list[str]:
+    """Return ids as they are; a blank one is the number of its row, after `before` others."""
+    return [text if text.strip() else str(row) for row, text in enumerate(ids, before + 1)]
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive rows of a table, after `before` others."""
