@@ -324,7 +324,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
         When it is not a table of `rows` rows of such numbers.
     """
     expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
-    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
+    first = 2 if header.target == "multiclass" else 1
     found = -1
     try:
         with (
@@ -334,7 +334,7 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
             if rows * count > (size := stream.seek(0, io.SEEK_END)):  # each number has a comma before it
                 raise InputError(str(path), f"{size:,} bytes", f"{expected} with {count:,} numbers each", hint)
             stream.seek(0)
-            outputs = np.empty((rows, count), dtype=kind)
+            outputs = np.empty((rows, count), dtype=np.float64 if header.target == "regression" else np.float32)
             for found, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES + 1), b"")):
                 if len(line) > _LINE_BYTES:
                     raise ValueError(f"a line of more than {_LINE_BYTES:,} bytes")
