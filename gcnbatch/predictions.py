@@ -221,8 +221,8 @@ def check_rows(path: Path, header: Header) -> None:
     ending = path.with_suffix("").suffix.lower()
 
     def is_one(path: Path) -> bool:
-        line, whole = _first_line(path)
-        return _holds(_names(line, ending), header) if whole else line.startswith(_BEGINNINGS[ending])
+        text = _start(path)
+        return _holds(_names(text, ending), header) if "\n" in text else text.startswith(_BEGINNINGS[ending])
 
     outputs.check_beside(path, Kind(OF_MODEL, is_one))
 
@@ -239,24 +239,21 @@ def _is_of(header: Header, path: Path) -> bool:
         from gcnbatch.data.tables.binary import parquet_names
 
         return _holds(list(parquet_names(path)), header)
-    line, _ = _first_line(path)
-    return _holds(_names(line, ending), header)
+    return _holds(_names(_start(path), ending), header)
 
 
-def _first_line(path: Path) -> tuple[str, bool]:
-    """Return the first line of a text, and whether it has an end."""
+def _start(path: Path) -> str:
+    """Return the start of a text, which has the names of its columns."""
     with fileio.open_regular(path) as stream:
-        raw = stream.read(_HEADER_BYTES)
-    line, end, _ = raw.decode("utf-8", "replace").partition("\n")
-    return line, bool(end)
+        return stream.read(_HEADER_BYTES).decode("utf-8", "replace")
 
 
-def _names(line: str, ending: str) -> list[str]:
-    """Return the names of the columns from the first line of a text."""
+def _names(text: str, ending: str) -> list[str]:
+    """Return the names of the columns from the start of a text."""
     try:
         if ending == ".csv":
-            return next(csv.reader([line]), [])
-        found = json.loads(line)
+            return next(csv.reader(io.StringIO(text, newline="")), [])
+        found = json.loads(text.partition("\n")[0])
     except (ValueError, csv.Error, RecursionError):
         return []
     return list(found) if isinstance(found, dict) else []

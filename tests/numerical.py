@@ -37,9 +37,14 @@ OF_STEPS = frozenset({"arrays", "begin_epoch", "group", "history", "state", "tak
 def names(item: pytest.Item) -> frozenset[str]:
     """Return all names in the code of a test, of its fixtures, and of what these call in `tests`."""
     assert isinstance(item, pytest.Function)
-    fixtures = [fixture.func for each in item._fixtureinfo.name2fixturedefs.values() for fixture in each]
+    fixtures = (fixture.func for each in item._fixtureinfo.name2fixturedefs.values() for fixture in each)
+    return _reached(item.function, *fixtures)
+
+
+@cache
+def _reached(*functions: Any) -> frozenset[str]:
     found: set[str] = set()
-    waiting, seen = [item.function, *fixtures], set()
+    waiting, seen = list(functions), set()
     while waiting:
         function = waiting.pop()
         if function not in seen:

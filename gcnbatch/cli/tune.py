@@ -82,7 +82,7 @@ def tune(
     from gcnbatch.progress import write_line
 
     def say(line: str) -> None:
-        if not quiet:
+        if not quiet or line.startswith("warning: "):
             write_line(line)
 
     found = study.tune(

@@ -179,7 +179,9 @@ class DatasetWriter:
             arrays["graphs/smiles_ptr"] = np.cumsum([0, *map(len, texts)], dtype=np.int64)
             arrays["graphs/smiles"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
         checks.check_header(self.path, header)
-        text = header.model_dump_json().encode("utf-8")
+        text = header.model_dump_json(exclude=None if header.units else {"units"}).encode(
+            "utf-8"
+        )  # older versions read it
         if len(text) > schema.MAX_HEADER_BYTES:
             raise InputError(
                 f"{self.path}:/header", f"{len(text)} bytes", f"at most {schema.MAX_HEADER_BYTES}", "Shorten the names."

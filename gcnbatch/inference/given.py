@@ -17,6 +17,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.molecule_graphs import guarded
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
+from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.inputs import SMILES, Data
@@ -81,6 +82,9 @@ def find(name: Any, say: Say = lambda line: None) -> Data:
     text = os.fspath(name)
     if os.path.exists(text) or isinstance(name, Path) or text.lower().endswith((*HDF5_ENDINGS, *MOLECULE_ENDINGS)):
         return Path(text)
+    if (smiles := without_extension(text.strip())) != text.strip():
+        say(about_extensions(1)[0])
+        text = smiles
     if reason := _why_no_molecule(text):
         raise InputError(
             quoted(text),

@@ -145,6 +145,9 @@ def test_a_smiles_in_place_of_a_file_is_one_molecule(call, files, tmp_path) -> N
     assert [line.split(",")[:2] for line in out.splitlines()] == [["id", "smiles"], ["1", "C/C=C/C(=O)O"]]
     assert err.splitlines()[0] == "'C/C=C/C(=O)O' is no file: it is read as a SMILES"
     assert "1 row predicted by 1 model in" in err
+    code, extended, err = call(files["run"], "C/C=C/C(=O)O |w:1.0|")
+    assert (code, extended) == (0, out)
+    assert err.startswith("1 SMILES has an extension of CXSMILES (|…|), which is left out")
     assert call(files["run"], "CCO", "-o", tmp_path / "out.jsonl", "-q") == (0, "", "")
     found = json.loads((tmp_path / "out.jsonl").read_text())
     assert found["even"] == pytest.approx(gcnbatch.Run(files["run"]).predict("CCO").outputs[0, 0])

@@ -31,6 +31,10 @@ def test_a_study_prints_its_best_trial_and_its_path_last(tmp_path: Path, call: C
     assert any(line.startswith("trial 2 of 2, best ROC-AUC ") for line in err.splitlines())
     code, out, err = call("tune", "--resume", tmp_path / "study", "--trials", "3", "--json")
     assert (code, json.loads(out)["trials"]) == (0, 3), err
+    (tmp_path / "study" / "study.journal").write_bytes(b"")
+    code, _, err = call("tune", "--resume", tmp_path / "study", "--quiet")
+    assert code == 0
+    assert "study.journal: 0 trials; expected at least 3, as trials.csv has; the others are trained again" in err
     code, _, err = call("tune", "--resume", tmp_path / "study", "--epochs", "3", "--space", "x.toml")
     assert (code, err) == (
         2,

@@ -18,7 +18,7 @@ from hypothesis.extra.numpy import arrays
 from gcnbatch import predictions
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.predictions import Predictions, open_sink, read_outputs, write_table
+from gcnbatch.predictions import Predictions, check_target, open_sink, read_outputs, write_table
 
 FEW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -194,3 +194,34 @@ def test_hdf5_refuses_a_nul_in_text(tmp_path) -> None:
     assert str(refused.value) == (r"id 'b\x00c': a NUL character, which HDF5 cannot hold. Write .csv or .jsonl.")
     assert list(tmp_path.iterdir()) == []
     assert json.loads(written(tmp_path / "out.jsonl", table).read_text().splitlines()[1])["id"] == "b\0c"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "h5"])
+@pytest.mark.parametrize("tasks", [("x",), ("a,b", "=c", 'say "d"', "e\n", "id")], ids=["plain", "odd names"])
+def test_predictions_of_the_same_outputs_may_be_replaced(tmp_path, ending: str, tasks: tuple[str, ...]) -> None:
+    about, other = header(*tasks), header("another")
+    numbers = np.zeros((1, len(tasks)), np.float64)
+    plain = Predictions(about, np.array(["a"]), numbers)
+    kept = {"two\nlines": np.array(["mine"])}
+    from_table = Predictions(
+        about, np.array(["a"]), numbers, numbers, np.array([""]), kept, {f"{tasks[0]}_low": numbers[:, 0]}
+    )
+    for table in (plain, from_table):
+        path = written(tmp_path / f"p.{ending}", table)
+        assert check_target(str(path), about, []) is not None
+        if ending != "h5":
+            with pytest.raises(InputError, match="something else is there"):
+                check_target(str(path), other, [])
+
+
+@pytest.mark.parametrize(
+    "text", ["id,smiles,x\n", "smiles,x\n", "x,id\n", "id\n", "id,y\n", "row,id,x,error\n", '{"id": 1}\n', "\0" * 9]
+)
+def test_other_tables_are_no_predictions(tmp_path, text: str) -> None:
+    for ending in ("csv", "jsonl"):
+        path = tmp_path / f"p.{ending}"
+        path.write_text(text)
+        with pytest.raises(
+            InputError, match="something else is there; expected a new file, or predictions of these outp"
+        ):
+            check_target(str(path), header("x"), [])

@@ -121,6 +121,20 @@ def test_a_fold_without_a_value_leaves_the_mean_over_the_others(tmp_path: Path) 
     json.dumps(found, allow_nan=False)
 
 
+def test_a_fold_with_nothing_to_learn_ends_and_predictions_are_those_of_the_others(tmp_path: Path) -> None:
+    graphs = build_graphset(40, n_tasks=1, missing=0.0)
+    graphs.y[:] = 0
+    graphs.y[7] = 1  # the fold that tests it has no positive training row
+    write_graphset(tmp_path / "data.h5", graphs)
+    found = fit(tmp_path / "data.h5", tmp_path / "run", "split.folds=3", "split.valid=0", "train.epochs=1")
+    assert sorted(fold["test"]["accuracy"] is None for fold in found["folds"]) == [False, False, True]
+    out, said = tmp_path / "out.csv", list[str]()
+    summary = infer([tmp_path / "run"], tmp_path / "data.h5", str(out), backend="cpu", quiet=True, say=said.append)
+    assert "from fewer models, as not all have learned them: task0" in said
+    assert summary.unreadable == 0
+    assert np.isfinite(numbers(read_rows(out), ["task0"])).all()
+
+
 def test_means_are_over_the_results_that_define_a_metric() -> None:
     tables = ({"a": 1.0, "b": None, "c": 1e308}, {"a": 3.0, "b": 2.0, "c": 1.5e308}, {"a": 5.0})
     parts = [{"test": table} for table in tables]

@@ -25,6 +25,7 @@ from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.text import counted
 from gcnbatch.training import run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.member import Member, shuffled_batches
@@ -121,7 +122,7 @@ def interrupted(config: Config, folder: Path, steps: int, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr(Progress, "step", step)
-        with pytest.raises(Interrupted, match=f"^stopped after 0 epochs and {steps} steps"):
+        with pytest.raises(Interrupted, match=f"^stopped after 0 epochs and {counted(steps, 'step')}"):
             run.start(config, folder, quiet=True)
 
 

@@ -193,7 +193,7 @@ KIPF = ("model.kind=kipf",)
     [
         ({}, {}, (), "a ChemGCN on a node-level data set"),
         ({}, {}, (*KIPF, "model.widths=[8,8]"), "a Kipf GCN of 3 layers"),
-        ({}, {"n_graphs": 3}, KIPF, "a node-level data set of 3 graphs and 1 channels"),
+        ({}, {"n_graphs": 3}, KIPF, "a node-level data set of 3 graphs and 1 channel"),
         ({}, {"target": "binary"}, KIPF, "a node-level data set with 2 binary outputs"),
         ({}, {}, (*KIPF, "train.clip_norm=1.0"), "train.clip_norm on a node-level data set"),
         ({}, {}, (*KIPF, "model.widths=[20000]"), "layers that need 625 of 227 KiB of shared memory"),
