@@ -31,11 +31,12 @@ def is_safe(character: str) -> bool:
 
 def printable(text: str, most: int | None = None) -> str:
     """Return `text` as one line of safe characters, at most `most` of them."""
-    if most is not None and len(text) > most:
-        text = text[: most - 1] + "…"
-    if text.isprintable():
-        return text
-    return "".join(one if is_safe(one) else repr(one)[1:-1] for one in text)
+    safe = text if most is None else text[:most]
+    if not safe.isprintable():
+        safe = "".join(one if is_safe(one) else repr(one)[1:-1] for one in safe)
+    if most is not None and max(len(text), len(safe)) > most:
+        return f"{safe[: most - 1]}…"
+    return safe
 
 
 def is_storable(text: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.molecule_graphs import featurize
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, MachineError
 
@@ -37,6 +38,14 @@ def test_the_extension_of_a_cxsmiles_cell_is_left_out_and_said(tmp_path: Path) -
     assert found.smiles == [CXSMILES, "CC", "C |"]
     assert [note for note in found.notes if LEFT_OUT in note] == [
         f"1 SMILES has an {LEFT_OUT}: the SMILES alone is read"
+    ]
+
+
+def test_a_cxsmiles_in_memory_is_named() -> None:
+    (part,) = featurize(["C |&1:1|", "C x"], FeaturizerOptions(), processes=1)
+    assert [bad.reason for bad in part.bad] == [
+        "an extension of CXSMILES (|…|) behind it",
+        "a blank inside the SMILES",
     ]
 
 
@@ -178,6 +187,11 @@ def test_columns_of_smiles_are_found_by_name_or_contents(tmp_path: Path, name: s
 def test_a_column_of_any_name_is_taken_where_its_values_are_structures(tmp_path: Path) -> None:
     found = read(tmp_path, "what,CAS,y\nCC(=O)O,64-19-7,1.5\nc1ccccc1,71-43-2,2.5\n")
     assert (found.smiles_column, found.notes) == ("what", ("SMILES are read from column 'what', by its values",))
+    found = read(tmp_path, "smiles_length,raw_smiles,y\n3,CCO,1.5\n2,CC,2.5\n")
+    assert (found.smiles_column, found.notes) == (
+        "raw_smiles",
+        ("SMILES are read from column 'raw_smiles', by its values",),
+    )
     with pytest.raises(InputError, match="several columns of SMILES: 'from', 'to'; expected one"):
         read(tmp_path, "from,to,y\nCC(=O)O,CC(=O)N,1.5\n")
     for values in ("C", "ethanol", "12", "C2H6O", "C" * 2001):

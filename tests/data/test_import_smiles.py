@@ -254,7 +254,7 @@ TABLES = {
     "not UTF-8": (b"smiles,y\n\xff\xfe,1\n", {}, "byte 0xff is not UTF-8"),
     "no smiles": (b"smile,y\nC,1\n", {}, "no column 'smiles'. Did you mean 'smile'? Name it with --smiles-column"),
     "two smiles": (
-        b"smiles,SMILES\nC,1\n",
+        b"smiles,SMILES\nC,N\n",
         {},
         "several columns of SMILES: 'smiles', 'SMILES'; expected one. Name it with --smiles-column.",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gc
 import gzip
 import io
@@ -29,8 +30,32 @@ from gcnbatch.data.tables import binary, files, table
 from gcnbatch.errors import InputError
 
 MEMORY_MB, SECONDS = 96, 10  # of one case; it takes less than 1 s
-ENDINGS = ("csv", "tsv", "smi", "sdf")
-UNITS = (b"\0", b"C", b",", b"\n", b"\r", b'"', b"C,1\n", b'"\n",', b"1,1\n", b" \n", b"$$$$\n", b"\xff", b"a,b,")
+ENDINGS = ("csv", "tsv", "smi", "cxsmiles", "sdf")
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda raw: pyarrow.compress(raw, "zstd", asbytes=True),
+}
+HEADS = (b"# x\nsmiles,y,\n", b"smiles\tid\n", b"mol,y\n", b"\xff\xfe", b"\n\n\n\nM  END\n>  <y>\n")
+UNITS = (
+    b"\0",
+    b"C",
+    b",",
+    b"\n",
+    b"\r",
+    b'"',
+    b"C,1\n",
+    b'"\n",',
+    b"1,1\n",
+    b" \n",
+    b"$$$$\n",
+    b"\xff",
+    b"a,b,",
+    b"#\n",
+    b"C |a|\n",
+    b">  <>\n",
+)
 SMALL = (
     (files, "MAX_ROW", 1 << 12),
     (files, "FREE_BYTES", 1 << 16),
@@ -52,15 +77,15 @@ class Table:
 
     def content(self) -> bytes:
         raw = self.head + self.unit * (self.size // len(self.unit)) + self.tail
-        return gzip.compress(raw) if self.ending.endswith(".gz") else raw
+        return PACKERS[self.ending.removeprefix(self.ending.split(".")[0])](raw)
 
 
 def hostile_tables() -> st.SearchStrategy[Table]:
     """Draw files of molecules or edges with something that is repeated very often."""
     return st.builds(
         Table,
-        st.sampled_from([f"{ending}{gz}" for ending in ENDINGS for gz in ("", ".gz")]),
-        st.sampled_from([b"smiles,y\n", b"smiles\ty\nC\t1\n", b"src,dst\n", b'smiles,"', b""]),
+        st.sampled_from([f"{ending}{packer}" for ending in ENDINGS for packer in PACKERS]),
+        st.sampled_from([b"smiles,y\n", b"smiles\ty\nC\t1\n", b"src,dst\n", b'smiles,"', b"", *HEADS]),
         st.one_of(st.sampled_from(UNITS), st.binary(min_size=1, max_size=5)),
         st.sampled_from([1 << 10, 1 << 14, 1 << 18]),
         st.sampled_from([b"", b"\n", b'"\n', b"C,1\n"]),

@@ -52,6 +52,7 @@ def test_what_is_shown_as_it_is():
     assert text.printable("Größe 分子量 молекула 🧪 5\u00a0% a\u3000b") == "Größe 分子量 молекула 🧪 5\u00a0% a\u3000b"
     assert text.printable("a\x1b[31m\u202e\nb\u2028") == r"a\x1b[31m\u202e\nb\u2028"
     assert text.printable("abcdef", 4) == "abc…"
+    assert text.printable("\u202e" * 80, 80) == r"\u202e" * 13 + r"\…"
     assert text.shown({"a": "\x1b"}) == r"{'a': '\x1b'}"
     assert text.shown([16**5000]) == "a number of too many digits"
 

@@ -16,7 +16,7 @@ from gcnbatch.text import listed, quoted
 
 _NAMES = ("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "structuresmiles")
 _MOLECULES = ("mol", "mols", "molecule", "molecules", "drug", "structure", "structures", "compound", "ligand", "smi")
-_SAMPLE, _CHARS = 100, 2000  # values of a column that are looked at, and their length
+_COLUMNS, _SAMPLE, _CHARS = 100, 100, 2000  # columns that are looked at, their values, and the length of these
 _SHARE = 0.9  # of them, that must be SMILES
 _STRUCTURE = re.compile(r"[=#()\[\]]|[A-Za-z]\d")  # what words and formulas seldom have, and SMILES often
 
@@ -25,7 +25,7 @@ def find_smiles_column(path: Path, columns: Mapping[str, Sequence[str]], name: s
     """Return the name of the column of SMILES, and notes for the user.
 
     An empty `name`: the column called ``smiles`` in any case, else by a longer name such as ``Canonical SMILES``, else
-    the only one whose values RDKit reads as SMILES.
+    the only one whose values RDKit reads as SMILES. Of several with such a name, the only one with such values counts.
 
     Raises
     ------
@@ -42,30 +42,45 @@ def find_smiles_column(path: Path, columns: Mapping[str, Sequence[str]], name: s
         [column for column in columns if plain_name(column) in _NAMES],
         [column for column in columns if names_smiles(column)],
     )
-    found, notes = next(filter(None, ranks), []), []
-    if not found:
-        found = [column for column, texts in columns.items() if _holds_smiles(column, texts)]
-        named = [column for column in found if plain_name(column) in _MOLECULES]
-        found = named if len(named) == 1 else found
-        notes = [f"SMILES are read from column {quoted(column)}, by its values" for column in found]
+    named = next(filter(None, ranks), [])
+    if len(named) == 1:
+        return named[0], []
+    held = _with_smiles({column: columns[column] for column in named or columns})
+    molecules = [column for column in held if _names_molecules(column)]
+    found = molecules if len(molecules) == 1 else held or named
     if not found:
         hint = f"{nearest('smiles', columns)} Name it with --smiles-column, or the separator with --delimiter."
         raise InputError(str(path), "no column 'smiles'", hint=hint)
     if len(found) > 1:
         got = f"several columns of SMILES: {listed(map(quoted, found))}"
         raise InputError(str(path), got, "one", "Name it with --smiles-column.")
-    return found[0], notes
+    return found[0], [f"SMILES are read from column {quoted(found[0])}, by its values"]
 
 
-def _holds_smiles(name: str, texts: Sequence[str]) -> bool:
-    """Whether the values of a column are SMILES; of a name that says nothing of molecules, more than letters."""
-    sample = [text for text in map(str.strip, islice(texts, _SAMPLE)) if text]
-    if not sample or any(text.isdecimal() or len(text) > _CHARS for text in sample):
-        return False
-    if plain_name(name) not in _MOLECULES and 2 * sum(bool(_STRUCTURE.search(text)) for text in sample) < len(sample):
-        return False
-    found = guard.run(_readable, [without_extension(text) for text in sample], "RDKit")
-    return sum(sum(part) for part in found if not isinstance(part, guard.Lost)) >= _SHARE * len(sample)
+def _names_molecules(name: str) -> bool:
+    return plain_name(name) in _MOLECULES or names_smiles(name)
+
+
+def _with_smiles(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the columns whose first values are SMILES."""
+    samples = {name: sample for name, texts in columns.items() if (sample := _sample(name, texts))}
+    samples = dict(islice(samples.items(), _COLUMNS))
+    parts = guard.run(_readable, [text for sample in samples.values() for text in sample], "RDKit")
+    readable = iter([one for part in parts for one in ([False] if isinstance(part, guard.Lost) else part)])
+    counts = {name: sum(islice(readable, len(sample))) for name, sample in samples.items()}
+    return [name for name, count in counts.items() if count >= _SHARE * len(samples[name])]
+
+
+def _sample(name: str, texts: Sequence[str]) -> list[str]:
+    """Return the first values of a column; none where they cannot be SMILES.
+
+    A name that says nothing of molecules must have structures of more than letters.
+    """
+    sample = [without_extension(text) for text in map(str.strip, islice(texts, _SAMPLE)) if text]
+    if any(text.isdecimal() or len(text) > _CHARS for text in sample):
+        return []
+    shaped = sum(bool(_STRUCTURE.search(text)) for text in sample)
+    return sample if _names_molecules(name) or 2 * shaped >= len(sample) else []
 
 
 def _readable(texts: Iterable[str], _: int) -> list[bool]:
