@@ -123,11 +123,12 @@ class _Delimited(Table):
                 self._reader = csv.reader(chain.from_iterable(texts), strict=True, delimiter=self._sign)
                 return
             numbers = np.fromstring(unix.replace("\n", self._sign), np.int64, sep=self._sign)
-            numbers = numbers.reshape(-1, len(self.names))
-            yield Block(self._rows, dict(zip(self.names, numbers.T, strict=True)))
-            self._rows += len(numbers)
-            self._done += len(numbers)
-            self._lines += len(numbers)
+            columns = map(np.copy, numbers.reshape(-1, len(self.names)).T)  # a view would keep the others
+            block = Block(self._rows, dict(zip(self.names, columns, strict=True)))
+            yield block
+            self._rows += len(block)
+            self._done += len(block)
+            self._lines += len(block)
             self._report()
 
     def _take(self, most: int) -> list[list[str]]:
