@@ -59,7 +59,7 @@ def baseline(
     """
     from gcnbatch.api import comparison
     from gcnbatch.cli.train import print_result
-    from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.data.importers.cells import split_names
     from gcnbatch.progress import write_line
 
     run = comparison.baseline(

@@ -95,7 +95,7 @@ def _report(summary: ImportSummary) -> None:
 
 
 def _names(option: str | None) -> list[str] | None:
-    from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.data.importers.cells import split_names
 
     return None if option is None else split_names(option)
 
@@ -206,7 +206,7 @@ def smiles(
     an error in the row. Put a column name with a comma in double quotes.
     """
     from gcnbatch.api.imports import import_smiles
-    from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.data.importers.cells import split_names
 
     summary = import_smiles(
         csv,
@@ -349,7 +349,7 @@ def plain_csv(
     The tables may be larger than memory, which holds only graphs and nodes. Edges and features are kept in temporary
     files next to FILE.h5: about 20 bytes per listed edge and 4 bytes per feature value.
     """
-    from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.data.importers.cells import split_names
     from gcnbatch.data.importers.plain_csv import import_csv
 
     summary = import_csv(

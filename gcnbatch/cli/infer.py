@@ -115,7 +115,7 @@ def infer(
     For all rows of DATA, OUT has ids and probabilities, or values in the target's unit.
     """
     from gcnbatch.api import prediction
-    from gcnbatch.data.importers.csv_tables import split_names
+    from gcnbatch.data.importers.cells import split_names
     from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
     from gcnbatch.inference.options import CsvOptions

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
 from gcnbatch.data.featurizer_options import AS_WRITTEN
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, parse_number
-from gcnbatch.data.importers.dialect import NumberFormat
+from gcnbatch.data.importers.cells import FLOAT32_MAX, parse_number
+from gcnbatch.data.importers.number_format import NumberFormat
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, quoted
 
@@ -47,15 +48,15 @@ class FeatureColumns:
     ----------
     options : FeaturizerOptions
         What is computed from SMILES.
-    places : dict of int
-        Positions of the user's own columns in a record, by name.
+    names : tuple of str
+        The user's own columns.
     table, written : TableFormat, NumberFormat
         How the numbers are written.
     notes : tuple of str
     """
 
     options: FeaturizerOptions
-    places: dict[str, int]
+    names: tuple[str, ...]
     table: TableFormat = field(default_factory=TableFormat)
     written: NumberFormat = field(default_factory=NumberFormat)
     notes: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ class FeatureColumns:
         """
         options = FeaturizerOptions.from_header(header.featurizer)
         if not header.graph_feature_names:
-            return cls(replace(options, descriptors="", fingerprint=""), {}, notes=featurizer_notes(header, None))
+            return cls(replace(options, descriptors="", fingerprint=""), (), notes=featurizer_notes(header, None))
         computed: tuple[str, ...] = ()
         if options.of_molecules:
             load_rdkit()
@@ -84,29 +85,26 @@ class FeatureColumns:
                 f"those of the run, of RDKit {printable(str((header.featurizer or {}).get('rdkit')), QUOTED)}",
                 "Install that version, or train again.",
             )
-        places = {}
         for name in header.graph_feature_names[:own]:
             if name not in names:
                 hint = f"{nearest(name, names)} The model reads it."
                 raise InputError(str(path), f"no feature column {quoted(name)}", hint=hint)
-            places[name] = names.index(name)
         now = {"rdkit": rdkit_version()} if computed else None
-        return cls(options, places, notes=featurizer_notes(header, now))
+        return cls(options, header.graph_feature_names[:own], notes=featurizer_notes(header, now))
 
     def with_format(self, path: Path, table: TableFormat, sample: Mapping[str, Sequence[str]]) -> FeatureColumns:
         """Return the columns of a table of this format, of which `sample` has the first values of each column."""
-        written = NumberFormat.of(path, ((name, sample[name]) for name in self.places), table.decimal)
+        written = NumberFormat.of(path, ((name, sample[name]) for name in self.names), table.decimal)
         return replace(self, table=table, written=written)
 
-    def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[np.float32] | None, dict[int, str]]:
+    def read(self, rows: Block) -> tuple[NDArray[np.float32] | None, dict[int, str]]:
         """Return the user's features (R, D'), None without columns, and why rows have none, by row."""
-        if not self.places:
+        if not self.names:
             return None, {}
-        values = np.full((len(records), len(self.places)), np.nan, np.float32)
+        values = np.full((len(rows), len(self.names)), np.nan, np.float32)
         wrong: dict[int, str] = {}
-        for column, (name, place) in enumerate(self.places.items()):
-            texts = [record[place].strip() for record in records]
-            for row, text in enumerate(self.written.plain(name, self.table.without_missing(texts))):
+        for column, name in enumerate(self.names):
+            for row, text in enumerate(self.written.plain(name, self.table.without_missing(rows[name]))):
                 try:
                     value = parse_number(text)
                 except ValueError:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import MISSING, parse_number
-from gcnbatch.data.importers.dialect import NumberFormat
+from gcnbatch.data.importers.cells import MISSING, parse_number
+from gcnbatch.data.importers.number_format import NumberFormat
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.units import factor
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Block
 from gcnbatch.text import listed, quoted
 
 
@@ -49,8 +50,8 @@ class LabelColumns:
     ----------
     header : Header
         Of the model.
-    places : dict of int
-        Position in a record by number of the task.
+    names : dict of str
+        Columns by number of the task.
     table, written : TableFormat, NumberFormat
         How the numbers are written.
     notes : tuple of str
@@ -58,7 +59,7 @@ class LabelColumns:
     """
 
     header: Header
-    places: dict[int, int]
+    names: dict[int, str]
     table: TableFormat = field(default_factory=TableFormat)
     written: NumberFormat = field(default_factory=NumberFormat)
     notes: tuple[str, ...] = ()
@@ -66,19 +67,19 @@ class LabelColumns:
     @classmethod
     def of(cls, names: Sequence[str], header: Header) -> LabelColumns | None:
         """Return the columns that are named like tasks, where there is no such name also in another case; or None."""
-        places, taken, unclear = dict[int, int](), list[str](), list[str]()
+        columns, taken, unclear = dict[int, str](), list[str](), list[str]()
         for task, name in enumerate(header.task_names):
-            alike = [at for at, other in enumerate(names) if other.casefold() == name.casefold()]
+            alike = [other for other in names if other.casefold() == name.casefold()]
             if name in names:
-                places[task] = names.index(name)
-            elif len(alike) == 1 and names[alike[0]] not in header.task_names:
-                places[task] = alike[0]
-                taken.append(f"{quoted(names[alike[0]])} for {quoted(name)}")
+                columns[task] = name
+            elif len(alike) == 1 and alike[0] not in header.task_names:
+                columns[task] = alike[0]
+                taken.append(f"{quoted(alike[0])} for {quoted(name)}")
             elif alike:
-                unclear.append(f"{' and '.join(quoted(names[at]) for at in alike)} for {quoted(name)}")
+                unclear.append(f"{' and '.join(map(quoted, alike))} for {quoted(name)}")
         notes = [f"labels of tasks from columns in another case: {listed(taken)}"] if taken else []
         notes += [f"no labels from columns in another case: {listed(unclear)}"] if unclear else []
-        return cls(header, places, notes=tuple(notes)) if places or notes else None
+        return cls(header, columns, notes=tuple(notes)) if columns or notes else None
 
     def with_format(self, path: Path, table: TableFormat, sample: Mapping[str, Sequence[str]]) -> LabelColumns:
         """Return the columns of a table of this format, of which `sample` has the first values of every column.
@@ -88,21 +89,19 @@ class LabelColumns:
         InputError
             When the sample can be read with either decimal sign.
         """
-        names, columns = self.header.task_names, list(sample.values())
-        texts = ((names[task], columns[place]) for task, place in self.places.items())
+        texts = ((self.header.task_names[task], sample[name]) for task, name in self.names.items())
         return replace(self, table=table, written=NumberFormat.of(path, texts, table.decimal))
 
-    def read(self, records: Sequence[Sequence[str]]) -> tuple[NDArray[Any], UnknownLabels | None]:
+    def read(self, rows: Block) -> tuple[NDArray[Any], UnknownLabels | None]:
         """Return the targets (R, K), and texts that are no labels of the model: their targets are missing."""
-        y, strange = missing_targets(self.header, len(records)), list[tuple[int, int, str]]()
-        for task, place in self.places.items():
-            name, known = self.header.task_names[task], dict[str, float | None]()
-            texts = self.table.without_missing([record[place].strip() for record in records])
-            for row, text in enumerate(self.written.plain(name, texts)):
+        y, strange = missing_targets(self.header, len(rows)), list[tuple[int, int, str]]()
+        for task, column in self.names.items():
+            name, known, cells = self.header.task_names[task], dict[str, float | None](), rows[column]
+            for row, text in enumerate(self.written.plain(name, self.table.without_missing(cells))):
                 if text not in known:
                     known[text] = self._value(name, text)
                 if (value := known[text]) is None:
-                    strange.append((row, task, records[row][place].strip()))
+                    strange.append((row, task, cells[row]))
                 elif not math.isnan(value):
                     y[row, task] = value
         if not strange:

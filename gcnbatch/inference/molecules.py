@@ -13,11 +13,11 @@ from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.smi import about_extensions, without_extension
-from gcnbatch.data.tables.table import Block
+from gcnbatch.data.tables.table import Block, Table
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import conversion
-from gcnbatch.inference.conversion import Columns, Converter, Record, convert_guarded, convert_timed
+from gcnbatch.inference.conversion import Columns, Converter, convert_guarded, convert_timed
 from gcnbatch.inference.folders import open_tables
 from gcnbatch.inference.graph_features import FeatureColumns
 from gcnbatch.inference.labels import LabelColumns
@@ -37,10 +37,12 @@ def open_smiles(
 ) -> Iterator[Input]:
     """Open SMILES in memory: a table of one column, whose rows are numbered."""
     features = FeatureColumns.of("data", (), header)
-    converter = Converter(header, Columns(0, -1, _kept(("smiles",), "", options), None, features), readings)
-    size = _size(part_rows)
+    names = ("smiles",)
+    columns = Columns("smiles", "", _kept(names, "", options), None, features)
+    converter, size = Converter(header, columns, readings), _size(part_rows)
+    given = Table(Path("data"), names, [Block(0, {"smiles": smiles})])
     with _workers(len(smiles), options.processes) as workers:
-        parts = _parts(_chunks(([text] for text in smiles), 0, Share(), size), converter, workers, size)
+        parts = _parts(given.chunks(molecule_graphs.CHUNK, names), converter, workers, size)
         several = len(smiles) > molecule_graphs.CHUNK
         yield Input(len(smiles), parts, False, features.notes, several, workers if len(smiles) > size else None)
 
@@ -62,8 +64,9 @@ def open_file(
         trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
         converter, size = Converter(header, columns, readings), _size(part_rows)
         with open_tables(path, options.format) as source:
-            chunks = _chunks(islice(source.rows, skip, None), skip, share, size)
-            parts = _parts(chunks, converter, workers, size)
+            chunks = source.chunks(molecule_graphs.CHUNK, columns.names(), skip)
+            own = (chunk for chunk in chunks if share.has((chunk.before - skip) // size))
+            parts = _parts(own, converter, workers, size)
             yield Input(total, parts, trained_on, notes, True, workers if total - skip > size else None)
 
 
@@ -85,12 +88,11 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
             for key in ("smiles_column", "id_column")
         }
         found, notes = find_columns(path, sample, **wished), []
-        smiles_at, id_at = (source.names.index(name) if name else -1 for name in (found.smiles, found.id))
         if labels is not None:
             labels = labels.with_format(path, options.format, sample)
             notes += [*labels.notes, *labels.written.notes]
         features = FeatureColumns.of(path, source.names, header).with_format(path, options.format, sample)
-        columns = Columns(smiles_at, id_at, _kept(source.names, found.id, options), labels, features)
+        columns = Columns(found.smiles, found.id, _kept(source.names, found.id, options), labels, features)
         total = extended = blank = 0
         for block in chain([first], blocks):
             total += len(block)
@@ -103,16 +105,16 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
     return columns, total, tuple(notes)
 
 
-def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> dict[str, int]:
-    """Return the columns that go to the output, with their positions."""
+def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> tuple[str, ...]:
+    """Return the columns that go to the output."""
     if options.keep_columns == (ALL_COLUMNS,) and ALL_COLUMNS not in names:
-        return {name: at for at, name in enumerate(names) if name != id_name}
+        return tuple(name for name in names if name != id_name)
     for name in options.keep_columns:
         if name not in names:
             raise InputError(
                 "--keep-columns", f"no column {quoted(name)}", "columns of the input", nearest(name, names)
             )
-    return {name: names.index(name) for name in options.keep_columns}
+    return tuple(dict.fromkeys(options.keep_columns))
 
 
 def _size(part_rows: int) -> int:
@@ -133,21 +135,10 @@ def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
         yield workers
 
 
-def _chunks(rows: Iterator[Record], skip: int, share: Share, size: int) -> Iterator[tuple[list[Record], int]]:
-    """Yield the chunks of the share's parts of `size` rows, each with the position of its first row in the input."""
-    first = skip
-    while records := list(islice(rows, molecule_graphs.CHUNK)):
-        if share.has((first - skip) // size):
-            yield records, first
-        first += len(records)
-
-
-def _parts(
-    chunks: Iterator[tuple[list[Record], int]], converter: Converter, workers: Workers | None, size: int
-) -> Iterator[Part]:
+def _parts(chunks: Iterator[Block], converter: Converter, workers: Workers | None, size: int) -> Iterator[Part]:
     """Yield parts of `size` rows; processes convert chunks ahead of them."""
     shared, of_part = Shared(converter), size // molecule_graphs.CHUNK
-    calls = ((records, first, shared) for records, first in chunks)
+    calls = ((chunk, shared) for chunk in chunks)
     converted: Iterator[Part]
     if workers is None:
         converted = chain.from_iterable(starmap(convert_guarded, calls))

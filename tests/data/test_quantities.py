@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.csv_tables import MISSING
+from gcnbatch.data.importers.cells import MISSING
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.smiles import import_smiles

@@ -14,6 +14,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer
@@ -286,9 +287,8 @@ def test_measured_labels_are_read_in_the_unit_of_the_model(text: str, expected: 
     )
     columns = LabelColumns.of(["smiles", "ic50"], header)
     assert columns is not None
-    table, records = TableFormat(missing=("Fail",)), [["C", text]]
-    sample = dict(zip(["smiles", "ic50"], zip(*records, strict=True), strict=True))
-    found, unknown = columns.with_format(Path("t.csv"), table, sample).read(records)
+    table, sample = TableFormat(missing=("Fail",)), {"smiles": ["C"], "ic50": [text]}
+    found, unknown = columns.with_format(Path("t.csv"), table, sample).read(Block(0, {"ic50": [text]}))
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, [[expected]])
     assert (unknown is not None) == (text in ("3 mg/L", "high"))
@@ -304,10 +304,11 @@ def test_labels_are_read_as_training_stored_them() -> None:
         channel_names=("c",),
         label_names={"hit": ("no", "yes"), "score": ("-1", "1")},
     )
-    labels = LabelColumns.of(("plain", "x", "hit", "score"), header)
+    names = ("plain", "x", "hit", "score")
+    labels = LabelColumns.of(names, header)
     assert labels is not None
     records = [["1", "", "Yes", "1.0"], ["0.5", "", "maybe", "-1"], ["NA", "", "1", "2"]]
-    y, unknown = labels.read(records)
+    y, unknown = labels.read(Block.of(0, names, records))
     np.testing.assert_array_equal(y, [[1, 1, 1], [np.nan, 0, np.nan], [np.nan, np.nan, np.nan]])
     assert unknown == (4, 1, "hit", "maybe")
     classes = header.model_copy(
@@ -315,7 +316,7 @@ def test_labels_are_read_as_training_stored_them() -> None:
     )
     labels = LabelColumns.of(("kind",), classes)
     assert labels is not None
-    y, unknown = labels.read([["B"], ["c"], [""]])
+    y, unknown = labels.read(Block(0, {"kind": ["B", "c", ""]}))
     np.testing.assert_array_equal(y, [[1], [-1], [-1]])
     assert unknown == (1, 1, "kind", "c")
     assert LabelColumns.of(("smiles",), header) is None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gcnbatch.data.importers.csv_tables import check_stored_labels, check_stored_names
+from gcnbatch.data.importers.cells import check_stored_labels, check_stored_names
 from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.split_columns import looks_like_split

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.importers.cells import finite_numbers
 from gcnbatch.data.importers.common import compact_type
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, finite_numbers
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.tables.table import Block
 
@@ -46,10 +44,8 @@ class FeatureFile:
         InputError
             For text that is not a finite 32-bit number.
         """
-        x = _floats(block, self.names)
-        if x is None:
-            checked = [finite_numbers(self._path, name, block[name], block.before) for name in self.names]
-            x = np.stack(checked, axis=1)
+        columns = (finite_numbers(self._path, name, block.columns[name], block.before) for name in self.names)
+        x = np.stack(list(columns), axis=1)
         if self._whole:
             self._whole = np.array_equal(x, np.round(x))
             self._low, self._high = min(self._low, x.min()), max(self._high, x.max())
@@ -65,16 +61,3 @@ class FeatureFile:
             parts = list(zip(starts.tolist(), (lasts + 1).tolist(), strict=True))
             yield self._rows.read(parts).astype(self.dtype)
             advance(len(rows))
-
-
-def _floats(block: Block, names: Sequence[str]) -> NDArray[np.float64] | None:
-    """Return columns as an array (rows, columns), or None if a text is not a finite 32-bit number."""
-    numbers = [column for name in names if not isinstance(column := block.columns[name], list)]
-    if len(numbers) == len(names):
-        return np.stack(numbers, axis=1).astype(np.float64)
-    columns = [block.texts(name) for name in names]
-    with suppress(ValueError):
-        x = np.fromiter(map(float, chain.from_iterable(columns)), np.float64, len(columns) * len(columns[0]))
-        if (np.abs(x) <= FLOAT32_MAX).all() and not any("_" in "".join(column) for column in columns):
-            return x.reshape(len(columns), -1).T
-    return None

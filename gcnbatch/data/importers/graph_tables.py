@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.importers.cells import check_stored_names, finite_numbers, sorted_labels
 from gcnbatch.data.importers.common import MAX_CHANNELS
-from gcnbatch.data.importers.csv_tables import check_stored_names, finite_numbers, sorted_labels
 from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Finder, NameList, Names, finder, number_type
@@ -203,7 +203,7 @@ def read_edges(table: Table, scratch: Scratch, nodes: Nodes, undirected: bool) -
                 channels.setdefault(channel_name, len(channels))
             channel = _numbers(channels, texts).astype(np.uint8)  # too many are refused below
         if "weight" in table.names:
-            weight = finite_numbers(table.path, "weight", block["weight"], block.before).astype(np.float32)
+            weight = finite_numbers(table.path, "weight", block.columns["weight"], block.before).astype(np.float32)
         listed.add(src, dst, channel, weight)
     names = sorted_labels(set(channels))
     if len(names) >= MAX_CHANNELS:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import MISSING, parse_number, sorted_labels
+from gcnbatch.data.importers.cells import MISSING, parse_number, sorted_labels
 from gcnbatch.data.importers.quantities import Quantities, Quantity, QuantityColumn, read_quantity
 from gcnbatch.data.importers.units import is_known
 from gcnbatch.data.schema import Target

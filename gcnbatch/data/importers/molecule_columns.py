@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.csv_tables import FLOAT32_MAX, numbers
+from gcnbatch.data.importers.cells import FLOAT32_MAX, numbers
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
 

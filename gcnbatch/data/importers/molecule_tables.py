@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcnbatch.data.importers.dialect import NumberFormat
+from gcnbatch.data.importers.number_format import NumberFormat
 from gcnbatch.data.importers.smiles_columns import find_smiles_column
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat, plain_name

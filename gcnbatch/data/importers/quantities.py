@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import MISSING
+from gcnbatch.data.importers.cells import MISSING
 from gcnbatch.data.importers.units import factor, is_known, spelled
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted

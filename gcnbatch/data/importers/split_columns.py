@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.importers.csv_tables import MISSING
+from gcnbatch.data.importers.cells import MISSING
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
 

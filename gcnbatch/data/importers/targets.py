@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.csv_tables import MISSING, check_stored_labels, check_stored_names, sorted_labels
+from gcnbatch.data.importers.cells import MISSING, check_stored_labels, check_stored_names, sorted_labels
 from gcnbatch.data.importers.quantities import Quantities, QuantityColumn
 from gcnbatch.data.schema import TARGET_TYPES, Target
 from gcnbatch.data.tables.layout import TableFormat

@@ -93,12 +93,6 @@ class _Delimited(Table):
         """Number of lines read."""
         return self._lines + self._reader.line_num
 
-    @property
-    def rows(self) -> Iterator[list[str]]:
-        while records := self._take(RECORDS):
-            yield from records
-            del records  # before the next ones: see RECORDS
-
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in blocks of about BLOCK_FIELDS fields; the first ones as numbers, if all are whole."""
         yield from self._number_blocks()

@@ -86,11 +86,23 @@ class Table:
         """Yield the rows, block by block."""
         yield from self._blocks
 
-    @property
-    def rows(self) -> Iterator[list[str]]:
-        """Each row as a list of ``len(names)`` unchanged texts."""
+    def chunks(self, size: int, names: Sequence[str], skip: int = 0) -> Iterator[Block]:
+        """Yield the rows after the first `skip` as the unchanged texts of some columns, in blocks of `size` rows."""
+        columns: dict[str, list[str]] = {name: [] for name in names}
+        before = skip
         for block in self.blocks():
-            yield from map(list, zip(*map(block.texts, self.names), strict=True))
+            if block.before + len(block) <= skip:
+                continue
+            first = max(skip - block.before, 0)
+            columns = {name: texts + block.texts(name)[first:] for name, texts in columns.items()}
+            count = len(next(iter(columns.values())))
+            whole = count - count % size
+            for at in range(0, whole, size):
+                yield Block(before + at, {name: texts[at : at + size] for name, texts in columns.items()})
+            columns = {name: texts[whole:] for name, texts in columns.items()}
+            before += whole
+        if any(columns.values()):
+            yield Block(before, dict(columns))
 
     def columns(self) -> dict[str, list[str]]:
         """Return all rows as the unchanged texts of each column."""

@@ -1,4 +1,4 @@
-"""The decimal sign of a table's numbers."""
+"""How the numbers of a table are written: decimal sign and separated thousands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from gcnbatch.data.importers.csv_tables import MISSING
+from gcnbatch.data.importers.cells import MISSING
 from gcnbatch.data.importers.quantities import split_cell
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.tables.table import Column
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
@@ -87,34 +88,37 @@ def parse_number(text: str) -> float:
     return value
 
 
-def numbers(path: Path, name: str, column: Sequence[str], before: int = 0) -> NDArray[np.float64]:
+def numbers(path: Path, name: str, column: Column, before: int = 0) -> NDArray[np.float64]:
     """Return a column as float64 with NaN where missing; an error names the row of a text that is not a number.
 
     `before` is the number of rows of the table before the column's first row.
     """
+    if not isinstance(column, list):
+        return column.astype(np.float64)
     with suppress(ValueError):
         values = np.fromiter(map(float, column), np.float64, len(column))
         if np.isfinite(values).all() and "_" not in "".join(column):
             return values
     known: dict[str, float] = {}
-    for row, text in enumerate(column):
+    texts = list(map(str.strip, column))
+    for row, text in enumerate(texts):
         if text not in known:
             try:
                 known[text] = parse_number(text)
             except ValueError:
                 place = f"{path}, row {before + row + 1}, column {quoted(name)}"
                 raise InputError(place, quoted(text), "a finite number, or blank where missing") from None
-    return np.array([known[text] for text in column], dtype=np.float64)
+    return np.array([known[text] for text in texts], dtype=np.float64)
 
 
-def finite_numbers(path: Path, name: str, column: Sequence[str], before: int) -> NDArray[np.float64]:
+def finite_numbers(path: Path, name: str, column: Column, before: int) -> NDArray[np.float64]:
     """Return a column of finite 32-bit numbers, none missing; see `numbers`."""
     values = numbers(path, name, column, before)
     wrong = np.flatnonzero(~(np.abs(values) <= FLOAT32_MAX))
     if len(wrong):
         row = int(wrong[0])
         place = f"{path}, row {before + row + 1}, column {quoted(name)}"
-        raise InputError(place, quoted(column[row]), "a 32-bit floating-point number")
+        raise InputError(place, quoted(str(column[row]).strip()), "a 32-bit floating-point number")
     return values
 
 
