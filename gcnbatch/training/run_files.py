@@ -76,7 +76,7 @@ class _Members(_Metrics):
     folds: list[_Fit] | None = Field(default=None, min_length=1)
     members: list[_Fit] | None = Field(default=None, min_length=1)
     mean: dict[str, dict[str, Number]]
-    std: dict[str, dict[str, Number]]
+    std: dict[str, dict[str, Number | None]]  # None where a single member has the metric
 
     @model_validator(mode="after")
     def _has_some(self) -> _Members:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.api.report import report
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
@@ -118,7 +119,10 @@ def test_a_fold_without_a_value_leaves_the_mean_over_the_others(tmp_path: Path) 
     assert found["out_of_fold"]["roc_auc"] is not None
     (line,) = [line for line in said if line.startswith("test rows of ")]
     assert line.endswith(f"means leave these splits out; {STRATIFIED}")
-    json.dumps(found, allow_nan=False)
+    found["std"]["test"]["roc_auc"] = None  # as where a single fold has the metric
+    (tmp_path / "run" / "metrics.json").write_text(json.dumps(found, allow_nan=False))
+    assert run.resume(tmp_path / "run", quiet=True)["std"]["test"]["roc_auc"] is None
+    assert report(tmp_path / "run").is_file()
 
 
 def test_a_fold_with_nothing_to_learn_ends_and_predictions_are_those_of_the_others(tmp_path: Path) -> None:
