@@ -132,8 +132,7 @@ def read_nodes(
             row = int(np.argmax(graph_of[-1] < 0))
             place = f"{table.path}, row {block.before + row + 1}"
             raise InputError(place, f"unknown graph {quoted(column[row])}", "a graph of the graph table")
-        own = block.column("node")
-        names.append(own.copy() if isinstance(own, np.ndarray) else own)  # a view would keep the whole block
+        names.append(block.column("node"))
         if targets is not None:
             targets.add([block[name] for name in targets.names], block.before)
         if features is not None:
