@@ -253,8 +253,8 @@ def strata(target: Target, y: NDArray[Any]) -> Int64:
 
 def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.float64]:
     mean, deviation = moments(y)
-    halves = np.where(known, y / 2 - mean / 2, 0.0)  # a difference of large numbers can overflow
-    score: NDArray[np.float64] = (halves / np.where(deviation > 0, deviation, 1.0)).sum(axis=1)
+    half = np.where(known, y / 2 - mean / 2, 0.0)  # a difference of large numbers can overflow
+    score: NDArray[np.float64] = (half / np.where(deviation > 0, deviation, 1.0)).sum(axis=1)
     return 2 * score / np.maximum(known.sum(axis=1), 1)
 
 

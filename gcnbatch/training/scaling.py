@@ -43,8 +43,8 @@ class Scaling:
     def apply(self, y: NDArray[Any]) -> NDArray[np.float32]:
         """Return `y` in the model's scale; infinite beyond the range of float32."""
         with np.errstate(over="ignore"):
-            halves = y / 2 - self.mean / 2  # a difference of large numbers of different signs can overflow
-            return (halves / self.std * 2).astype(np.float32)
+            half = y / 2 - self.mean / 2  # a difference of large numbers of different signs can overflow
+            return (half / self.std * 2).astype(np.float32)
 
     def undo(self, logits: NDArray[np.float32]) -> Float64:
         """Return outputs in the unit of the targets."""

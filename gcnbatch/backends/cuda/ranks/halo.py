@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 SECTOR: int = declared("spmm/compressed.cuh").constant("SECTOR")
-PUSHED_NODES = (
-    1 << 17
-)  # of a rank, on average, from which on ranks push rows; fewer have many entries each to hide behind
+# Nodes of a rank, on average, from which on ranks push rows; fewer have many entries each to hide an exchange behind.
+PUSHED_NODES = 1 << 17
 MEAN_ROW = 16  # entries of a row, on average, from which on products run beside exchanges
 SPLIT_ROW = 64  # entries from which on a row is long
 SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
