@@ -15,12 +15,17 @@ from typing import NamedTuple
 
 import h5py
 import numpy as np
+import scipy.sparse as sp
 
 from gcnbatch.backend_comparison.parity import Observed, Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.base import Runner
 from gcnbatch.config import Config
 from gcnbatch.data import synthetic
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_part import GraphPart, read_part
+from gcnbatch.data.store import Dataset
+from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training.experiment import Experiment
 
@@ -94,3 +99,20 @@ def write_reddit(path: Path, scale: float) -> Path:
     with h5py.File(path, "r+") as file:
         file["nodes/x"][...] = np.abs(file["nodes/x"][...])
     return path
+
+
+def pattern_of_graph(dataset: Dataset) -> sp.csr_array:
+    """Return where the set's one graph has entries, as ones, shape (N, N)."""
+    forward = BatchSource(dataset.load()).batch(GRAPH).adjacency.forward
+    return sp.csr_array((np.ones(len(forward.indices)), forward.indices, forward.indptr), 2 * (forward.n_cols,))
+
+
+def part_of_ones(dataset: Dataset, communicator: Communicator) -> GraphPart:
+    """Return this rank's part with entries of 1, so that products of whole numbers are exact."""
+    part = read_part(dataset, True, communicator)
+    found = part.adjacency.of_forward
+    assert found.scales is not None
+    ones = tuple(np.ones_like(scale) for scale in found.scales)
+    part.adjacency.of_forward = part.adjacency.of_transpose = found._replace(scales=ones)
+    part.adjacency.forward.data[:] = 1
+    return part

@@ -9,15 +9,13 @@ import sys
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.ranks import halo, pipeline
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.graph_part import read_part
 from gcnbatch.data.store import Dataset
 from gcnbatch.ranks import world
 from gcnbatch.ranks.launch import launched
+from tests.ranks.one_graph import part_of_ones, pattern_of_graph
 
 WIDTHS = ((128, 0.75), (128, 0.0), (47, 0.0), (200, 0.75), (130, 0.0))  # with expected shares of zeros
 
@@ -27,15 +25,8 @@ def check(ranks: Any, path: str) -> None:
     backend: Any = open_backend("batched", ranks.device(0))
     host = ranks.communicator()
     with Dataset(path) as dataset:
-        forward = BatchSource(dataset.load()).batch(np.array([0])).adjacency.forward
-        pattern = sp.csr_array((np.ones(len(forward.indices)), forward.indices, forward.indptr), 2 * (forward.n_cols,))
-        part = read_part(dataset, True, host)
+        pattern, part = pattern_of_graph(dataset), part_of_ones(dataset, host)
     first, stop = part.bounds[ranks.rank : ranks.rank + 2]
-    found = part.adjacency.of_forward
-    assert found.scales is not None
-    ones = tuple(np.ones_like(scale) for scale in found.scales)
-    part.adjacency.of_forward = part.adjacency.of_transpose = found._replace(scales=ones)
-    part.adjacency.forward.data[:] = 1
     rng, device = np.random.default_rng(0), backend.device
     door = backend.communicator(host)
     for is_large in (True, False):

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from gcnbatch.backend_comparison.parity import Parity
 from gcnbatch.backend_comparison.workload import Effort, opened
@@ -20,15 +19,13 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
-from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.graph_part import read_part
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.runners.ops import OpsRunner
 from tests.ranks.device_threads import on_device_ranks
 from tests.ranks.launcher import mpirun
 from tests.ranks.on_two_gpus import assert_two_repeat, assert_two_train_together, train_on_two
-from tests.ranks.one_graph import OneGraph, assert_agrees, one_graph, write_reddit
+from tests.ranks.one_graph import OneGraph, assert_agrees, one_graph, part_of_ones, pattern_of_graph, write_reddit
 from tests.ranks.processes import CASES, STEPS, Found
 from tests.ranks.test_large_graph import MODELS, SPLITS, write_one_graph
 from tests.training.runs import options, write_set
@@ -117,19 +114,13 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
     rng = np.random.default_rng(width)
     with Dataset(tmp_path / "set.h5") as dataset:
-        forward = BatchSource(dataset.load()).batch(np.array([0])).adjacency.forward
-        nodes = forward.n_cols
-        pattern = sp.csr_array((np.ones(len(forward.indices)), forward.indices, forward.indptr), (nodes, nodes))
+        pattern = pattern_of_graph(dataset)
+        nodes = pattern.shape[0]
         x = np.where(rng.random((nodes, width)) < share, rng.integers(1, 9, (nodes, width)), 0).astype(np.float32)
 
         def products(own: Any, door: Any) -> list[Any]:
-            part = read_part(dataset, True, door)
+            part = part_of_ones(dataset, door)
             first, stop = part.bounds[door.rank : door.rank + 2]
-            found = part.adjacency.of_forward
-            assert found.scales is not None
-            ones = tuple(np.ones_like(scale) for scale in found.scales)
-            part.adjacency.of_forward = part.adjacency.of_transpose = found._replace(scales=ones)
-            part.adjacency.forward.data[:] = 1
             batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door).batch(0)
             ops, h = own.distributed_ops(own.communicator(door), True), own.device.upload(x[first:stop])
             calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
