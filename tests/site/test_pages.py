@@ -22,6 +22,7 @@ ELSEWHERE = {
     "CLUSTER.md": "needs an MPI library; tests/ranks runs its commands",
     "ONE_STEP.md": "needs a GPU; tests/backends/cuda/test_one_step.py runs its step",
     "FUSION.md": "has no blocks",
+    "TASKS.md": "has no blocks",
     "kernels.md": "has no blocks",
 }
 TUTORIALS = sorted(page.name for page in (DOCS / "tutorials").glob("*.md"))

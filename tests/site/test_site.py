@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,11 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert code
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+
+
+def test_figures_of_the_summary_are_those_of_the_tables() -> None:
+    _, summary, tables = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").split("\n## ", 2)
+    rows = [[cell.strip() for cell in line.split("|")[2:4]] for line in summary.splitlines() if re.search(r"\d", line)]
+    for cell in (cell for row in rows for cell in row if row != ["", ""]):
+        figure = re.match(r"[\d.,]+( M)?", cell)
+        assert not figure or f" {figure[0].strip(',')} " in tables.replace("*", ""), cell
