@@ -19,9 +19,9 @@ import numpy as np
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.ops.matmul_naive import NaiveMatmul
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.bench.clock import DeviceClock
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.environment import collect
+from gcnbatch.lab.bench.clock import DeviceClock
 
 CALLS, REPLAYS = 10, 20
 KERNELS: tuple[tuple[str, Literal["fp32", "tf32"]], ...] = (("naive", "fp32"), ("tiled", "fp32"), ("tiled", "tf32"))

@@ -39,12 +39,12 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import mark
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.bench.vendor import SparseProduct, SpmmCall, Vendor
 from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data.labelled import labelled_rows
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import Csr
 from gcnbatch.environment import collect
+from gcnbatch.lab.bench.vendor import SparseProduct, SpmmCall, Vendor
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask

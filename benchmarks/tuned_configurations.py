@@ -21,10 +21,10 @@ import tomli_w
 from shared import options
 
 from gcnbatch import environment, fileio
-from gcnbatch.benchmark.suite import find_sets, load
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.lab.benchmark.suite import find_sets, load
 from gcnbatch.resources import configs
 
 SPACE = Path(__file__).with_name("moleculenet_space.toml")

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from gcnbatch.api.study import tune as tune
     from gcnbatch.api.training import resume as resume
     from gcnbatch.api.training import train as train
-    from gcnbatch.bench.command import SpmmBench as SpmmBench
-    from gcnbatch.bench.spgemm_runs import SpgemmTiming as SpgemmTiming
-    from gcnbatch.bench.tune import Tuning as Tuning
     from gcnbatch.config import Config as Config
     from gcnbatch.data.describe import Description as Description
     from gcnbatch.data.graphs import GraphSet as GraphSet
@@ -63,6 +60,9 @@ if TYPE_CHECKING:
     from gcnbatch.explanation.attributions import Attributions as Attributions
     from gcnbatch.explanation.session import ExplanationSummary as ExplanationSummary
     from gcnbatch.inference.ensemble import InferenceSummary as InferenceSummary
+    from gcnbatch.lab.bench.command import SpmmBench as SpmmBench
+    from gcnbatch.lab.bench.spgemm_runs import SpgemmTiming as SpgemmTiming
+    from gcnbatch.lab.bench.tune import Tuning as Tuning
     from gcnbatch.predictions import Predictions as Predictions
     from gcnbatch.training.stop import Interrupted as Interrupted
 
@@ -108,11 +108,11 @@ PUBLIC: dict[str, str] = {
     "Split": "gcnbatch.data.graphs",
     "Config": "gcnbatch.config",
     "bench_spmm": "gcnbatch.api.benches",
-    "SpmmBench": "gcnbatch.bench.command",
+    "SpmmBench": "gcnbatch.lab.bench.command",
     "bench_spgemm": "gcnbatch.api.benches",
-    "SpgemmTiming": "gcnbatch.bench.spgemm_runs",
+    "SpgemmTiming": "gcnbatch.lab.bench.spgemm_runs",
     "bench_tune": "gcnbatch.api.benches",
-    "Tuning": "gcnbatch.bench.tune",
+    "Tuning": "gcnbatch.lab.bench.tune",
     "moleculenet": "gcnbatch.api.benches",
     "SuiteResults": "gcnbatch.api.benches",
     "info": "gcnbatch.api.machine",

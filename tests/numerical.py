@@ -97,7 +97,7 @@ def why_unbounded(item: pytest.Item) -> str:
     return (
         f"This test compares with a tolerance ({tolerant}) and reads what training steps leave ({of_steps}). Over "
         "several steps two roundings part, on one processor more than on another. Let each step begin with the same "
-        "state and compare it by gcnbatch.backend_comparison.parity.Parity, or compare bits. If no number that is "
+        "state and compare it by gcnbatch.lab.backend_comparison.parity.Parity, or compare bits. If no number that is "
         "compared here went through more than one step, say what bounds it, such as\n"
         '    @pytest.mark.numerical(bound="one step")\n'
         "See CONTRIBUTING.md."

@@ -49,10 +49,9 @@ FLOORS = (
     ("runners",),
     ("uncertainty",),
     ("training",),
-    ("bench", "inference", "run_comparison", "run_report", "tuning"),
+    ("inference", "run_comparison", "run_report", "tuning"),
     ("baselines", "explanation"),
-    ("benchmark",),
-    ("backend_comparison",),
+    ("lab",),
     ("api",),
     ("sklearn",),
     ("cli",),
@@ -151,6 +150,12 @@ def test_imports_point_downwards(path: Path) -> None:
         if package == "gcnbatch" and rest:
             other = part_of(rest)
             assert other == own or FLOOR[other] < FLOOR[own], f"{own} imports {name}"
+
+
+def test_nothing_but_the_commands_imports_the_laboratory() -> None:
+    for path in MODULES:
+        if any(f"{name}.".startswith("gcnbatch.lab.") for name in imported(tree_of(path))):
+            assert part_of(module_of(path)) in ("lab", "api", "cli"), path
 
 
 def test_there_are_no_import_cycles() -> None:

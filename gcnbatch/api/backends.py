@@ -37,7 +37,7 @@ class BackendComparison:
     @property
     def verdict(self) -> str:
         """The result in one or two sentences."""
-        from gcnbatch.backend_comparison.report_tables import verdict
+        from gcnbatch.lab.backend_comparison.report_tables import verdict
 
         return verdict(self.content)
 
@@ -104,8 +104,8 @@ def compare_backends(
     >>> found.agree, sorted(found.content["speedup"])
     (True, ['inference', 'training'])
     """
-    from gcnbatch.backend_comparison import session
-    from gcnbatch.backend_comparison.workload import QUICK, Effort
+    from gcnbatch.lab.backend_comparison import session
+    from gcnbatch.lab.backend_comparison.workload import QUICK, Effort
 
     options = {
         ("data", "path"): path_of(data),

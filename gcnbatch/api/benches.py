@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gcnbatch.bench.command import SpmmBench
-    from gcnbatch.bench.spgemm_runs import SpgemmTiming
-    from gcnbatch.bench.tune import Tuning
-    from gcnbatch.benchmark.results import Result
     from gcnbatch.fileio import StrPath
+    from gcnbatch.lab.bench.command import SpmmBench
+    from gcnbatch.lab.bench.spgemm_runs import SpgemmTiming
+    from gcnbatch.lab.bench.tune import Tuning
+    from gcnbatch.lab.benchmark.results import Result
 
 Say = Callable[[str], object]
 
@@ -98,7 +98,7 @@ def bench_spmm(
     >>> [(record["method"], record["columns"]) for record in found.outcome.records]
     [('scipy', 4)]
     """
-    from gcnbatch.bench import command
+    from gcnbatch.lab.bench import command
 
     asked = command.Asked(
         figures,
@@ -160,8 +160,8 @@ def bench_spgemm(
     [('stencil', 'scipy')]
     """
     from gcnbatch import folders
-    from gcnbatch.bench import spgemm_report
-    from gcnbatch.bench.spgemm_runs import measure, open_contenders
+    from gcnbatch.lab.bench import spgemm_report
+    from gcnbatch.lab.bench.spgemm_runs import measure, open_contenders
 
     problems = spgemm_report.problems([Path(file) for file in files], classes, scale, seed)
     found, notes = open_contenders(methods, device)
@@ -203,7 +203,7 @@ def bench_tune(device: int = 0, *, grid: Sequence[Sequence[int]] | None = None) 
     ... except gcnbatch.BackendUnavailable:
     ...     table = None  # no GPU here
     """
-    from gcnbatch.bench import tune
+    from gcnbatch.lab.bench import tune
 
     return tune.tune(device, tune.GRID if grid is None else tuple(tuple(axis) for axis in grid))
 
@@ -256,7 +256,7 @@ def moleculenet(
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('freesolv', 'baseline', 'rmse')]
     """
-    from gcnbatch.benchmark import session
+    from gcnbatch.lab.benchmark import session
 
     folder, results = session.start(
         Path(data),

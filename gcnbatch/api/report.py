@@ -36,8 +36,8 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     >>> gcnbatch.report("quickstart").name
     'report.html'
     """
-    from gcnbatch.backend_comparison.report_files import JSON
     from gcnbatch.errors import InputError
+    from gcnbatch.lab.backend_comparison.report_files import JSON
     from gcnbatch.run_comparison.session import CONTENT
     from gcnbatch.training.run_files import STUDY, refuse_links
 
@@ -55,7 +55,7 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
 
         return comparisons.report(place)
     if (place / JSON).is_file():
-        from gcnbatch.backend_comparison import report_files
+        from gcnbatch.lab.backend_comparison import report_files
 
         return report_files.rewrite(place)
     from gcnbatch.run_report import files

@@ -12,7 +12,7 @@ from gcnbatch.cli import bench_spgemm
 from gcnbatch.cli.configuration import DeviceOption, names_of
 
 if TYPE_CHECKING:
-    from gcnbatch.bench.command import SpmmBench
+    from gcnbatch.lab.bench.command import SpmmBench
 
 app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
 app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
@@ -125,8 +125,8 @@ def spmm(
 
 
 def _show(done: SpmmBench) -> None:
-    from gcnbatch.bench import spmm_tables
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.lab.bench import spmm_tables
 
     records = done.outcome.records
     typer.echo(f"{spmm_tables.caption(records)}\n")
@@ -154,8 +154,8 @@ def tune(
     """
     from gcnbatch.api import benches
     from gcnbatch.backends.cuda.spmm.table import output
-    from gcnbatch.bench.tune import Check
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.lab.bench.tune import Check
 
     if out is not None:
         output(out)  # refused before the measurement

@@ -56,8 +56,8 @@ def spgemm(
     Exit code 1 if a result is wrong.
     """
     from gcnbatch.api import benches
-    from gcnbatch.bench import spgemm_report as report
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.lab.bench import spgemm_report as report
     from gcnbatch.progress import write_line
 
     rows = benches.bench_spgemm(

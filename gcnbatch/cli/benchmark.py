@@ -52,9 +52,9 @@ def moleculenet(
     The last line on stdout is the folder.
     """
     from gcnbatch.api import benches
-    from gcnbatch.benchmark import results
-    from gcnbatch.benchmark.suite import load
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.lab.benchmark import results
+    from gcnbatch.lab.benchmark.suite import load
     from gcnbatch.text import printable
 
     def say(line: str) -> None:

@@ -68,8 +68,8 @@ def compare_backends(
     operation. The report goes to a folder; the last line on stdout is its path.
     """
     from gcnbatch.api import backends as comparisons
-    from gcnbatch.backend_comparison import report_tables
     from gcnbatch.cli.text_tables import facts, table
+    from gcnbatch.lab.backend_comparison import report_tables
     from gcnbatch.progress import write_line
 
     found = comparisons.compare_backends(

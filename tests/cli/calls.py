@@ -25,13 +25,13 @@ import scipy.sparse as sp
 import typer
 
 import gcnbatch
-from gcnbatch.backend_comparison import timeline
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.cli import app
 from gcnbatch.data.importers.smiles import SKIPPED
 from gcnbatch.data.outputs import DATASET
 from gcnbatch.figures import FIGURE
 from gcnbatch.fileio import Output, write_json
+from gcnbatch.lab.backend_comparison import timeline
 from gcnbatch.predictions import OF_MODEL
 from tests.data.ogb_folders import write_folder
 from tests.training.runs import lighten

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backend_comparison.backends import Another, OneWrongElement
 from tests.entries import MadeEntry, register
+from tests.lab.backend_comparison.backends import Another, OneWrongElement
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.reference import ReferenceBackend
 from gcnbatch.config_sections import ChemGCNConfig
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.sparse import Csr
+from gcnbatch.lab.backend_comparison.reference import ReferenceBackend
 from gcnbatch.model.frozen import FrozenModel, Pairs, freeze
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.parity import bounds, distance, longest_sum
-from gcnbatch.backend_comparison.reference import jittered, jitters
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
+from gcnbatch.lab.backend_comparison.parity import bounds, distance, longest_sum
+from gcnbatch.lab.backend_comparison.reference import jittered, jitters
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.reference import ReferenceOps
 from tests.builders import build_graphset

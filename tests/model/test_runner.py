@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.parity import bounds, distance, longest_sum
-from gcnbatch.backend_comparison.reference import Jitter, jittered, jitters
 from gcnbatch.backends.base import Clock, Runner
 from gcnbatch.backends.cpu import CpuBackend, CpuOps
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
+from gcnbatch.lab.backend_comparison.parity import bounds, distance, longest_sum
+from gcnbatch.lab.backend_comparison.reference import Jitter, jittered, jitters
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.model.layers import Context
 from gcnbatch.reference import ReferenceOps

@@ -1,8 +1,9 @@
 """One graph on several ranks, held to the reference: what each rank computes of predictions and steps.
 
-Every step begins with the reference's state (`gcnbatch.backend_comparison.parity`). No rounding decides a ReLU: hidden
-layers have columns of weights of one sign on features that are not negative, and norms shift theirs by `SHIFT`. In a
-graph of thousands of nodes some inputs of a ReLU are else within rounding of 0, on one processor and not on another.
+Every step begins with the reference's state (`gcnbatch.lab.backend_comparison.parity`). No rounding decides a ReLU:
+hidden layers have columns of weights of one sign on features that are not negative, and norms shift theirs by `SHIFT`.
+In a graph of thousands of nodes some inputs of a ReLU are else within rounding of 0, on one processor and not on
+another.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 
-from gcnbatch.backend_comparison.parity import Observed, Parity
-from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.base import Runner
 from gcnbatch.config import Config
 from gcnbatch.data import synthetic
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart, read_part
 from gcnbatch.data.store import Dataset
+from gcnbatch.lab.backend_comparison.parity import Observed, Parity
+from gcnbatch.lab.backend_comparison.workload import Effort, opened
 from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training.experiment import Experiment

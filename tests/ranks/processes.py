@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcnbatch.backend_comparison.parity import Observed, Parity
-from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.registry import entry, open_backend
 from gcnbatch.config import resolve
+from gcnbatch.lab.backend_comparison.parity import Observed, Parity
+from gcnbatch.lab.backend_comparison.workload import Effort, opened
 from gcnbatch.ranks.communicator import HostCommunicator
 from gcnbatch.runners.choice import make_distributed
 from gcnbatch.runners.distributed import DistributedRunner

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.parity import Parity
-from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends import registry
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import open_backend
@@ -21,6 +19,8 @@ from gcnbatch.config import resolve
 from gcnbatch.data.partition import partition
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.lab.backend_comparison.parity import Parity
+from gcnbatch.lab.backend_comparison.workload import Effort, opened
 from gcnbatch.runners.choice import distributed_refusal
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.training import run

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.parity import Parity
-from gcnbatch.backend_comparison.workload import Effort, opened
 from gcnbatch.backends.cuda.batches import one_graph as batches_of_one_graph
 from gcnbatch.backends.cuda.ranks import halo, pipeline
 from gcnbatch.backends.cuda.runtime import loader
@@ -20,6 +18,8 @@ from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
+from gcnbatch.lab.backend_comparison.parity import Parity
+from gcnbatch.lab.backend_comparison.workload import Effort, opened
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.runners.ops import OpsRunner
 from tests.ranks.device_threads import on_device_ranks

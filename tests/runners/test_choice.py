@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends import registry
 from gcnbatch.errors import BackendUnavailable, InputError
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.runners.choice import BackendChoice, make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, NamedBackend, register

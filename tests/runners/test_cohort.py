@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.workload import Workload, opened
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
+from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.choice import cohort_size, make_cohort, make_runner
 from gcnbatch.runners.cohort import group

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners import fused
 from gcnbatch.runners.choice import make_runner, refusal

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.ranks.mailboxes import MAX_RANKS, why_apart
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.runners import fused_ranks
 from gcnbatch.runners.task import RunnerTask
 from tests.backends.cuda.fused.host import HostDevice

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.parity import bounds, distance
-from gcnbatch.backend_comparison.reference import ReferenceBackend, jitters
 from gcnbatch.backends import registry
 from gcnbatch.config_sections import ChemGCNConfig
 from gcnbatch.explanation.path import GraphPath, midpoints
+from gcnbatch.lab.backend_comparison.parity import bounds, distance
+from gcnbatch.lab.backend_comparison.reference import ReferenceBackend, jitters
 from gcnbatch.model.gcn import build
 from gcnbatch.runners.input_gradients import InputGradientRunner
 from tests.builders import build_graphset

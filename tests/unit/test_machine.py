@@ -13,11 +13,11 @@ import safetensors
 import scipy.io
 
 from gcnbatch import fileio, machine
-from gcnbatch.bench import records, spgemm_matrices
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data import audit, chunks
 from gcnbatch.data.tables import binary
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.lab.bench import records, spgemm_matrices
 from gcnbatch.training import checkpoint
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gcnbatch.backend_comparison.workload import QUICK
+from gcnbatch.lab.backend_comparison.workload import QUICK
 
 CUDA = ("batched", "nonbatched")
 TRAINING = ("fused", *CUDA)

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import MachineError
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
 from tests.backends.cuda.exhausted import exhausted

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.workload import Workload, opened
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.spmm import table as spmm_table
@@ -27,6 +26,7 @@ from gcnbatch.config import CudaConfig, resolve
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.writer import write_graphset
+from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Layer
 from gcnbatch.runners.choice import make_runner

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.parity import Parity
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.lab.backend_comparison.parity import Parity
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.model.gcn import freeze_layers
 from gcnbatch.runners.choice import make_runner
 from tests.backends.cuda.models import CUDA, FOUR_STEPS, TRAINING

@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.parity import Parity
-from gcnbatch.backend_comparison.timeline import DEVICE
-from gcnbatch.backend_comparison.workload import QUICK, opened
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.fused.wide import geometry as geometry_fused_wide
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS
@@ -23,6 +20,9 @@ from gcnbatch.backends.registry import open_backend
 from gcnbatch.cli import app
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.lab.backend_comparison.parity import Parity
+from gcnbatch.lab.backend_comparison.timeline import DEVICE
+from gcnbatch.lab.backend_comparison.workload import QUICK, opened
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted

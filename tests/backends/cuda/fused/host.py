@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.step import Workspace
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.training.runs import configure

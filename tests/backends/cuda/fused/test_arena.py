@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.narrow import geometry
@@ -22,6 +21,7 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.copies import ALIGNMENT
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_cohort import FusedCohort
 from tests.backends.cuda.fused.host import HostDevice

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.workload import Workload, opened
 from gcnbatch.backends.base import CohortRunner, MemberEpoch
 from gcnbatch.backends.cuda.fused.wide import geometry as wide
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import Loss
 from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.choice import cohort_size, make_cohort, make_runner

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
@@ -31,6 +30,7 @@ from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe, label_weights
 from tests.backends.cuda.fused.fp16 import workspaces as fp16

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused import engine, forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
@@ -18,6 +17,7 @@ from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.runners.choice import make_runner, refusal
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.host import HostDevice

@@ -175,11 +175,11 @@ def test_the_unweighted_form_agrees_with_the_reference(monkeypatch, width):
 @pytest.mark.gpu
 @pytest.mark.parametrize("sections", [{}, {"model": {"input_dropout": True}}, {"cuda": {"resident": "off"}}], ids=str)
 def test_a_network_in_pieces_trains_like_the_reference(monkeypatch, tmp_path, sections):
-    from gcnbatch.backend_comparison.parity import Parity
-    from gcnbatch.backend_comparison.workload import QUICK, opened
     from gcnbatch.backends.registry import open_backend
     from gcnbatch.config import resolve
     from gcnbatch.data import synthetic
+    from gcnbatch.lab.backend_comparison.parity import Parity
+    from gcnbatch.lab.backend_comparison.workload import QUICK, opened
 
     monkeypatch.setattr(spmm_pieces, "LARGE_ENTRIES", 1)
     monkeypatch.setattr(spmm_pieces, "DENSE_ROWS", 1)

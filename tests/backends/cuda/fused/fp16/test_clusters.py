@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
 from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.lab.backend_comparison.workload import opened
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.host import HostDevice
 from tests.training.runs import configure, write_set

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
@@ -20,6 +19,7 @@ from gcnbatch.backends.cuda.fused.shared.model import UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.runners.choice import make_runner
 from tests.backends.cuda.fused.fp16.workspaces import PANEL, ROWS, from_panels, to_panels, weight_panels, workspace
 from tests.training.runs import configure, write_set

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused.forms import setting_of
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.features import Fp16Features
@@ -18,6 +17,7 @@ from gcnbatch.backends.cuda.fused.fp16.tiles import TiledPlan, plan_tiles, tiles
 from gcnbatch.backends.cuda.fused.shared.arena import Memory, in_arena
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.wide.form import WideTf32
+from gcnbatch.lab.backend_comparison.workload import opened
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.training.runs import configure
 

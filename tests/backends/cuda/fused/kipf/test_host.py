@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch import philox
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused.kipf import engine, geometry
 from gcnbatch.backends.cuda.fused.kipf.data import ELEMENTS_OF_A_BLOCK, KipfGraph, Rows, count_products
 from gcnbatch.backends.cuda.fused.kipf.schedule import PROGRESS, SCHEDULED, StepSchedule, TrainingStep
@@ -22,6 +21,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.config import Config
 from gcnbatch.errors import InputError
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.fused_kipf import describe

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
@@ -19,6 +18,7 @@ from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime.sources import Sources
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import describe
 from tests.backends.cuda.fused.host import workspace

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backend_comparison.workload import opened
 from gcnbatch.backends.cuda.batches.epoch_plan import plan_epoch
 from gcnbatch.backends.cuda.fused.forms import training_forms
 from gcnbatch.backends.cuda.fused.shared.epoch import PROGRESS, BegunEpoch, Rates
@@ -24,6 +23,7 @@ from gcnbatch.backends.cuda.ranks.mailboxes import Mailboxes, why_apart
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.errors import MachineError
+from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.fused.cohorts import cohort_of
 from tests.backends.cuda.fused.host import HostDevice
