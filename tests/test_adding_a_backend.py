@@ -1,4 +1,4 @@
-"""README's recipe "A backend": its code, as printed, becomes a backend that every command knows."""
+"""The recipe "Add a backend" of ARCHITECTURE.md: its code, as printed, becomes a backend that every command knows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.entries import register
 from tests.ops.adapters import host_adapters
 from tests.training.runs import options, write_set
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "ARCHITECTURE.md"
 
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write both code blocks of README to the files that it names."""
-    recipe = README.read_text(encoding="utf-8").partition("**A backend.**")[2].partition("\n## ")[0]
+    """Write both code blocks of the page to the files that it names."""
+    recipe = PAGE.read_text(encoding="utf-8").partition("\n## Add a backend\n")[2].partition("\n## ")[0]
     module, entry = (textwrap.dedent(code) for code in re.findall(r" *```python\n(.*?) *```", recipe, re.DOTALL))
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends" / "toy.py").write_text(module, encoding="utf-8")

@@ -21,43 +21,27 @@ from tests.training.runs import environment
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gcnbatch"
 
-# Layers from the lowest to the highest. A part may import itself and parts of lower layers. The registry of backends is
-# a separate part, because it names their modules only as strings.
-FLOORS = (
-    ("text",),
-    ("errors",),
-    ("locks", "machine"),
-    ("fileio",),
-    (
-        "config_sections",
-        "config_tree",
-        "confined",
-        "moments",
-        "outputs",
-        "philox",
-        "progress",
-        "resources",
-        "worker",
-        "backends.registry",
-    ),
-    ("config", "environment", "figures", "folders", "hdf5", "pages", "tables"),
-    ("ranks",),
-    ("data",),
-    ("predictions", "reference"),
-    ("backends",),
-    ("model",),
-    ("runners",),
-    ("uncertainty",),
-    ("training",),
-    ("inference", "run_comparison", "run_report", "tuning"),
-    ("baselines", "explanation"),
-    ("lab",),
-    ("api",),
-    ("sklearn",),
-    ("cli",),
-    ("__main__",),
-)
-FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
+PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+
+def section(heading: str) -> list[str]:
+    """Return the lines of the page below a heading."""
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].splitlines()
+
+
+def names_in(text: str) -> list[str]:
+    return re.findall(r"`([\w.]+)`", text)
+
+
+# The rules stand in the page: rooms with their arrows, and below them the modules of the base in floors.
+ARROWS = {
+    names_in(cells[1])[0]: set(names_in(cells[3]))
+    for cells in (line.split("|") for line in section("Rooms"))
+    if len(cells) == 5 and names_in(cells[1])
+}
+BASE = re.split(r"^\d+\. ", "\n".join(section("The base")), flags=re.MULTILINE)[1:]
+FLOOR = {name: number for number, floor in enumerate(BASE) for name in names_in(floor)}
+ARROWS["__main__"] = {"cli"}  # the program
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 KNOW_BACKENDS = ("backends", "backends.registry", "runners")
 
@@ -134,28 +118,51 @@ def shortest_cycles(graph: Mapping[str, set[str]]) -> set[tuple[str, ...]]:
 
 
 def part_of(module: str) -> str:
-    """Return the part that a module belongs to: itself, if it is listed in a layer."""
+    """Return the part that a module belongs to: itself, if it is in the base, or its room."""
     return module if module in FLOOR else module.partition(".")[0]
 
 
-def test_every_module_belongs_to_a_layer() -> None:
-    assert {part_of(module_of(path)) for path in MODULES} <= set(FLOOR)
+def imports_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the parts that a module imports, except its own, with the module's name."""
+    for name in imported(tree_of(path)):
+        package, _, rest = name.partition(".")
+        if package == "gcnbatch" and rest and part_of(rest) != part_of(module_of(path)):
+            yield part_of(rest), name
+
+
+@cache
+def below(room: str) -> frozenset[str]:
+    """Return the rooms to which the arrows of a room lead."""
+    return frozenset().union(*({room} | below(room) for room in ARROWS[room]))
+
+
+def test_every_module_belongs_to_a_room_or_to_the_base() -> None:
+    assert {part_of(module_of(path)) for path in MODULES} == {*FLOOR, *ARROWS}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_downwards(path: Path) -> None:
+def test_modules_import_only_what_their_room_stands_on(path: Path) -> None:
     own = part_of(module_of(path))
-    for name in imported(tree_of(path)):
-        package, _, rest = name.partition(".")
-        if package == "gcnbatch" and rest:
-            other = part_of(rest)
-            assert other == own or FLOOR[other] < FLOOR[own], f"{own} imports {name}"
+    for other, name in imports_of(path):
+        if own in ARROWS:
+            assert other in FLOOR or other in below(own), f"{own} imports {name}"
+        else:
+            assert FLOOR.get(other, len(BASE)) < FLOOR[own], f"{own} imports {name}"
 
 
-def test_nothing_but_the_commands_imports_the_laboratory() -> None:
+def test_every_arrow_between_rooms_is_needed() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ARROWS}
     for path in MODULES:
-        if any(f"{name}.".startswith("gcnbatch.lab.") for name in imported(tree_of(path))):
-            assert part_of(module_of(path)) in ("lab", "api", "cli"), path
+        if (own := part_of(module_of(path))) in ARROWS:
+            used[own] |= {other for other, _ in imports_of(path) if other in ARROWS}
+    for room, arrows in ARROWS.items():
+        direct = {other for other in used[room] if not any(other in below(way) for way in used[room])}
+        assert arrows == direct, room
+
+
+def test_the_laboratory_is_imported_by_the_interface_alone() -> None:
+    importers = {part_of(module_of(path)) for path in MODULES for other, _ in imports_of(path) if other == "lab"}
+    assert importers <= {"api", "cli"}
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -36,7 +36,7 @@ def test_examples_in_docstrings_print_the_shown_output(
 
 
 def test_python_in_markdown_is_run() -> None:
-    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/api and test_adding_a_backend.py.
+    """FORMAT.md's example runs in tests/data/test_store.py, README's in tests/api.
 
     Those of ``docs/`` run in tests/site.
     """

@@ -1,4 +1,4 @@
-"""Pages that describe the tree agree with it: README's map, the reading order of the kernels, and every link."""
+"""Pages that describe the tree agree with it: the map of ARCHITECTURE.md, the reading order of the kernels, and every link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcnbatch.resources import cuda_sources
 
 ROOT = Path(__file__).parents[1]
 KERNELS = ROOT / "cuda_src"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
 KERNELS_README = (KERNELS / "README.md").read_text(encoding="utf-8")
 PAGES = [
     *ROOT.glob("*.md"),
@@ -27,9 +27,9 @@ def section(page: str, heading: str) -> str:
 
 
 def mapped() -> Iterator[Path]:
-    """Yield the paths of README's map: the parent of a name is the last one with less indentation."""
+    """Yield the paths of the map: the parent of a name is the last one with less indentation."""
     above: list[tuple[int, Path]] = [(-1, ROOT)]
-    for line in section(README, "A map of the house").split("```")[1].splitlines():
+    for line in section(ARCHITECTURE, "The tree").split("```")[1].splitlines():
         if found := re.match(r"( *)(\S+)  ", line):
             depth = len(found[1])
             above = [(known, path) for known, path in above if known < depth]
@@ -37,7 +37,7 @@ def mapped() -> Iterator[Path]:
             yield above[-1][1]
 
 
-def test_the_map_of_the_readme_matches_the_tree() -> None:
+def test_the_map_matches_the_tree() -> None:
     paths = list(mapped())
     assert [path for path in paths if not path.exists()] == []
     folders = {
@@ -75,7 +75,7 @@ def test_kernels_of_fused_steps_are_where_the_table_says() -> None:
         assert [path for path in re.findall(r"`(.+?)`", cells) if not (ROOT / place / path).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "cuda_src/README.md"])
+@pytest.mark.parametrize("page", ["docs/ARCHITECTURE.md", "CONTRIBUTING.md", "cuda_src/README.md"])
 def test_paths_in_the_text_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     places = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]

@@ -1,10 +1,11 @@
-"""Draw the figures of docs/kernels.md as SVG: ``python docs/tools/figures.py``.
+"""Draw the figures of docs as SVG: ``python docs/tools/figures.py``.
 
 The pictures are text of a fixed size, so that the same program writes the same bytes.
 """
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 
@@ -128,7 +129,51 @@ def cohort() -> str:
     return picture.svg()
 
 
-FIGURES = {"subwarps.svg": subwarps, "fused_step.svg": fused_step, "cohort.svg": cohort}
+def rooms() -> dict[str, list[str]]:
+    """Return the rooms of the package with the rooms that their arrows lead to, as the page on the architecture lists them."""
+    page = (FOLDER.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.*?) ?\|$", page, flags=re.MULTILINE)
+    return {room: re.findall(r"\w+", arrows) for room, arrows in rows}
+
+
+def architecture() -> str:
+    """Return the rooms in floors: each as high as the rooms that stand on it let it be."""
+    arrows = rooms()
+    users = {room: [user for user, below in arrows.items() if room in below] for room in arrows}
+    floors: dict[str, int] = {}
+    while len(floors) < len(arrows):
+        for room, above in users.items():
+            if all(user in floors for user in above):
+                floors[room] = max((floors[user] + 1 for user in above), default=0)
+    middle: dict[str, float] = {}  # x: below the rooms that stand on it, as far as its neighbours leave place
+    for floor in range(max(floors.values()) + 1):
+        here = [room for room in arrows if floors[room] == floor]
+        wanted = {room: sum(middle[user] for user in users[room]) / max(1, len(users[room])) for room in here}
+        here.sort(key=lambda room: wanted[room])
+        centre = sum(wanted.values()) / len(here)
+        middle |= {room: centre + 164 * (at - (len(here) - 1) / 2) for at, room in enumerate(here)}
+    shift = 360 - (min(middle.values()) + max(middle.values())) / 2
+    picture = Drawing(720, 46 + 56 * (max(floors.values()) + 1), "The rooms of the package and what they stand on")
+    picture.text(
+        20, 26, "Arrows: a room imports rooms that its arrows lead to, directly or through others", 13, bold=True
+    )
+    for room, below in arrows.items():
+        for other in below:
+            ends = (middle[room] + shift, 78 + 56 * floors[room], middle[other] + shift, 45 + 56 * floors[other])
+            picture.arrow(*ends)
+    for room in arrows:
+        x, y = middle[room] + shift, 46 + 56 * floors[room]
+        picture.box(x - 66, y, 132, 32, LIGHT_BLUE)
+        picture.text(x, y + 21, room, 13, "middle")
+    return picture.svg()
+
+
+FIGURES = {
+    "architecture.svg": architecture,
+    "subwarps.svg": subwarps,
+    "fused_step.svg": fused_step,
+    "cohort.svg": cohort,
+}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "INSTALL_CUDA.md": "needs a toolkit or a driver; .ci/build_pycuda runs its steps",
     "CLUSTER.md": "needs an MPI library; tests/ranks runs its commands",
     "ONE_STEP.md": "needs a GPU; tests/backends/cuda/test_one_step.py runs its step",
+    "ARCHITECTURE.md": "tests/test_adding_a_backend.py follows its recipe, tests/test_pages.py its map",
     "FUSION.md": "has no blocks",
     "TASKS.md": "has no blocks",
     "kernels.md": "has no blocks",
