@@ -1,4 +1,4 @@
-"""Pages that describe the tree agree with it: the map of ARCHITECTURE.md, the reading order of the kernels, and every link."""
+"""Pages that describe the tree agree with it: the map, the reading order of the kernels, and every link."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def cohort() -> str:
 
 
 def rooms() -> dict[str, list[str]]:
-    """Return the rooms of the package with the rooms that their arrows lead to, as the page on the architecture lists them."""
+    """Return the rooms and those that their arrows lead to, from the page on the architecture."""
     page = (FOLDER.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.*?) ?\|$", page, flags=re.MULTILINE)
     return {room: re.findall(r"\w+", arrows) for room, arrows in rows}
@@ -154,9 +154,7 @@ def architecture() -> str:
         middle |= {room: centre + 164 * (at - (len(here) - 1) / 2) for at, room in enumerate(here)}
     shift = 360 - (min(middle.values()) + max(middle.values())) / 2
     picture = Drawing(720, 46 + 56 * (max(floors.values()) + 1), "The rooms of the package and what they stand on")
-    picture.text(
-        20, 26, "Arrows: a room imports rooms that its arrows lead to, directly or through others", 13, bold=True
-    )
+    picture.text(20, 26, "A room imports the rooms that its arrows lead to, directly or through others", 13, bold=True)
     for room, below in arrows.items():
         for other in below:
             ends = (middle[room] + shift, 78 + 56 * floors[room], middle[other] + shift, 45 + 56 * floors[other])
