@@ -13,7 +13,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch import fileio, locks
+from gcnbatch import fileio, locks, outputs
 from gcnbatch.errors import InputError
 from gcnbatch.machine import blame
 
@@ -161,6 +161,7 @@ def make(folder: Path) -> None:
 
 def _make(folder: Path, may_exist: bool = True) -> list[Path]:
     """Make a folder and its parents; return those that were not there, the deepest first."""
+    outputs.refuse_stdout(folder, "several files", "the name of a folder")
     missing = list(takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
     made: list[Path] = []
     try:

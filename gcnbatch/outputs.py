@@ -18,6 +18,8 @@ from pathlib import Path
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import Output, StrPath, open_regular
 
+STDOUT = "-"  # standard output, where an option can write there
+
 # Folders of results: files by which they are known, and those names in them that look like outputs of other commands.
 _OWNERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("data.sha256", "env.json"), ".*"),  # a run, a baseline or a study
@@ -74,12 +76,15 @@ def check(path: StrPath, kind: Kind, reads: Iterable[StrPath] = (), what: str = 
     Raises
     ------
     InputError
-        For another ending, a folder or a device, a missing folder; and for a file that is there and is one of `reads`,
-        by whatever link, belongs to a folder of results, or is not of this kind.
+        For STDOUT, another ending, a folder or a device, a missing folder; and for a file that is there and is one of
+        `reads`, by whatever link, belongs to a folder of results, or is not of this kind.
     MachineError
         When the folder cannot be written.
     """
     out = Path(path)
+    refuse_stdout(
+        out, kind.name, f"the name of a file{f', such as new{kind.endings[0]}' if kind.endings else ''}", what
+    )
     try:
         found = out.stat()
     except FileNotFoundError:
@@ -104,6 +109,27 @@ def check(path: StrPath, kind: Kind, reads: Iterable[StrPath] = (), what: str = 
     if found is not None:
         _check_replaceable(out, found, kind, reads, what)
     return Output(out)
+
+
+def refuse_stdout(path: Path, name: str, expected: str, what: str = "output") -> None:
+    """Refuse STDOUT for what only a file or a folder can hold.
+
+    Parameters
+    ----------
+    path : Path
+    name : str
+        What is written, with its article.
+    expected : str
+        What to name in its place.
+    what : str
+        The option in messages.
+
+    Raises
+    ------
+    InputError
+    """
+    if str(path) == STDOUT:
+        raise InputError(f"{what} {STDOUT}", f"{name} cannot go to standard output", expected)
 
 
 def check_beside(path: Path, kind: Kind) -> None:

@@ -40,12 +40,11 @@ from gcnbatch import fileio, hdf5, outputs, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath
-from gcnbatch.outputs import Kind
+from gcnbatch.outputs import STDOUT, Kind
 from gcnbatch.text import counted, csv_cell, json_line, listed, printable
 
 ENDINGS = (".csv", ".jsonl", ".h5", tables.PARQUET)
 TEXT_ENDINGS = (".csv", ".jsonl")
-STDOUT = "-"
 _LINE_BYTES = 1 << 22  # of a table of ours: names of 1 MiB, or an id and 4,096 numbers
 OF_MODEL = "predictions of these outputs"
 _HEADER_BYTES = 4 << 20  # of a first line: 4,096 names and more

@@ -193,6 +193,24 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, option: str) -> N
     drawn()
 
 
+# ------------------------------------------------------------------------------------------------ standard output
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("option", [option for option in (*FILES, *FOLDERS) if option != "infer: out"])
+def test_no_file_or_folder_is_named_like_standard_output(option: str) -> None:
+    name, parameter, place = PLACES[option]
+    line = refused(run(*CALLS[name].words(**{parameter: "-"})), 2)
+    if place.option not in ("", "--resume"):  # others name what is there already
+        assert "cannot go to standard output; expected the name of a f" in line
+
+
+@pytest.mark.usefixtures("here")
+def test_predictions_go_to_standard_output() -> None:
+    found = run(*CALLS["infer"].words(out="-"))
+    assert (found.code, found.out.count("\n"), found.out.split(",")[0]) == (0, 65, "id")
+
+
 # ------------------------------------------------------------------------------------------------ messages
 
 
