@@ -103,6 +103,6 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the known name closest to `name`, or with all known names."""
+    """Return a hint with the known name closest to `name`, or with all known names; empty where none is known."""
     names = sorted(known)
-    return closest(name, names) or f"Known: {listed(names)}."
+    return closest(name, names) or (f"Known: {listed(names)}." if names else "")

@@ -57,6 +57,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def some_of(number: int, rows: int, noun: str, verb: str, verbs: str) -> str:
+    """Return how many of some rows do something: ``1 of 4 rows has``, ``2 of 4 rows have``."""
+    return f"{number:,} of {counted(rows, noun)} {verb if number == 1 else verbs}"
+
+
 def shown(value: object) -> str:
     """Return a value of a configuration as Python writes it, as one line of at most QUOTED characters."""
     try:

@@ -96,7 +96,7 @@ def add_splits(dataset: Dataset, out: StrPath, source: SplitTable | NewSplits) -
     rows = len(dataset.ids)
     left = rows - max(sum(map(len, split.parts().values())) for split in splits.values())
     if left:
-        notes.append(f"{left:,} of {counted(rows, 'row')} of {dataset.path} are in no part")
+        notes.append(f"{left:,} of {counted(rows, 'row')} of {dataset.path} {'is' if left == 1 else 'are'} in no part")
     if copies := stored_copies(dataset):
         notes += copies.lines(dataset.y, splits)
     if target is None:
@@ -164,7 +164,9 @@ def _by_id(
         raise InputError(
             str(table.path), "none of its ids is in the data set", f"ids such as '{ids[0] if ids else ''}'"
         )
-    notes = [f"{unknown:,} of {counted(len(keys), 'id')} of {table.path} are not in the data set"] if unknown else []
+    are = "is" if unknown == 1 else "are"
+    missing = f"{unknown:,} of {counted(len(keys), 'id')} of {table.path} {are} not in the data set"
+    notes = [missing] if unknown else []
     return _Texts(column, found), notes
 
 

@@ -156,7 +156,8 @@ def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
     if config.kind != "predefined":
         count, lines = unlabelled(rows.y), []
         if count:
-            lines.append(f"{count:,} of {counted(len(rows.y), 'row')} have no label and are left out")
+            have, are = ("has", "is") if count == 1 else ("have", "are")
+            lines.append(f"{count:,} of {counted(len(rows.y), 'row')} {have} no label and {are} left out")
         if rows.splits and "kind" not in config.model_fields_set:
             names = listed(map(quoted, rows.splits))
             lines.append(

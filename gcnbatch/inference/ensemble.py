@@ -34,7 +34,7 @@ from gcnbatch.inference.trust_files import Level
 from gcnbatch.predictions import STDOUT, Predictions, Sink, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.text import counted, listed, quoted
+from gcnbatch.text import counted, listed, quoted, some_of
 from gcnbatch.training.fit_report import evaluate
 
 Say = Callable[[str], object]
@@ -160,7 +160,7 @@ def infer(
     if note := about_elements(done.alike):
         say(note)
     if done.unreadable:
-        say(f"{done.unreadable} of {counted(done.rows, 'row')} have no prediction; see column error")
+        say(f"{some_of(done.unreadable, done.rows, 'row', 'has', 'have')} no prediction; see column error")
     seconds = round(time.monotonic() - started, 3)
     rows, labelled = begun + done.rows, done.labelled if done.figures is not None else 0
     return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)

@@ -45,8 +45,8 @@ def test_a_table_with_ids_in_any_order_adds_its_split(data: Path) -> None:
         before = dataset.load()
     _, notes = add(data, "id;split\nc;test\na;train\nz;valid\nb;train\ne;valid\n", name="mine")
     assert notes == [
-        f"1 of 5 ids of {data.with_name('split.csv')} are not in the data set",
-        f"1 of 5 rows of {data} are in no part",
+        f"1 of 5 ids of {data.with_name('split.csv')} is not in the data set",
+        f"1 of 5 rows of {data} is in no part",
     ]
     with Dataset(data) as dataset:
         assert parts(dataset.splits["mine"]) == {"train": [0, 1], "valid": [4], "test": [2]}

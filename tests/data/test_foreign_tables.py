@@ -55,7 +55,7 @@ def test_names_follow_the_extension_in_a_file_of_smiles(tmp_path: Path, name: st
     assert found.smiles == [CXSMILES, "CCO", "CC", "C"]
     assert found.ids == ["Z1", "mol3", "two words", "4"]
     assert found.notes == (
-        "2 SMILES have extensions of CXSMILES (|…|), which is left out: the SMILES alone is read",
+        "2 SMILES have extensions of CXSMILES (|…|), which are left out: the SMILES alone are read",
         "1 line has more fields after the name, which are left out; a header line would name them",
         "1 of 4 rows has no id: the number of the row stands for it",
     )
@@ -255,8 +255,32 @@ def test_values_of_a_repeated_property_are_all_kept(tmp_path: Path) -> None:
     assert found.notes == (
         "properties with several values, all kept, a line each: 'y' in 1 record; the first in record 1",
     )
-    with pytest.raises(InputError, match=r"row 1, column 'y': '1\.5\\n7'; expected a finite number"):
+    with pytest.raises(
+        InputError, match=r"row 1, column 'y': '1\.5\\n7'; .* 'y' has several values in a cell, .*: keep one"
+    ):
         notes_of_import(tmp_path / "m.sdf")
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        (["1.5", "7"], {}, "no column that is clearly a target ('y': several values in a cell, a line each, as where"),
+        (
+            ["low", "high"],
+            {},
+            "no column that is clearly a target ('y': several values in a cell, a line each, as where",
+        ),
+        (["low", "high"], {"target_columns": ["y"]}, "'y' has several values in a cell, a line each, as where an SDF"),
+    ],
+)
+def test_a_target_that_every_record_repeats_is_named(
+    tmp_path: Path, values: list[str], options: dict[str, list[str]], message: str
+) -> None:
+    again = [f">  <y>\n{one}\n\n>  <y>\n{other}\n\n" for one, other in (values, values[::-1])]
+    (tmp_path / "m.sdf").write_text("".join(record("CCO", "x", again[row % 2]) for row in range(8)))
+    with pytest.raises(InputError) as caught:
+        notes_of_import(tmp_path / "m.sdf", **options)
+    assert message in str(caught.value)
 
 
 def test_values_of_properties_end_at_a_blank_line_or_the_next_property(tmp_path: Path) -> None:

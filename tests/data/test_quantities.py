@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.cells import MISSING
+from gcnbatch.data.importers.cells import MISSING, split_names
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.smiles import import_smiles
@@ -74,8 +75,8 @@ def test_units_of_a_kind_are_converted_exactly_to_the_most_frequent_one(tmp_path
     dataset, notes = imported(tmp_path, ["1.1 uM", "250 nM", "0.3 uM", "0.7 mM", "", "2 mM"])
     np.testing.assert_array_equal(column(dataset), [1.1, 0.25, 0.3, 700.0, np.nan, 2000.0])
     assert [note for note in notes if "converted" in note] == [
-        "column 'y': 1 value in nM converted to uM, the most frequent unit",
-        "column 'y': 2 values in mM converted to uM, the most frequent unit",
+        "column 'y': 1 value in nM converted to uM, the first of the most frequent units",
+        "column 'y': 2 values in mM converted to uM, the first of the most frequent units",
     ]
     assert dataset.header.units == {"y": "uM"}
 
@@ -111,6 +112,18 @@ def test_units_that_do_not_fit_are_refused_by_row(tmp_path: Path, values: list[s
 )
 def test_factors_between_units(unit: str, other: str, times: int) -> None:
     assert factor(spelled(unit), spelled(other)) == times
+
+
+@pytest.mark.parametrize(
+    ("values", "rank"),
+    [
+        (["1 uM", "2 nM", "2.5 nM", "3.5 uM"], "uM, the first of the most frequent units"),
+        (["1 uM", "2 nM", "2.5 nM"], "nM, the most frequent unit"),
+    ],
+)
+def test_the_unit_that_others_are_converted_to_is_said(tmp_path: Path, values: list[str], rank: str) -> None:
+    _, notes = imported(tmp_path, values)
+    assert any(note.endswith(f" converted to {rank}") for note in notes)
 
 
 def test_names_that_begin_with_a_digit_stay_classes(tmp_path: Path) -> None:
@@ -190,6 +203,48 @@ def test_further_texts_are_named_by_an_option(tmp_path: Path) -> None:
     assert refusal(tmp_path, values).startswith("row 2, column 'y': 'Fail'; expected a finite number")
     dataset, _ = imported(tmp_path, values, table_format=TableFormat(missing=("fail", "-999")))
     np.testing.assert_array_equal(column(dataset), [1.5, np.nan, np.nan, 2.5, 9])
+
+
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        (["1.5", "n/m", "2.5", "3.5"], "If this stands for a missing value, add --missing n/m."),
+        (
+            ["1.5", "n/m", "2", "pending", "3", "n/m", "7"],
+            "If 'n/m' and 'pending' stand for a missing value, add --missing n/m,pending.",
+        ),
+        (["1 uM", "to do, later", "2 uM"], """If this stands for a missing value, add --missing '"to do, later"'."""),
+        (["1.5", "5-10", "2.5", "3.5"], "Correct the cell."),
+        (
+            ["1.5", "2.5\n3.5", "2.5"],
+            "'y' has several values in a cell, a line each, as where an SDF record repeats a property: keep one.",
+        ),
+    ],
+)
+def test_a_cell_that_is_no_number_is_refused_with_the_option_that_helps(
+    tmp_path: Path, values: list[str], hint: str
+) -> None:
+    assert f"finite number, or blank where missing. {hint} --target-columns names other targets." in refusal(
+        tmp_path, values
+    )
+    if "--missing" in hint:
+        named = tuple(split_names(shlex.split(hint.rpartition("--missing ")[2].removesuffix("."))[0]))
+        dataset, _ = imported(tmp_path, values, table_format=TableFormat(missing=named))
+        assert np.isnan(column(dataset)).sum() == sum(value in named for value in values)
+
+
+def test_a_feature_that_is_no_number_names_the_option(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("smiles,f,y\nC,1,1\nCC,pending,0\n")
+    options = {"target_columns": ["y"], "feature_columns": ["f"], "processes": 1}
+    with pytest.raises(InputError, match=r"column 'f': 'pending'; .* If this stands .*, add --missing pending\."):
+        import_smiles(tmp_path / "t.csv", tmp_path / "t.h5", FeaturizerOptions(), **options)  # type: ignore[arg-type]
+
+
+def test_a_number_among_classes_is_said(tmp_path: Path) -> None:
+    _, notes = imported(tmp_path, ["to do", "2.5", "to do", "to do"])
+    assert (
+        "column 'y' has the number '2.5' among its classes. If this stands for a missing value, add --missing 'to do'."
+    ) in notes
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "1e309", "-Infinity"])

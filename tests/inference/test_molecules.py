@@ -172,7 +172,7 @@ def test_labels_in_the_table_give_metrics_with_a_caution_for_training_data(tmp_p
     assert said[4:] == [
         NO_SETS,
         "metrics from 2 of 4 rows; row 3: 'unknown' is none of the model's labels 0, 1 of 'even'",
-        "1 of 4 rows have no prediction; see column error",
+        "1 of 4 rows has no prediction; see column error",
     ]
 
 

@@ -30,4 +30,5 @@ def test_exit_codes():
 def test_nearest_names_the_likely_spelling_or_the_choices():
     assert nearest("epoch", ["epochs", "seed"]) == "Did you mean 'epochs'?"
     assert nearest("qqq", ["seed", "epochs"]) == "Known: epochs, seed."
+    assert nearest("qqq", []) == ""
     assert nearest("qqq", [f"key{i:02}" for i in range(30)]).endswith("key19, ….")

@@ -149,6 +149,7 @@ def test_a_figure_draws_any_name_without_a_warning(tmp_path, name):
 def test_a_noun_follows_its_number():
     assert [text.counted(count, "row") for count in (0, 1, 2, 1234)] == ["0 rows", "1 row", "2 rows", "1,234 rows"]
     assert [text.counted(count, "class has", "classes have") for count in (1, 2)] == ["1 class has", "2 classes have"]
+    assert [text.some_of(count, 2, "row", "has", "have") for count in (1, 2)] == ["1 of 2 rows has", "2 of 2 rows have"]
 
 
 def test_no_message_leaves_the_plural_to_the_reader():

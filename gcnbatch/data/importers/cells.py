@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
+import re
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +40,33 @@ MISSING = frozenset(  # in any case
 )
 
 
+NUMBER = "a finite number, or blank where missing"
+SEVERAL_VALUES = "several values in a cell, a line each, as where an SDF record repeats a property"
+_DIGIT = re.compile(r"\d")
+_SHOWN = 5  # texts that a hint names
+
+
+def about_no_number(name: str, texts: Iterable[str]) -> str:
+    """Return a hint for cells of a column that are no numbers: several values, or words for a missing one; or ""."""
+    texts = list(dict.fromkeys(texts))
+    if any("\n" in text for text in texts):
+        return f"{quoted(name)} has {SEVERAL_VALUES}: keep one."
+    words = [text for text in texts if text.isprintable() and not _DIGIT.search(text) and not is_infinite(text)]
+    if not words or len(words) > _SHOWN:
+        return ""
+    option = io.StringIO()
+    csv.writer(option, lineterminator="").writerow(words)
+    what = "this stands" if len(words) == 1 else f"{' and '.join(map(quoted, words))} stand"
+    return f"If {what} for a missing value, add --missing {shlex.quote(option.getvalue())}."
+
+
+def is_infinite(text: str) -> bool:
+    """Whether a text is an infinite number, also by its size."""
+    with suppress(ValueError):
+        return math.isinf(float(text))
+    return False
+
+
 def check_stored_names(path: Path, names: Iterable[str]) -> None:
     """Refuse columns whose names a data set cannot have: they hold control characters, marks of direction or the like.
 
@@ -58,7 +88,8 @@ def check_stored_labels(path: Path, column: str, labels: Iterable[str]) -> None:
         Names the first such label.
     """
     for label in labels:
-        _check_printable(path, column, label, f"label {quoted(label)}", "Write the label without.")
+        hint = about_no_number(column, [label]) if "\n" in label else "Write the label without."
+        _check_printable(path, column, label, f"label {quoted(label)}", hint)
 
 
 def _check_printable(path: Path, column: str, text: str, what: str, hint: str) -> None:
@@ -107,7 +138,7 @@ def numbers(path: Path, name: str, column: Column, before: int = 0) -> NDArray[n
                 known[text] = parse_number(text)
             except ValueError:
                 place = f"{path}, row {before + row + 1}, column {quoted(name)}"
-                raise InputError(place, quoted(text), "a finite number, or blank where missing") from None
+                raise InputError(place, quoted(text), NUMBER, about_no_number(name, [text])) from None
     return np.array([known[text] for text in texts], dtype=np.float64)
 
 

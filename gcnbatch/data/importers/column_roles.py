@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gcnbatch.data.importers.cells import check_stored_labels, check_stored_names
+from gcnbatch.data.importers.cells import MISSING, NUMBER, about_no_number, check_stored_labels, check_stored_names
 from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
+from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import looks_like_split
 from gcnbatch.data.importers.targets import check_classes
 from gcnbatch.data.schema import Target
@@ -173,7 +174,8 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
         raise _mixed(table, name, reading)
     if task == "regression" and not as_numbers(reading):
         row = next(row for row, text in enumerate(texts) if text in (reading.codes or {}))
-        raise InputError(f"{table.path}, row {row + 1}, column {quoted(name)}", quoted(texts[row]), "a finite number")
+        hint = about_no_number(name, reading.codes or {})
+        raise InputError(f"{table.path}, row {row + 1}, column {quoted(name)}", quoted(texts[row]), NUMBER, hint)
     if task == "regression":
         return _as_regression(reading)
     if task == "binary" and reading.kind != "binary":
@@ -202,8 +204,9 @@ def _mixed(table: MoleculeTable, name: str, reading: Reading) -> InputError:
     assert reading.mixed is not None
     row, text = reading.mixed
     place = f"{table.path}, row {row + 1}, column {quoted(name)}"
-    hint = "Correct the cell, or name other targets with --target-columns."
-    return InputError(place, quoted(text), "a finite number, or blank where missing", hint)
+    strange = [one for one in table.others[name] if one.lower() not in MISSING and read_quantity(one) is None]
+    hint = about_no_number(name, strange) or "Correct the cell."
+    return InputError(place, quoted(text), NUMBER, f"{hint} --target-columns names other targets.")
 
 
 # ------------------------------------------------------------------------------------------------ detected targets

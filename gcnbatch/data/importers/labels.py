@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import isinf
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.cells import MISSING, parse_number, sorted_labels
+from gcnbatch.data.importers.cells import MISSING, SEVERAL_VALUES, is_infinite, parse_number, sorted_labels
 from gcnbatch.data.importers.quantities import Quantities, Quantity, QuantityColumn, read_quantity
 from gcnbatch.data.importers.units import is_known
 from gcnbatch.data.schema import Target
@@ -95,7 +93,7 @@ def read_labels(texts: Sequence[str], measured: bool = False) -> Reading:
     quantities = _quantities(values, measured)
     if len(quantities) == len(values):
         return replace(_read_quantities(quantities, values, labelled), missing=lost)
-    if 2 * sum(values[text] for text in values if text in quantities or _is_infinite(text)) >= labelled:
+    if 2 * sum(values[text] for text in values if text in quantities or is_infinite(text)) >= labelled:
         row = next(row for row, text in enumerate(texts) if text in values and text not in quantities)
         return Reading(None, labelled, reason="numbers mixed with text", mixed=(row, texts[row]))
     return replace(_read_words(values, labelled), missing=lost)
@@ -156,7 +154,9 @@ def _read_words(values: Mapping[str, int], labelled: int) -> Reading:
     if len(values) == 1:
         return Reading(None, labelled, reason="the same text in every row")
     reason = ""
-    if len(values) > _MOST_CLASSES or labelled < 2 * len(values):
+    if any("\n" in text for text in values):
+        reason = SEVERAL_VALUES
+    elif len(values) > _MOST_CLASSES or labelled < 2 * len(values):
         reason = f"text with {counted(len(values), 'different value')}"
     return read_classes(list(values), labelled, reason)
 
@@ -182,12 +182,6 @@ def _is_number(text: str) -> bool:
         return not np.isnan(parse_number(text))
     except ValueError:
         return False
-
-
-def _is_infinite(text: str) -> bool:
-    with suppress(ValueError):
-        return isinf(float(text))
-    return False
 
 
 def class_codes(reading: Reading, texts: Sequence[str]) -> NDArray[np.int32]:

@@ -14,7 +14,7 @@ from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.tables.table import with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import StrPath
-from gcnbatch.text import quoted
+from gcnbatch.text import quoted, some_of
 
 ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
 DATABASE_ID_NAMES = ("moleculechemblid", "chemblid", "pubchemcid", "cid", "pubchemsid", "sid", "zincid")
@@ -110,8 +110,7 @@ def find_columns(
 
 def about_blank_ids(blank: int, rows: int) -> list[str]:
     """Return the note for blank ids; none where all are."""
-    have = "has" if blank == 1 else "have"
-    what = f"{blank:,} of {rows:,} rows {have} no id: the number of the row stands for it"
+    what = f"{some_of(blank, rows, 'row', 'has', 'have')} no id: the number of the row stands for it"
     return [what] if 0 < blank < rows else []
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.cells import MISSING
+from gcnbatch.data.importers.cells import MISSING, NUMBER, about_no_number
 from gcnbatch.data.importers.units import factor, is_known, spelled
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
@@ -148,7 +148,7 @@ class QuantityColumn:
             return nan, -1
         if (found := read_quantity(text)) is None:
             hint = "Write numbers without commas between thousands." if re.search(r"\d,\d{3}(?!\d)", text) else ""
-            raise self._refusal((row, text), "a finite number, or blank where missing", hint)
+            raise self._refusal((row, text), NUMBER, hint or about_no_number(self._name, [text]))
         self._first.setdefault(found.unit, (row, text))
         return found.value, self._forms.setdefault((found.unit, found.sign), len(self._forms))
 
@@ -174,8 +174,10 @@ class QuantityColumn:
             if unit != chosen and units[unit]:
                 self._convert(values, rows, unit, chosen, units[chosen])
         of, others = f"column {quoted(self._name)}", {unit: count for unit, count in units.items() if unit != chosen}
+        ties = units[chosen] in others.values()
+        rank = "the first of the most frequent units" if ties else "the most frequent unit"
         notes = [
-            f"{of}: {counted(count, 'value')} in {unit} converted to {chosen}, the most frequent unit"
+            f"{of}: {counted(count, 'value')} in {unit} converted to {chosen}, {rank}"
             for unit, count in others.items()
             if count
         ]

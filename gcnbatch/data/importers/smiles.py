@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from gcnbatch import outputs, tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.importers.cells import about_no_number
 from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.labels import LIKE_IDS, class_codes, quantities
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
+from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
@@ -30,7 +32,7 @@ from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath, sha256
 from gcnbatch.outputs import Kind, begins_with
-from gcnbatch.text import counted, printable, quoted
+from gcnbatch.text import counted, printable, quoted, some_of
 
 _SHOWN_BAD_ROWS = 5
 _SKIPPED_COLUMNS = ("row", "id", "smiles", "reason")
@@ -141,12 +143,18 @@ def _about_roles(roles: Sequence[ColumnRole], no_targets: bool) -> list[str]:
     """Return notes on columns that may be targets and were not taken for them, and on a set without targets."""
     if not no_targets and not any(role.role == "target" for role in roles):
         return ["there is no column of targets: the set has no labels, as with --no-targets"]
-    return [
+    notes = [
         f"column {quoted(role.name)} is no target: its whole numbers all differ, as ids do; if it is one, name it with "
         "--target-columns"
         for role in roles
         if role.why == LIKE_IDS
     ]
+    for role in roles:
+        classes = role.reading.classes if role.reading and role.reading.named and role.role == "target" else ()
+        numbers = [text for text in classes if read_quantity(text) is not None]
+        if numbers and (hint := about_no_number(role.name, set(classes) - set(numbers))):
+            notes.append(f"column {quoted(role.name)} has the number {quoted(numbers[0])} among its classes. {hint}")
+    return notes
 
 
 def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
@@ -212,7 +220,7 @@ def _refusal(table: MoleculeTable, bad: list[BadMolecule], options: FeaturizerOp
     if len(bad) == len(table.smiles):
         limit, hint = limit or "at least one molecule that gives a graph", ""
     return InputError(
-        f"{table.path}: {len(bad)} of {counted(len(table.smiles), 'row')} give no graph", shown, limit, hint
+        f"{table.path}: {some_of(len(bad), len(table.smiles), 'row', 'gives', 'give')} no graph", shown, limit, hint
     )
 
 

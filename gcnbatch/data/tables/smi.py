@@ -27,7 +27,8 @@ def without_extension(text: str) -> str:
 def about_extensions(count: int) -> list[str]:
     """Return the note for so many SMILES with an extension."""
     what = "1 SMILES has an extension" if count == 1 else f"{count:,} SMILES have extensions"
-    return [f"{what} of CXSMILES (|…|), which is left out: the SMILES alone is read"] if count else []
+    is_left = "is left out: the SMILES alone is" if count == 1 else "are left out: the SMILES alone are"
+    return [f"{what} of CXSMILES (|…|), which {is_left} read"] if count else []
 
 
 def has_header(line: str) -> bool:
