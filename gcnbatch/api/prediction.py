@@ -12,7 +12,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
 from gcnbatch.inference.given import STDIN, opened
 from gcnbatch.inference.options import CsvOptions
-from gcnbatch.predictions import STDOUT
+from gcnbatch.outputs import STDOUT
 
 if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath

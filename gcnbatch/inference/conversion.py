@@ -69,14 +69,14 @@ class Converter:
             data, readable = data.take(left), readable[left]
             errors = wrong | errors
         smiles = self.smiles(rows)
-        y, unknown = (None, None) if columns.labels is None else columns.labels.read(rows)
+        y, remarks = (None, {}) if columns.labels is None else columns.labels.read(rows)
         texts = Texts(
             ids,
             errors,
             y,
             {name: rows.texts(name) for name in columns.kept},
             [smiles[row] for row in readable.tolist()],
-            unknown,
+            remarks,
         )
         sources = {reading: BatchSource(data, *reading) for reading in self.readings}
         alike = sum((chunk.alike for chunk in chunks), Counter[str]())

@@ -23,7 +23,7 @@ from gcnbatch.fileio import Output
 from gcnbatch.inference import shares
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
-from gcnbatch.inference.labels import UnknownLabels, labels_of
+from gcnbatch.inference.labels import Remarks, joined_remarks, lines
 from gcnbatch.inference.members import Member
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Input
@@ -31,10 +31,11 @@ from gcnbatch.inference.predictor import Predictor, Request
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
 from gcnbatch.inference.trust_files import Level
-from gcnbatch.predictions import STDOUT, Predictions, Sink, check_ending, check_target, open_sink
+from gcnbatch.outputs import STDOUT
+from gcnbatch.predictions import Predictions, Sink, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.text import counted, listed, quoted, some_of
+from gcnbatch.text import counted, listed, some_of
 from gcnbatch.training.fit_report import evaluate
 
 Say = Callable[[str], object]
@@ -153,7 +154,7 @@ def infer(
             say(_without_model(members[0].header, predictor.left_out))
         maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
         done = _predict(source, predictor, request, output, maker, quiet)
-        if note := done.about_labels(begun, members[0].header):
+        for note in done.about_labels(begun, members[0].header):
             say(note)
         if done.figures is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
@@ -210,7 +211,7 @@ def _open_output(
 
 @dataclass(frozen=True)
 class _Done:
-    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, unknown labels, the metrics.
+    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, remarks on labels, the metrics.
 
     `alike` counts the molecules with each element that has no feature of its own.
     """
@@ -219,25 +220,15 @@ class _Done:
     rows: int
     unreadable: int
     labelled: int
-    unknown: UnknownLabels | None
+    remarks: Remarks
     figures: dict[str, Any] | None
     alike: Counter[str]
 
-    def about_labels(self, before: int, header: Header) -> str:
-        """Return a line on rows that the metrics leave out, "" if there are none; `before` rows were there before."""
-        if before and (self.labelled or self.unknown):
-            return "no metrics: they would leave out the rows that were there before"
-        if (self.labelled == self.rows and not self.unknown) or not (self.labelled or self.unknown):
-            return ""
-        line = f"metrics from {self.labelled:,} of {counted(self.rows, 'row')}" if self.labelled else "no metrics"
-        if self.unknown is None:
-            return line
-        number, row, task, text = self.unknown
-        what = f"is none of the model's labels {listed(labels_of(header, task))}"
-        what = "is no number" if header.target == "regression" else what
-        where = f" of {quoted(task)}" if len(header.task_names) > 1 else ""
-        more = f" ({number:,} such cells)" if number > 1 else ""
-        return f"{line}; row {row + 1:,}: {quoted(text)} {what}{where}{more}"
+    def about_labels(self, before: int, header: Header) -> list[str]:
+        """Return lines on labels, such as those that the metrics leave out; `before` rows were there before."""
+        if before and (self.labelled or self.remarks):
+            return ["no metrics: they would leave out the rows that were there before"]
+        return lines(self.remarks, header, self.labelled, self.rows)
 
 
 def _predict(
@@ -245,7 +236,7 @@ def _predict(
 ) -> _Done:
     header, count = maker.header, len(predictor.members)
     before = output.rows  # metrics of a part of the rows would mislead
-    written = _Written(output, maker.selection)
+    written = _Written(output, maker.selection, remarks=source.remarks)
     out = RowsOut(maker, source.workers, written.append)
     backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
@@ -264,7 +255,7 @@ def _predict(
         y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
         figures = evaluate(header, y, outputs)
     labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
-    return _Done(backend, rows - before, unreadable, labelled, written.unknown, figures, alike)
+    return _Done(backend, rows - before, unreadable, labelled, written.remarks, figures, alike)
 
 
 @dataclass
@@ -274,7 +265,7 @@ class _Written:
     output: Journal
     selection: Selection
     best: Predictions | None = None
-    unknown: UnknownLabels | None = None
+    remarks: Remarks = field(default_factory=dict)
     labels: list[NDArray[Any]] = field(default_factory=list)
     outputs: list[NDArray[np.floating]] = field(default_factory=list)
 
@@ -284,8 +275,7 @@ class _Written:
             if block.labelled is not None:
                 self.labels.append(block.labelled[0])
                 self.outputs.append(block.labelled[1])
-            if block.unknown is not None:
-                self.unknown = block.unknown.after(self.unknown, 0)
+            self.remarks = joined_remarks([(0, self.remarks), (0, block.remarks)])
         if not self.selection.top:
             self.output.append([block.rows for block in made], part.rows)
             return

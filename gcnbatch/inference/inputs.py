@@ -27,6 +27,7 @@ from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference import molecules
 from gcnbatch.inference.graph_features import featurizer_notes
+from gcnbatch.inference.labels import Remarks, stored_labels
 from gcnbatch.inference.members import Member, input_header
 from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
@@ -117,11 +118,11 @@ def _open_given(
         check_graphset("data", data)
         _check_members(members, "data", data.header)
         notes = _other_labels("data", data.header, members[0].header, data.y)
-        y = data.y if same_outputs(data.header, members[0].header) else None
+        y, remarks = _labels(data, members[0].header)
         smiles = None if data.smiles is None else data.smiles.tolist()
         part = Part(_blocks(Texts(data.ids, y=y)), data, smiles_of=lambda: smiles)
         with _workers(data.n_graphs, options.processes, ALL) as workers:
-            yield Input(data.n_graphs, iter([part]), notes=notes, workers=workers)
+            yield Input(data.n_graphs, iter([part]), notes=notes, workers=workers, remarks=remarks)
         return
     header = _check_smiles(members, "data", "SMILES", "graphs")
     for row, text in enumerate(data):
@@ -141,7 +142,7 @@ def _stored(
     workers: Workers | None,
 ) -> Input:
     """Return the Input of a data set: one part, or parts of about PART_BYTES."""
-    known = same_outputs(dataset.header, trained)
+    y, remarks = _labels(dataset, trained)
     texts = cache(dataset.smiles)
 
     def smiles_of(rows: slice) -> list[str] | None:
@@ -149,7 +150,7 @@ def _stored(
 
     def part(first: int, data: GraphSet | Dataset) -> Part:
         rows = slice(first, first + data.n_graphs if by_parts or skip else None)
-        about = Texts(dataset.ids[rows], y=dataset.y[rows] if known else None)
+        about = Texts(dataset.ids[rows], y=None if y is None else y[rows])
         return Part(_blocks(about), data, smiles_of=partial(smiles_of, rows))
 
     def prepared(first: int, stop: int) -> Part:
@@ -173,7 +174,14 @@ def _stored(
     source, notes = dataset.header.source, featurizer_notes(trained, dataset.header.featurizer)
     notes += _other_labels(str(dataset.path), dataset.header, trained, dataset.y)
     trained_on = bool(source) and source == trained.source
-    return Input(dataset.n_graphs, parts(), trained_on, notes, workers=workers)
+    return Input(dataset.n_graphs, parts(), trained_on, notes, workers=workers, remarks=remarks)
+
+
+def _labels(data: GraphSet | Dataset, trained: Header) -> tuple[NDArray[Any] | None, Remarks]:
+    """Return the targets (R, K) of data if they are those of a model, and what there is to say of them."""
+    return (
+        stored_labels(data.header, trained, data.y, data.censored) if same_outputs(data.header, trained) else (None, {})
+    )
 
 
 def _other_labels(place: str, header: Header, trained: Header, y: NDArray[Any]) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.cells import MISSING, parse_number
@@ -19,7 +20,7 @@ from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.table import Block
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, quoted
 
 
 def labels_of(header: Header, task: str) -> tuple[str, ...]:
@@ -27,19 +28,108 @@ def labels_of(header: Header, task: str) -> tuple[str, ...]:
     return header.class_names or header.label_names.get(task, ("0", "1"))
 
 
-class UnknownLabels(NamedTuple):
-    """Texts that are no labels of the model: their number, and row (from 0), task and text of the first."""
+# What there is to say of a label. Metrics leave out those that the model does not know, and bounds. One without a unit
+# counts in that of the model.
+UNKNOWN, BOUND, BARE = "unknown", "bound", "bare"
+
+
+class Cells(NamedTuple):
+    """Cells of labels: their number, and row (from 0), task and text of the first."""
 
     number: int
     row: int
     task: str
     text: str
 
-    def after(self, other: UnknownLabels | None, rows: int) -> UnknownLabels:
-        """Return those of both, where `other` is of earlier rows and `rows` come before these."""
-        if other is not None:
-            return other._replace(number=other.number + self.number)
-        return self._replace(row=self.row + rows)
+    def beside(self, other: Cells | None) -> Cells:
+        """Return those of both."""
+        if other is None:
+            return self
+        return min(other, self, key=lambda cells: cells.row)._replace(number=self.number + other.number)
+
+    def __str__(self) -> str:
+        return f"row {self.row + 1:,}: {quoted(self.text)}"
+
+    @property
+    def more(self) -> str:
+        """How many they are, if there are several."""
+        return f" ({self.number:,} such cells)" if self.number > 1 else ""
+
+
+Remarks = Mapping[str, Cells]  # by what there is to say
+
+
+def joined_remarks(parts: Iterable[tuple[int, Remarks]]) -> dict[str, Cells]:
+    """Return the remarks on all parts, each given with the number of rows before it."""
+    found: dict[str, Cells] = {}
+    for before, remarks in parts:
+        for kind, cells in remarks.items():
+            found[kind] = cells._replace(row=cells.row + before).beside(found.get(kind))
+    return found
+
+
+def lines(remarks: Remarks, header: Header, labelled: int, rows: int) -> list[str]:
+    """Return lines on the labels of so many rows, of which `labelled` give metrics of a model of this header."""
+    several = len(header.task_names) > 1
+    of = {kind: f" of {quoted(cells.task)}" if several else "" for kind, cells in remarks.items()}
+    said = []
+    if (bare := remarks.get(BARE)) is not None:
+        unit = header.units[bare.task]
+        said.append(f"{bare}{of[BARE]} has no unit and counts in {unit}, as the targets of the model do{bare.more}")
+    left_out = []
+    if (unknown := remarks.get(UNKNOWN)) is not None:
+        left_out.append(f"{unknown} {_why_unknown(unknown, header)}{of[UNKNOWN]}{unknown.more}")
+    if (bound := remarks.get(BOUND)) is not None:
+        left_out.append(f"{bound}{of[BOUND]} is a bound, no measured value{bound.more}")
+    if left_out or 0 < labelled < rows:
+        what = f"metrics from {labelled:,} of {counted(rows, 'row')}" if labelled else "no metrics"
+        said.append("; ".join([what, *left_out]))
+    return said
+
+
+def _why_unknown(cells: Cells, header: Header) -> str:
+    if header.target != "regression":
+        return f"is none of the model's labels {listed(labels_of(header, cells.task))}"
+    found, unit = read_quantity(cells.text), header.units.get(cells.task, "")
+    if found is None or not found.unit:
+        return "is no number"
+    return f"is no number in {unit}, the unit of the model" if unit else "has a unit, which the model does not know"
+
+
+def stored_labels(
+    header: Header, trained: Header, y: NDArray[Any], censored: NDArray[np.int8] | None
+) -> tuple[NDArray[Any], Remarks]:
+    """Return stored targets `y (R, K)` in the units of a model, NaN for bounds; see `LabelColumns.read`.
+
+    `header` is that of the set, whose tasks are those of the `trained` model.
+    """
+    if header.target != "regression" or (header.units == trained.units and censored is None):
+        return y, {}
+    y, signs = y.copy(), np.zeros(y.shape, np.int8) if censored is None else censored
+    remarks: dict[str, Cells] = {}
+
+    def remark(kind: str, task: int, rows: NDArray[np.bool_]) -> None:
+        if rows.any():
+            row, name = int(rows.argmax()), header.task_names[task]
+            sign = ("", ">", "<")[signs[row, task]]  # -1: the last one
+            text = f"{sign}{y[row, task]:g} {header.units.get(name, '')}"
+            cells = Cells(int(np.count_nonzero(rows)), row, name, text.strip())
+            remarks[kind] = cells.beside(remarks.get(kind))
+
+    for task, name in enumerate(header.task_names):
+        unit, other = (one.units.get(name, "") for one in (header, trained))
+        known, bounds = ~np.isnan(y[:, task]), signs[:, task] != 0
+        times = factor(unit or other, other)
+        if times is None:
+            remark(UNKNOWN, task, known)
+            y[:, task] = np.nan
+            continue
+        remark(BOUND, task, bounds)
+        if not unit and other:
+            remark(BARE, task, known & ~bounds)
+        y[bounds, task] = np.nan
+        y[:, task] *= float(times)
+    return y, remarks
 
 
 @dataclass(frozen=True)
@@ -92,46 +182,47 @@ class LabelColumns:
         texts = ((self.header.task_names[task], sample[name]) for task, name in self.names.items())
         return replace(self, table=table, written=NumberFormat.of(path, texts, table.decimal))
 
-    def read(self, rows: Block) -> tuple[NDArray[Any], UnknownLabels | None]:
-        """Return the targets (R, K), and texts that are no labels of the model: their targets are missing."""
-        y, strange = missing_targets(self.header, len(rows)), list[tuple[int, int, str]]()
+    def read(self, rows: Block) -> tuple[NDArray[Any], Remarks]:
+        """Return the targets (R, K), NaN or -1 for bounds and labels that the model does not know, and remarks."""
+        y, remarks = missing_targets(self.header, len(rows)), dict[str, Cells]()
         for task, column in self.names.items():
-            name, known, cells = self.header.task_names[task], dict[str, float | None](), rows[column]
+            name, known, cells = self.header.task_names[task], dict[str, tuple[float, str]](), rows[column]
             for row, text in enumerate(self.written.plain(name, self.table.without_missing(cells))):
                 if text not in known:
                     known[text] = self._value(name, text)
-                if (value := known[text]) is None:
-                    strange.append((row, task, cells[row]))
-                elif not math.isnan(value):
+                value, kind = known[text]
+                if kind:
+                    remarks[kind] = Cells(1, row, name, cells[row]).beside(remarks.get(kind))
+                if not math.isnan(value):
                     y[row, task] = value
-        if not strange:
-            return y, None
-        row, task, text = min(strange)
-        return y, UnknownLabels(len(strange), row, self.header.task_names[task], text)
+        return y, remarks
 
-    def _value(self, task: str, text: str) -> float | None:
-        """Return the number that stands for a text, as training stored it: NaN for a missing value, None for others."""
-        names = () if self.header.target == "regression" else labels_of(self.header, task)
-        if text.lower() in (lower := [name.lower() for name in names]):
-            return lower.index(text.lower())
+    def _value(self, task: str, text: str) -> tuple[float, str]:
+        """Return the number that stands for a text, as training stored it, or NaN; and what there is to say of it."""
         if self.header.target == "regression":
             return self._measured(task, text)
+        names = labels_of(self.header, task)
+        if text.lower() in (lower := [name.lower() for name in names]):
+            return lower.index(text.lower()), ""
         try:
             value = parse_number(text)
         except ValueError:
-            return None
+            return math.nan, UNKNOWN
         if math.isnan(value):
-            return value
+            return value, ""
         if names:  # numbers that were labels: 1.0 for 1
-            return lower.index(f"{value:g}") if f"{value:g}" in lower else None
-        return value
+            return (lower.index(f"{value:g}"), "") if f"{value:g}" in lower else (math.nan, UNKNOWN)
+        return value, ""
 
-    def _measured(self, task: str, text: str) -> float | None:
-        """Return a number in the unit of the model's targets; one without a unit has that unit."""
+    def _measured(self, task: str, text: str) -> tuple[float, str]:
+        """Return a number in the unit of the model's targets, which is that of a number without a unit."""
         if text.lower() in MISSING:
-            return math.nan
+            return math.nan, ""
         if (found := read_quantity(text)) is None:
-            return None
+            return math.nan, UNKNOWN
         unit = self.header.units.get(task, "")
-        times = factor(found.unit or unit, unit)
-        return None if times is None else float(Fraction(repr(found.value)) * times)
+        if (times := factor(found.unit or unit, unit)) is None:
+            return math.nan, UNKNOWN
+        if found.direction:
+            return math.nan, BOUND
+        return float(Fraction(repr(found.value)) * times), BARE if unit and not found.unit else ""

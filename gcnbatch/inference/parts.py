@@ -19,7 +19,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference.labels import UnknownLabels
+from gcnbatch.inference.labels import Remarks, joined_remarks
 from gcnbatch.text import QUOTED, printable
 from gcnbatch.worker import Workers
 
@@ -46,8 +46,8 @@ class Texts:
         Columns of the input that go to the output.
     smiles : list of str, or None
         SMILES of the rows that could be read; None: the input has none, or gives them in another way.
-    unknown : UnknownLabels or None
-        Texts in place of targets that the models do not know.
+    remarks : dict of Cells
+        What there is to say of the targets.
     """
 
     ids: Sequence[str] | NDArray[np.str_]
@@ -55,17 +55,17 @@ class Texts:
     y: NDArray[Any] | None = None
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     smiles: list[str] | None = None
-    unknown: UnknownLabels | None = None
+    remarks: Remarks = field(default_factory=dict)
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Texts:
         """Return all rows."""
         if len(parts) == 1:
             return parts[0]
-        first, errors, unknown, before = parts[0], dict[int, str](), None, 0
+        first, errors, remarks, before = parts[0], dict[int, str](), list[tuple[int, Remarks]](), 0
         for part in parts:
             errors |= {before + row: reason for row, reason in (part.errors or {}).items()}
-            unknown = part.unknown.after(unknown, before) if part.unknown else unknown
+            remarks.append((before, part.remarks))
             before += len(part.ids)
         return cls(
             [text for part in parts for text in part.ids],
@@ -73,7 +73,7 @@ class Texts:
             None if first.y is None else np.concatenate([part.y for part in parts if part.y is not None]),
             {name: [text for part in parts for text in part.kept[name]] for name in first.kept},
             None if first.smiles is None else [text for part in parts for text in part.smiles or ()],
-            unknown,
+            joined_remarks(remarks),
         )
 
     def rows(self, at: slice) -> Texts:
@@ -259,6 +259,8 @@ class Input:
         Whether other processes make the graphs while the models predict.
     workers : Workers or None
         Processes for the work on its rows; None for a small input.
+    remarks : dict of Cells
+        What there is to say of its targets beside what the parts say.
     """
 
     n_graphs: int
@@ -267,3 +269,4 @@ class Input:
     notes: tuple[str, ...] = ()
     featurised: bool = False
     workers: Workers | None = None
+    remarks: Remarks = field(default_factory=dict)

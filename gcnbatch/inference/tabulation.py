@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.schema import Header
 from gcnbatch.inference.averages import mean_and_deviation
 from gcnbatch.inference.domain import DISTANCE
-from gcnbatch.inference.labels import UnknownLabels
+from gcnbatch.inference.labels import Remarks, joined_remarks
 from gcnbatch.inference.parts import Block
 from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.trust import Trust
@@ -100,14 +100,14 @@ class Made:
         Those that may be among the best ones.
     labelled : tuple of (L, K) arrays
         Targets and outputs of the rows that have both.
-    unknown : UnknownLabels or None
-        Texts in place of targets, by row of the input.
+    remarks : dict of Cells
+        What there is to say of the targets, by row of the input.
     """
 
     rows: Any
     best: Predictions | None = None
     labelled: tuple[NDArray[Any], NDArray[np.floating]] | None = None
-    unknown: UnknownLabels | None = None
+    remarks: Remarks = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,11 @@ class RowMaker:
         absent = np.asarray(predicted.left_out.all(axis=0))
         if texts.y is not None and (known := _known(texts.y, outputs, absent)).any():
             labelled = texts.y[known], outputs[known]
-        unknown = texts.unknown and texts.unknown.after(None, before)
+        remarks = joined_remarks([(before, texts.remarks)])
         chosen = self.selection.chosen(table)
         if self.selection.top:
-            return Made(None, self.selection.best(chosen), labelled, unknown)
-        return Made(self.encode(chosen), None, labelled, unknown)
+            return Made(None, self.selection.best(chosen), labelled, remarks)
+        return Made(self.encode(chosen), None, labelled, remarks)
 
 
 def _make(maker: Shared, predicted: Predicted, before: int) -> Made:

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.api.datasets import read
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
@@ -18,7 +20,7 @@ from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.labels import LabelColumns
+from gcnbatch.inference.labels import BARE, BOUND, UNKNOWN, Cells, LabelColumns
 from gcnbatch.inference.options import CsvOptions
 from tests.inference.runs import numbers, read_rows, train_on
 
@@ -266,7 +268,7 @@ def test_labels_with_decimal_commas_are_detected_or_named(tmp_path: Path) -> Non
     [
         ("1.5 uM", 1.5),
         ("250 nM", 0.25),
-        (">2 mM", 2000.0),
+        (">2 mM", np.nan),
         ("1.5", 1.5),
         ("1,500.5 nM", 1.5005),
         ("3 mg/L", np.nan),
@@ -288,10 +290,11 @@ def test_measured_labels_are_read_in_the_unit_of_the_model(text: str, expected: 
     columns = LabelColumns.of(["smiles", "ic50"], header)
     assert columns is not None
     table, sample = TableFormat(missing=("Fail",)), {"smiles": ["C"], "ic50": [text]}
-    found, unknown = columns.with_format(Path("t.csv"), table, sample).read(Block(0, {"ic50": [text]}))
+    found, remarks = columns.with_format(Path("t.csv"), table, sample).read(Block(0, {"ic50": [text]}))
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, [[expected]])
-    assert (unknown is not None) == (text in ("3 mg/L", "high"))
+    kinds = {"3 mg/L": UNKNOWN, "high": UNKNOWN, ">2 mM": BOUND, "1.5": BARE}
+    assert remarks == ({kinds[text]: Cells(1, 0, "ic50", text)} if text in kinds else {})
 
 
 def test_labels_are_read_as_training_stored_them() -> None:
@@ -308,15 +311,76 @@ def test_labels_are_read_as_training_stored_them() -> None:
     labels = LabelColumns.of(names, header)
     assert labels is not None
     records = [["1", "", "Yes", "1.0"], ["0.5", "", "maybe", "-1"], ["NA", "", "1", "2"]]
-    y, unknown = labels.read(Block.of(0, names, records))
+    y, remarks = labels.read(Block.of(0, names, records))
     np.testing.assert_array_equal(y, [[1, 1, 1], [np.nan, 0, np.nan], [np.nan, np.nan, np.nan]])
-    assert unknown == (4, 1, "hit", "maybe")
+    assert remarks == {UNKNOWN: Cells(4, 1, "hit", "maybe")}
     classes = header.model_copy(
         update={"target": "multiclass", "task_names": ("kind",), "class_names": ("a", "b"), "label_names": {}}
     )
     labels = LabelColumns.of(("kind",), classes)
     assert labels is not None
-    y, unknown = labels.read(Block(0, {"kind": ["B", "c", ""]}))
+    y, remarks = labels.read(Block(0, {"kind": ["B", "c", ""]}))
     np.testing.assert_array_equal(y, [[1], [-1], [-1]])
-    assert unknown == (1, 1, "kind", "c")
+    assert remarks == {UNKNOWN: Cells(1, 1, "kind", "c")}
     assert LabelColumns.of(("smiles",), header) is None
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> tuple[Path, Path]:
+    """Return a run whose targets are in uM, and the folder of its data set."""
+    folder = tmp_path_factory.mktemp("measured")
+    return train_on(_measured(folder, [f"{row / 8 + 0.5} uM" for row in range(16)]), folder / "run"), folder
+
+
+def _measured(folder: Path, values: list[str], ending: str = ".h5") -> Path:
+    """Write these values of chains of carbon as a table, and as the data set of it; return one of them."""
+    table = folder / "m.csv"
+    rows = [f"{'C' * (row + 1)},{value}" for row, value in enumerate(values)]
+    table.write_text("\n".join(["smiles,y", *rows]) + "\n")
+    import_smiles(table, folder / "m.h5", FeaturizerOptions(), target_columns=["y"], processes=1)
+    return folder / f"m{ending}"
+
+
+@pytest.mark.parametrize("kind", [".csv", ".h5", "graphs"])
+@pytest.mark.parametrize(
+    ("values", "kept", "line"),
+    [
+        (
+            ["1 uM", ">50 uM", "2 uM", "<0.5 uM", "4 uM"],
+            [0, 2, 4],
+            "metrics from 3 of 5 rows; row 2: '>50 uM' is a bound, no measured value (2 such cells)",
+        ),
+        ([">50 uM", ">60 uM"], [], "no metrics; row 1: '>50 uM' is a bound, no measured value (2 such cells)"),
+        (
+            ["1", "2", "4.5"],
+            [0, 1, 2],
+            "row 1: '1' has no unit and counts in uM, as the targets of the model do (3 such cells)",
+        ),
+        (["1000 nM", "2000 nM", "4000 nM"], [0, 1, 2], ""),
+        (["1 mg", "2 mg"], [], "no metrics; row 1: '1 mg' is no number in uM, the unit of the model (2 such cells)"),
+    ],
+)
+def test_bounds_and_other_units_are_never_scored_in_silence(tmp_path, measured, values, kept, line, kind) -> None:
+    run, _ = measured
+    data: Path | GraphSet = _measured(tmp_path, values, ".csv" if kind == ".csv" else ".h5")
+    data = read(data) if kind == "graphs" else data
+    said: list[str] = []
+    found = infer([run], data, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    assert [one for one in said if not one.startswith("no intervals")] == [line] * bool(line)
+    assert found.labelled == len(kept)
+    if kept:
+        numbers = [float(value.split()[0].strip("<>")) / (1000 if "nM" in value else 1) for value in values]
+        rows = read_rows(tmp_path / "out.csv").values()
+        errors = np.array([float(row["y"]) for row in rows])[kept] - np.array(numbers)[kept]
+        assert found.metrics is not None
+        assert found.metrics["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
+
+
+def test_labels_with_a_unit_are_no_numbers_for_a_model_without(tmp_path, measured) -> None:
+    run = train_on(_measured(tmp_path, [f"{row / 8 + 0.5}" for row in range(16)]), tmp_path / "run")
+    for ending in (".csv", ".h5"):
+        said: list[str] = []
+        infer(
+            [run], _measured(tmp_path, ["1 uM", "2 uM"], ending), str(tmp_path / "out.csv"), quiet=True, say=said.append
+        )
+        assert said[-1] == "no metrics; row 1: '1 uM' has a unit, which the model does not know (2 such cells)"
