@@ -86,6 +86,7 @@ def start(
             rows = splits.SplitRows.of(dataset, config.split.rule)
             named = _parts(config, rows)
             about_labels = task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
+            about_labels += task_labels.about_bounds(dataset.y, dataset.censored)
             for line in (*splits.notes(config.split, rows), *about_labels):
                 say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
@@ -249,7 +250,7 @@ def _write(
     return Report(
         folder=folder,
         header=dataset.header,
-        labels={part: dataset.y[rows] for part, rows in parts.items()},
+        labels={part: dataset.measured[rows] for part, rows in parts.items()},
         outputs={part: outputs[rows] for part, rows in parts.items()},
         data=dataset.path,
         test_rows=split.test,
@@ -277,7 +278,7 @@ def _summarise(
     summary["split"] = {**results[0]["split"], "sizes": [result["split"]["sizes"] for result in results]}
     tested = [part.test for part in parts]
     pool = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
-    header, y, mean = dataset.header, pool.labels(dataset.y), pool.mean
+    header, y, mean = dataset.header, pool.labels(dataset.measured), pool.mean
     summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
     write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
     fit_report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()

@@ -294,6 +294,11 @@ class Dataset:
         }
         checks.check_splits(self.path, self.splits, len(self.ids))
 
+    @property
+    def measured(self) -> NDArray[Any]:
+        """The targets (R, K) that metrics count: bounds are no measured values, and missing here."""
+        return self.y if self.censored is None else np.where(self.censored, np.nan, self.y)
+
     def rows(self, name: str, start: int, stop: int | None) -> NDArray[Any]:
         """Return rows of the array at this path, one of those that are read in slices."""
         with reading(self.path):

@@ -59,7 +59,7 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
             texts = None if smiles is None else [smiles[row] for row in rows.tolist()]
             measures = domain.columns(partial(BatchSource, dataset.read(rows)), texts)
             outputs = read_outputs(member.place / PREDICTIONS, header, len(rows))
-            measured.append({**measures, "error": errors(header, dataset.y, rows, outputs)})
+            measured.append({**measures, "error": errors(header, dataset.measured, rows, outputs)})
             ids += dataset.ids[rows].tolist()
     columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
     config = read_config(folder)

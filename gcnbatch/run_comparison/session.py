@@ -234,7 +234,7 @@ def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[D
             np.mean([read_outputs(fit.folder / PREDICTIONS, data.header, len(rows)) for fit in run.fits], axis=0)
             for run in runs
         ]
-        return bootstrap.differences(metric, data.header.target, data.y[rows], outputs, level)
+        return bootstrap.differences(metric, data.header.target, data.measured[rows], outputs, level)
 
 
 def _scores(found: Comparison) -> tables.Columns:

@@ -55,4 +55,4 @@ def read(data: Dataset, rows: Int64, outputs: NDArray[np.floating]) -> HeldOut:
     check_targets(data.path, data.header, data.y)
     smiles = data.smiles()
     picked = None if smiles is None else [smiles[row] for row in rows]
-    return HeldOut(data.header, data.n_graphs, data.ids[rows], data.y[rows], outputs, picked)
+    return HeldOut(data.header, data.n_graphs, data.ids[rows], data.measured[rows], outputs, picked)

@@ -144,7 +144,7 @@ class Experiment:
         self.model = freeze_layers(model, config.train.freeze) if config.train.freeze else model
         self.weights = weights or {}
         self.initial = _fitting(self.model, self.weights, config.train.freeze)
-        self.y, self.ids = dataset.y, dataset.ids
+        self.y, self.measured, self.ids = dataset.y, dataset.measured, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
         self.monitor = metrics.check_monitor(
             config.train.monitor, dataset.header.target, len(dataset.header.task_names)

@@ -164,7 +164,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_f
     return Report(
         folder=member.files.folder,
         header=experiment.header,
-        labels={part: experiment.y[parts[part]] for part in outputs},
+        labels={part: experiment.measured[parts[part]] for part in outputs},
         outputs=outputs,
         data=experiment.dataset.path,
         test_rows=member.split.test,

@@ -92,7 +92,8 @@ def start(
             _create(target, config.model_copy(update={"backend": backend.name}))
         _tell_copies(planned[0], say)
         experiment = planned[0].experiment
-        for line in task_labels.notes(experiment.header, experiment.y, different_splits(planned), config.split.kind):
+        notes = task_labels.notes(experiment.header, experiment.y, different_splits(planned), config.split.kind)
+        for line in (*notes, *task_labels.about_bounds(experiment.y, experiment.dataset.censored)):
             say(line)
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 

@@ -44,7 +44,7 @@ def summarise(
     written = [writers.submit(write.call, draw_curves, folder, histories)]
     pool, figures = _tested(folder, planned, fitted), None
     if pool:
-        y, part = pool.labels(experiment.y), "test rows of all folds" if config.split.folds else "test rows"
+        y, part = pool.labels(experiment.measured), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
         write.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
         figures = fit_report.evaluate(header, y, pool.mean)

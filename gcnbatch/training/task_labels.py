@@ -12,6 +12,7 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.label_ranges import LabelRange, task_name
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.text import some_of
 
 _NAMED = 20  # tasks in a message
 STRATIFIED = 'split.kind = "stratified" gives each part its share of rare labels'
@@ -59,6 +60,15 @@ def notes(header: Header, y: NDArray[Any], splits: Sequence[Split], kind: str) -
     if kind == "random" and (poor or depends):
         lines[-1] += f"; {STRATIFIED}"
     return lines
+
+
+def about_bounds(y: NDArray[Any], censored: NDArray[np.int8] | None) -> list[str]:
+    """Return the note for targets `y (R, T)` that are bounds; `censored` has their directions, None without any."""
+    bounds = 0 if censored is None else int(np.count_nonzero(censored))
+    if not bounds:
+        return []
+    what = some_of(bounds, int(np.count_nonzero(~np.isnan(y))), "label", "is a bound", "are bounds")
+    return [f"{what}: a model learns the numbers that bounds name, and metrics leave them out"]
 
 
 def _left_out(header: Header, absent: NDArray[np.bool_], first: LabelRange) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _score(
 ) -> list[Score]:
     """Return the scores of members of one kind; `threads` compute rows of one that is large."""
     target, monitor = validations[0].kind
-    rows, y_all = [len(one) for one in logits], validations[0].experiment.y
+    rows, y_all = [len(one) for one in logits], validations[0].experiment.measured
     z = np.zeros((len(rows), max(rows), logits[0].shape[1]), np.float32)
     y = np.full((len(rows), max(rows), y_all.shape[1]), -1 if target == "multiclass" else np.nan, y_all.dtype)
     for own_z, own_y, given, count, one in zip(z, y, logits, rows, validations, strict=True):

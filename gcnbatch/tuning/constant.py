@@ -25,7 +25,7 @@ def constant_value(experiment: Experiment, splits: Sequence[Split]) -> float | N
     for split in splits:
         mean = _mean_labels(y[split.train], experiment.header.n_outputs)
         outputs = np.tile(mean, (len(split.valid), 1))
-        labels = metrics.without_tasks(y[split.valid], left_out(experiment.header, y[split.train]))
+        labels = metrics.without_tasks(experiment.measured[split.valid], left_out(experiment.header, y[split.train]))
         values.append(metrics.score(experiment.monitor, target, labels, outputs))
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None

@@ -78,4 +78,4 @@ def _trained(backend: Backend, workload: Workload, figure: str) -> float | None:
     finally:
         runner.close()
     outputs = workload.scaling.undo(logits) if target == "regression" else metrics.activate(target, logits)
-    return metrics.score(figure, target, experiment.y[split.test], outputs) if len(split.test) else None
+    return metrics.score(figure, target, experiment.measured[split.test], outputs) if len(split.test) else None

@@ -78,7 +78,7 @@ def read(folder: Path, data: Path, name: str, split: str, model: str, ensemble: 
     blocks = _blocks(folder, first)
     fits = [fit for block in blocks.values() for fit in block]
     with Dataset(data, check=False) as dataset:
-        header, y = dataset.header, dataset.y
+        header, y = dataset.header, dataset.measured
     metric = metrics.default_monitor(header.target, len(header.task_names))
     if ensemble:
         pools = [_pool(header, block) for block in blocks.values()]
@@ -105,7 +105,7 @@ def read_mean(runs: Sequence[tuple[Path, Path]], name: str, split: str, model: s
     pools, tested = [], []
     for folder, data in runs:
         with Dataset(data, check=False) as dataset:
-            header, y, ids = dataset.header, dataset.y, dataset.ids
+            header, y, ids = dataset.header, dataset.measured, dataset.ids
         pools.append([_pool(header, block) for block in _blocks(folder).values()])
         tested.append([ids[pool.rows].tolist() for pool in pools[-1]])
     metric, test = metrics.default_monitor(header.target, len(header.task_names)), []
