@@ -1,12 +1,15 @@
-"""Copies of molecules, and molecules that differ in stereochemistry alone: their rows, and how splits part them."""
+"""Copies of molecules, and different molecules that look alike to a model: their rows, and how splits part them.
+
+Molecules look alike where they differ in stereochemistry alone, or in something else that no feature shows.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data import featurizer_worker, guard
+from gcnbatch.data.atom_features import EXTENDED
+from gcnbatch.data.featurizer import MoleculeArrays
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.molecule_graphs import guarded
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
@@ -23,6 +29,8 @@ from gcnbatch.worker import Workers
 
 Names = dict[str, tuple[str, str]]  # of SMILES: canonical ones with and without stereochemistry
 _CHUNK = 64  # SMILES that a worker names at a time
+_TOO_GOOD = "test figures are then too good; merge these rows, or split by scaffold"
+_EITHER = "copies of a molecule, or different ones with equal features"
 
 
 @dataclass(frozen=True)
@@ -37,15 +45,29 @@ class Copies:
         Rows of molecules that differ in stereochemistry alone.
     n_stereo : int
         How many molecules these are.
+    alike : list of list of int
+        Rows of molecules that differ in more, but have equal features.
+    about_alike : str
+        How many molecules these are, and what helps.
+    named : bool
+        Whether molecules were compared; else their graphs were.
     """
 
     same: list[list[int]]
     stereo: list[list[int]]
     n_stereo: int
+    alike: list[list[int]] = field(default_factory=list)
+    about_alike: str = ""
+    named: bool = True
 
     @classmethod
-    def of(cls, rows: Iterable[int], texts: Sequence[str], names: Names) -> Copies:
-        """Return those among some rows of `texts`; rows without a name are left out."""
+    def of(
+        cls, rows: Sequence[int], texts: Sequence[str], names: Names, looks: Int64, options: FeaturizerOptions
+    ) -> Copies:
+        """Return those among some rows of `texts`; rows without a name are left out.
+
+        `looks (R,)` are equal for rows with equal features.
+        """
         exact: dict[str, list[int]] = defaultdict(list)
         flat: dict[str, list[str]] = defaultdict(list)
         for row in rows:
@@ -54,11 +76,14 @@ class Copies:
                 if name not in exact:
                     flat[flat_name].append(name)
                 exact[name].append(row)
-        alike = [some for some in flat.values() if len(some) > 1]
+        stereo = [some for some in flat.values() if len(some) > 1]
+        alike = look_alikes(rows, looks, lambda row: names[texts[row]][1] if texts[row] in names else "")
         return cls(
             [group for group in exact.values() if len(group) > 1],
-            [sorted(row for name in some for row in exact[name]) for some in alike],
-            sum(map(len, alike)),
+            [sorted(row for name in some for row in exact[name]) for some in stereo],
+            sum(map(len, stereo)),
+            [group for group, _ in alike],
+            about_look_alikes(alike, texts, options),
         )
 
     def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
@@ -72,7 +97,11 @@ class Copies:
             Splits of the rows.
         """
         lines = []
-        if self.same:
+        if self.same and not self.named:
+            what = counted(len(self.same), "graph appears", "graphs appear")
+            line = f"equal graphs: {what} more than once, in {counted(sum(map(len, self.same)), 'row')}: {_EITHER}"
+            lines.append(line + _between_parts(self.same, splits, len(y)))
+        elif self.same:
             what = counted(len(self.same), "molecule appears", "molecules appear")
             line = f"copies: {what} more than once, in {counted(sum(map(len, self.same)), 'row')}"
             if differ := sum(_contradict(y[group]) for group in self.same):
@@ -82,26 +111,71 @@ class Copies:
         if self.stereo:
             line = f"stereochemistry: {counted(self.n_stereo, 'molecule')} differ from another in it alone"
             lines.append(line + _between_parts(self.stereo, splits, len(y)))
+        if self.alike:
+            lines.append(f"equal features: {self.about_alike}" + _between_parts(self.alike, splits, len(y)))
         return lines
+
+
+def look_alikes(
+    rows: Iterable[int], looks: Int64, name_of: Callable[[int], str]
+) -> list[tuple[list[int], dict[str, int]]]:
+    """Return groups of rows that look alike, but have several names: their rows, and the first row of each name."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        groups[int(looks[row])].append(row)
+    found = []
+    for group in groups.values():
+        first: dict[str, int] = {}
+        for row in group:
+            if name := name_of(row):
+                first.setdefault(name, row)
+        if len(first) > 1:
+            found.append((group, first))
+    return found
+
+
+def about_look_alikes(
+    found: Sequence[tuple[list[int], dict[str, int]]], texts: Sequence[str], options: FeaturizerOptions
+) -> str:
+    """Return how many molecules look like another, with two of them, and the option that tells these apart."""
+    if not found:
+        return ""
+    pair = [texts[row] for row in list(found[0][1].values())[:2]]
+    what = f"{sum(len(first) for _, first in found):,} molecules differ from another in what no feature shows"
+    line = f"{what}, such as {' and '.join(map(quoted, pair))}"
+    for option, changed in (
+        (f"--atom-features {EXTENDED}", {"atom_features": EXTENDED}),
+        ("--bond-properties stereo", {"bond_properties": ("stereo",)}),
+        ("--bond-channels", {"bond_channels": True}),
+    ):
+        parts = guarded(pair, 0, replace(options, **changed), scaffolds=False)
+        if len({key for part in parts for key in keys(part, whole=True)}) > 1:
+            return f"{line}; an import with {option} tells these apart"
+    return line
 
 
 def stored_copies(dataset: Dataset) -> Copies | None:
     """Return the copies in a stored set of molecules; None for other sets.
 
-    Without SMILES or RDKit, and in a file of another program, copies are molecules with equal graphs.
+    Without SMILES or RDKit, and in a file of another program, graphs are compared.
     """
     if not _holds_molecules(dataset):
         return None
-    options, texts = _options(dataset), dataset.smiles()
+    options, texts, groups = _options(dataset), dataset.smiles(), groups_of(graph_keys(dataset))
     if options is None or texts is None or find_spec("rdkit") is None:
-        return Copies(groups_of(graph_keys(dataset)), [], 0)
-    rows: Iterable[int] = range(len(texts))
+        return Copies(groups, [], 0, named=False)
+    rows: Sequence[int] = range(len(texts))
     if not (options.as_written or options.sees_stereo):  # then copies and stereoisomers have equal graphs
-        rows = sorted(row for group in groups_of(graph_keys(dataset)) for row in group)
+        rows = sorted(row for group in groups for row in group)
+    return Copies.of(rows, texts, _named(rows, texts, options), graph_keys(dataset, whole=True), options)
+
+
+def _named(rows: Iterable[int], texts: Sequence[str], options: FeaturizerOptions) -> Names:
+    """Return the names of these rows of `texts`, made in processes where they are many."""
     different = list(dict.fromkeys(texts[row] for row in rows))
     count = min(len(os.sched_getaffinity(0)), len(different) // (4 * _CHUNK))
     with Workers(count, featurizer_worker.prepare, quiet=True) if count > 1 else nullcontext() as workers:
-        return Copies.of(rows, texts, names_of(different, options, workers))
+        return names_of(different, options, workers)
 
 
 def _holds_molecules(dataset: Dataset) -> bool:
@@ -116,21 +190,40 @@ def _options(dataset: Dataset) -> FeaturizerOptions | None:
 
 
 def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
-    """Return a note for each split with equal graphs of molecules in different parts.
+    """Return notes for each split with equal graphs of molecules in different parts: copies, and others.
 
-    Splits go by their names; "" is called "the split". It takes no RDKit, and 3 us a molecule.
+    Splits go by their names; "" is called "the split". It takes 3 us a molecule, and RDKit only for equal graphs of
+    different SMILES.
     """
     if not splits or not _holds_molecules(dataset):
         return []
-    groups, notes = groups_of(graph_keys(dataset)), []
+    groups, rows = groups_of(graph_keys(dataset)), dataset.n_graphs
+    found = {name: apart(groups, split, rows) for name, split in splits.items()}
+    if not any(found.values()):
+        return []
+    texts, options, named = dataset.smiles(), _options(dataset), dict[str, str]()
+    if options is not None and texts is not None and find_spec("rdkit") is not None:
+        differing = [group for part in found.values() for group in part if len({texts[row] for row in group}) > 1]
+        known = _named((row for group in differing for row in group), texts, options)
+        named = {text: known[text][0] if text in known else text for text in texts}
+        looks = graph_keys(dataset, whole=True)
+    notes = []
     for name, split in splits.items():
-        if found := apart(groups, split, dataset.n_graphs):
-            what = counted(len(found), "molecule stands", "molecules stand")
-            where = f"split {quoted(name)}" if name else "the split"
-            notes.append(
-                f"copies: {what} in different parts of {where}, as equal graphs in {sum(map(len, found)):,} rows; "
-                "test figures are then too good; merge these rows, or split by scaffold"
-            )
+        where = f"different parts of {f'split {quoted(name)}' if name else 'the split'}"
+        apart_rows = [row for group in found[name] for row in group]
+        if apart_rows and not named:
+            what = counted(len(found[name]), "graph stands", "graphs stand")
+            notes.append(f"equal graphs: {what} in {where}, in {len(apart_rows):,} rows: {_EITHER}; {_TOO_GOOD}")
+        elif apart_rows and texts is not None and options is not None:
+            of_molecule: dict[str, list[int]] = defaultdict(list)
+            for row in apart_rows:
+                of_molecule[named[texts[row]]].append(row)
+            if same := apart(of_molecule.values(), split, rows):
+                what = counted(len(same), "molecule stands", "molecules stand")
+                notes.append(f"copies: {what} in {where}, in {sum(map(len, same)):,} rows; {_TOO_GOOD}")
+            alike = look_alikes(apart_rows, looks, lambda row: named[texts[row]])
+            if alike := [one for one in alike if apart([one[0]], split, rows)]:
+                notes.append(f"equal features in {where}: {about_look_alikes(alike, texts, options)}")
     return notes
 
 
@@ -155,17 +248,23 @@ def _in_forks(texts: list[str], options: FeaturizerOptions) -> Iterator[Names]:
     return (one for one in found if not isinstance(one, guard.Lost))
 
 
-def graph_keys(dataset: Dataset) -> Int64:
-    """Return a number per graph (G,), equal for equal atoms and bonds in the same order; read in blocks."""
-    return np.fromiter((key for _, part in dataset.blocks() for key in _keys(part)), np.int64, dataset.n_graphs)
+def graph_keys(dataset: Dataset, whole: bool = False) -> Int64:
+    """Return a number per graph (G,), equal for equal atoms and bonds in the same order; read in blocks.
+
+    `whole`: features of whole graphs must be equal, too.
+    """
+    return np.fromiter((key for _, part in dataset.blocks() for key in keys(part, whole)), np.int64, dataset.n_graphs)
 
 
-def _keys(graphs: GraphSet) -> Iterator[int]:
+def keys(graphs: GraphSet | MoleculeArrays, whole: bool = False) -> Iterator[int]:
+    """Yield the number of each graph of a part; see `graph_keys`."""
+    features = graphs.graph_features if whole else None
     x, edges = np.ascontiguousarray(graphs.x), (graphs.src, graphs.dst, graphs.channel)
     nodes, bonds = graphs.node_ptr.tolist(), graphs.edge_ptr.tolist()
-    for graph in range(graphs.n_graphs):
+    for graph in range(len(nodes) - 1):
         own = slice(bonds[graph], bonds[graph + 1])
-        yield hash((x[nodes[graph] : nodes[graph + 1]].tobytes(), *(array[own].tobytes() for array in edges)))
+        more = () if features is None else (features[graph].tobytes(),)
+        yield hash((x[nodes[graph] : nodes[graph + 1]].tobytes(), *(array[own].tobytes() for array in edges), *more))
 
 
 def groups_of(keys: Int64) -> list[list[int]]:

@@ -13,7 +13,7 @@ from gcnbatch.data import copies
 from gcnbatch.data.add_splits import SplitTable, add_splits
 from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk
-from gcnbatch.data.featurizer_options import MORGAN
+from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_graphs import SMALL_FILE
 from gcnbatch.data.scaffolds import MAX_MURCKO_ATOMS
@@ -89,11 +89,35 @@ def test_copies_are_found_after_standardisation(tmp_path: Path) -> None:
 def test_elements_that_look_alike_are_named_with_the_option_that_helps(tmp_path: Path) -> None:
     text = "smiles,y\nCl[Ru]Cl,1\n[U],0\n[He],1\n*CC,1\nC*,0\n[Fe],1\n"
     assert notes(tmp_path, text) == [
+        "equal features: 2 molecules differ from another in what no feature shows, such as '[U]' and '[He]'; an import "
+        "with --atom-features extended86 tells these apart",
         "elements without a feature of their own: * in 2 molecules, He in 1 molecule, Ru in 1 molecule, U in 1 "
         "molecule; a model sees all such elements as the same one; an import with --atom-features extended86 tells "
-        "them apart by mass"
+        "them apart by mass",
     ]
     assert notes(tmp_path, text, FeaturizerOptions(atom_features=EXTENDED)) == []
+
+
+@pytest.mark.parametrize(("one", "other"), [("[13CH4]", "C"), ("Cl[Ru]Cl", "Cl[Os]Cl")])
+def test_molecules_that_no_feature_tells_apart_are_no_copies(tmp_path: Path, one: str, other: str) -> None:
+    rows = [f"{one},1,train", f"{other},0,test", f"{other},0,train", "CCO,1,train", "OCC,1,train"]
+    found = notes(tmp_path, "\n".join(["smiles,y,part", *rows]) + "\n", split_column="part")
+    copies_line = "copies: 2 molecules appear more than once, in 4 rows; 1 of them in different parts of split 'part'"
+    alike = (
+        f"equal features: 2 molecules differ from another in what no feature shows, such as '{one}' and '{other}'"
+        "; an import with --atom-features extended86 tells these apart; 1 of them in different parts of split 'part'"
+    )
+    assert found[:2] == [copies_line, alike]
+    with Dataset(tmp_path / "out.h5") as dataset:
+        stored = copies.stored_copies(dataset)
+        assert stored is not None
+        assert stored.lines(dataset.y, dataset.splits) == [copies_line, alike]
+
+
+def test_descriptors_that_differ_tell_molecules_apart(tmp_path: Path) -> None:
+    text = "smiles,y\nCl[Ru]Cl,1\nCl[Os]Cl,0\n"
+    assert any("equal features" in line for line in notes(tmp_path, text))
+    assert not any("equal features" in line for line in notes(tmp_path, text, FeaturizerOptions(descriptors=RDKIT2D)))
 
 
 def test_bonds_that_count_as_single_bonds_are_named(tmp_path: Path) -> None:
@@ -186,5 +210,6 @@ def test_a_file_of_another_program_counts_equal_graphs(tmp_path: Path) -> None:
 def test_without_rdkit_equal_graphs_count_as_copies(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(copies, "find_spec", lambda name: None)
     assert split_notes(tmp_path, PLAIN) == [
-        "copies: 3 molecules appear more than once, in 6 rows; 2 of them in different parts of split 'part'"
+        "equal graphs: 3 graphs appear more than once, in 6 rows: copies of a molecule, or different ones with equal "
+        "features; 2 of them in different parts of split 'part'"
     ]

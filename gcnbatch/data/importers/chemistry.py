@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import EXTENDED
-from gcnbatch.data.copies import Copies, groups_of, names_of
+from gcnbatch.data.copies import Copies, groups_of, keys, names_of
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
-from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.text import counted, listed
 from gcnbatch.worker import Workers
 
@@ -30,12 +30,14 @@ class MoleculeNotes:
     def __init__(self, smiles: Sequence[str], options: FeaturizerOptions, workers: Workers | None = None) -> None:
         self._smiles, self._options, self._workers = smiles, options, workers
         self._keys: list[Int64] = []
+        self._looks: list[Int64] = []
         self._rows: list[Int64] = []
         self._alike: Counter[str] = Counter()
         self._bonds: Counter[str] = Counter()
 
-    def add(self, arrays: MoleculeArrays) -> None:
-        """Add a chunk of molecules."""
+    def add(self, arrays: MoleculeArrays, part: GraphSet) -> None:
+        """Add a chunk of molecules, and their graphs."""
+        self._looks.append(np.fromiter(keys(part, whole=True), np.int64, part.n_graphs))
         self._keys.append(np.fromiter(map(hash, arrays.names), np.int64, len(arrays.names)))
         self._rows.append(arrays.rows)
         self._alike.update(arrays.alike)
@@ -55,16 +57,18 @@ class MoleculeNotes:
         return [*self._copies(texts).lines(y, splits), *filter(None, more)]
 
     def _copies(self, texts: Sequence[str]) -> Copies:
-        """Compare molecules whose names without stereochemistry agree."""
-        keys, signed = np.concatenate(self._keys), _seen(self._options)
+        """Compare molecules whose names without stereochemistry, or whose features agree."""
+        names, looks, signed = np.concatenate(self._keys), np.concatenate(self._looks), _seen(self._options)
         if self._options.sees_stereo:  # then names have stereochemistry
             rows = [row for row, text in enumerate(texts) if any(sign in text for sign in signed)]
             known = self._named(texts[row] for row in rows)
             for row in rows:
                 if texts[row] in known:
-                    keys[row] = hash(known[texts[row]][1])
-        rows = sorted(row for group in groups_of(keys) for row in group)
-        return Copies.of(rows, texts, self._named(texts[row] for row in rows))
+                    names[row] = hash(known[texts[row]][1])
+        groups = groups_of(names)
+        groups += [group for group in groups_of(looks) if len(set(names[group].tolist())) > 1]
+        rows = sorted({row for group in groups for row in group})
+        return Copies.of(rows, texts, self._named(texts[row] for row in rows), looks, self._options)
 
     def _named(self, texts: Iterable[str]) -> dict[str, tuple[str, str]]:
         return names_of(list(dict.fromkeys(texts)), self._options, self._workers)

@@ -104,7 +104,7 @@ def import_smiles(
                     part = replace(part, censored=targets.censored[arrays.rows])
                 writer.append(part)
                 summary.add(part)
-                notes.add(arrays)
+                notes.add(arrays, part)
                 missing.add(part)
                 kept.append(arrays.rows)
             if bad and (not skip_bad_rows or summary.graphs == 0):
