@@ -6,10 +6,11 @@ Molecules look alike where they differ in stereochemistry alone, or in something
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,16 +19,15 @@ from numpy.typing import NDArray
 
 from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.atom_features import EXTENDED
-from gcnbatch.data.featurizer import MoleculeArrays
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.molecule_graphs import guarded
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
 from gcnbatch.worker import Workers
 
 Names = dict[str, tuple[str, str]]  # of SMILES: canonical ones with and without stereochemistry
+_ATOM = re.compile(r"\[\d+|[A-Z*]")
 _CHUNK = 64  # SMILES that a worker names at a time
 _TOO_GOOD = "test figures are then too good; merge these rows, or split by scaffold"
 _EITHER = "copies of a molecule, or different ones with equal features"
@@ -83,7 +83,7 @@ class Copies:
             [sorted(row for name in some for row in exact[name]) for some in stereo],
             sum(map(len, stereo)),
             [group for group, _ in alike],
-            about_look_alikes(alike, texts, options),
+            about_look_alikes(alike, texts, names, options),
         )
 
     def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
@@ -135,7 +135,7 @@ def look_alikes(
 
 
 def about_look_alikes(
-    found: Sequence[tuple[list[int], dict[str, int]]], texts: Sequence[str], options: FeaturizerOptions
+    found: Sequence[tuple[list[int], dict[str, int]]], texts: Sequence[str], names: Names, options: FeaturizerOptions
 ) -> str:
     """Return how many molecules look like another, with two of them, and the option that tells these apart."""
     if not found:
@@ -143,15 +143,18 @@ def about_look_alikes(
     pair = [texts[row] for row in list(found[0][1].values())[:2]]
     what = f"{sum(len(first) for _, first in found):,} molecules differ from another in what no feature shows"
     line = f"{what}, such as {' and '.join(map(quoted, pair))}"
-    for option, changed in (
-        (f"--atom-features {EXTENDED}", {"atom_features": EXTENDED}),
-        ("--bond-properties stereo", {"bond_properties": ("stereo",)}),
-        ("--bond-channels", {"bond_channels": True}),
-    ):
-        parts = guarded(pair, 0, replace(options, **changed), scaffolds=False)
-        if len({key for part in parts for key in keys(part, whole=True)}) > 1:
-            return f"{line}; an import with {option} tells these apart"
-    return line
+    option = _telling(names[pair[0]], names[pair[1]], options)
+    return f"{line}; an import with {option} tells these apart" if option else line
+
+
+def _telling(one: tuple[str, str], other: tuple[str, str], options: FeaturizerOptions) -> str:
+    """Return the option that tells two molecules apart, by their names; "" if it is given already."""
+    if one[1] == other[1] and "@" not in one[0] + other[0]:
+        return "" if "stereo" in options.bond_properties else "--bond-properties stereo"
+    atoms = [sorted(_ATOM.findall(name.upper())) for _, name in (one, other)]
+    if one[1] != other[1] and atoms[0] == atoms[1]:
+        return "" if options.bond_channels else "--bond-channels"
+    return "" if options.atom_features == EXTENDED else f"--atom-features {EXTENDED}"
 
 
 def stored_copies(dataset: Dataset) -> Copies | None:
@@ -161,13 +164,19 @@ def stored_copies(dataset: Dataset) -> Copies | None:
     """
     if not _holds_molecules(dataset):
         return None
-    options, texts, groups = _options(dataset), dataset.smiles(), groups_of(graph_keys(dataset))
+    options, texts, looks = _options(dataset), dataset.smiles(), graph_keys(dataset)
+    groups = groups_of(looks)
     if options is None or texts is None or find_spec("rdkit") is None:
         return Copies(groups, [], 0, named=False)
     rows: Sequence[int] = range(len(texts))
     if not (options.as_written or options.sees_stereo):  # then copies and stereoisomers have equal graphs
         rows = sorted(row for group in groups for row in group)
-    return Copies.of(rows, texts, _named(rows, texts, options), graph_keys(dataset, whole=True), options)
+    return Copies.of(rows, texts, _named(rows, texts, options), _whole(dataset, looks), options)
+
+
+def _whole(dataset: Dataset, looks: Int64) -> Int64:
+    """Return `graph_keys` with features of whole graphs; `looks` are those without."""
+    return graph_keys(dataset, whole=True) if dataset.header.graph_feature_names else looks
 
 
 def _named(rows: Iterable[int], texts: Sequence[str], options: FeaturizerOptions) -> Names:
@@ -197,33 +206,34 @@ def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
     """
     if not splits or not _holds_molecules(dataset):
         return []
-    groups, rows = groups_of(graph_keys(dataset)), dataset.n_graphs
+    looks, rows = graph_keys(dataset), dataset.n_graphs
+    groups = groups_of(looks)
     found = {name: apart(groups, split, rows) for name, split in splits.items()}
     if not any(found.values()):
         return []
-    texts, options, named = dataset.smiles(), _options(dataset), dict[str, str]()
+    texts, options, names = dataset.smiles(), _options(dataset), Names()
     if options is not None and texts is not None and find_spec("rdkit") is not None:
         differing = [group for part in found.values() for group in part if len({texts[row] for row in group}) > 1]
         known = _named((row for group in differing for row in group), texts, options)
-        named = {text: known[text][0] if text in known else text for text in texts}
-        looks = graph_keys(dataset, whole=True)
+        names = {text: known.get(text, (text, text)) for text in texts}
+        looks = _whole(dataset, looks)
     notes = []
     for name, split in splits.items():
         where = f"different parts of {f'split {quoted(name)}' if name else 'the split'}"
         apart_rows = [row for group in found[name] for row in group]
-        if apart_rows and not named:
+        if apart_rows and not names:
             what = counted(len(found[name]), "graph stands", "graphs stand")
             notes.append(f"equal graphs: {what} in {where}, in {len(apart_rows):,} rows: {_EITHER}; {_TOO_GOOD}")
         elif apart_rows and texts is not None and options is not None:
             of_molecule: dict[str, list[int]] = defaultdict(list)
             for row in apart_rows:
-                of_molecule[named[texts[row]]].append(row)
+                of_molecule[names[texts[row]][0]].append(row)
             if same := apart(of_molecule.values(), split, rows):
                 what = counted(len(same), "molecule stands", "molecules stand")
                 notes.append(f"copies: {what} in {where}, in {sum(map(len, same)):,} rows; {_TOO_GOOD}")
-            alike = look_alikes(apart_rows, looks, lambda row: named[texts[row]])
+            alike = look_alikes(apart_rows, looks, lambda row: names[texts[row]][0])
             if alike := [one for one in alike if apart([one[0]], split, rows)]:
-                notes.append(f"equal features in {where}: {about_look_alikes(alike, texts, options)}")
+                notes.append(f"equal features in {where}: {about_look_alikes(alike, texts, names, options)}")
     return notes
 
 
@@ -256,12 +266,12 @@ def graph_keys(dataset: Dataset, whole: bool = False) -> Int64:
     return np.fromiter((key for _, part in dataset.blocks() for key in keys(part, whole)), np.int64, dataset.n_graphs)
 
 
-def keys(graphs: GraphSet | MoleculeArrays, whole: bool = False) -> Iterator[int]:
+def keys(graphs: GraphSet, whole: bool = False) -> Iterator[int]:
     """Yield the number of each graph of a part; see `graph_keys`."""
     features = graphs.graph_features if whole else None
     x, edges = np.ascontiguousarray(graphs.x), (graphs.src, graphs.dst, graphs.channel)
     nodes, bonds = graphs.node_ptr.tolist(), graphs.edge_ptr.tolist()
-    for graph in range(len(nodes) - 1):
+    for graph in range(graphs.n_graphs):
         own = slice(bonds[graph], bonds[graph + 1])
         more = () if features is None else (features[graph].tobytes(),)
         yield hash((x[nodes[graph] : nodes[graph + 1]].tobytes(), *(array[own].tobytes() for array in edges), *more))
