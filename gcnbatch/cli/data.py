@@ -97,7 +97,7 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
     if as_json:
         print(json.dumps({"file": str(file), "valid": True, "checked": counts}, indent=2))
         return
-    shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    shown = ", ".join(counted(count, name.removesuffix("s"), name) for name, count in counts.items())
     print(f"{file}: valid. Checked structure, types, offsets, index ranges, numbers, labels, ids and splits: {shown}.")
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.moments import root_mean_square
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 from gcnbatch.uncertainty.blocks import in_blocks
 from gcnbatch.uncertainty.model import Uncertainty, labelled, rows_for
 
@@ -74,10 +74,10 @@ def evaluate(uncertainty: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floa
     names = list(dict.fromkeys(key for of in tasks.values() for key in of if key not in ("calibration", "width")))
     means = {key: mean_of_defined([of.get(key) for of in tasks.values()]) for key in names}
     what = "interval" if header.target == "regression" else "set"
-    rows = "validation rows" if header.target != "binary" else "validation rows of the rarer label"
-    lacking = uncertainty.lacking_tasks(level).items()
+    rarer = " of the rarer label" if header.target == "binary" else ""
     notes = [
-        f"task {quoted(name)} has no {what}: {count} {rows}; {rows_for(level)} are needed" for name, count in lacking
+        f"task {quoted(name)} has no {what}: {counted(count, 'validation row')}{rarer}; {rows_for(level)} are needed"
+        for name, count in uncertainty.lacking_tasks(level).items()
     ]
     return {"level": level, **means, **overall, "tasks": tasks, "notes": uncertainty.notes + notes}
 

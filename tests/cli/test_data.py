@@ -114,11 +114,15 @@ def test_info_refuses_a_file_that_is_not_valid(call, quick) -> None:
 # ------------------------------------------------------------------------------------------------ check
 
 
-def test_check_lists_its_checks(call, quick) -> None:
+def test_check_lists_its_checks(call, quick, tmp_path) -> None:
     code, out, err = call("check", quick)
     assert (code, err) == (0, "")
     assert out.startswith(f"{quick}: valid. Checked ")
     assert "40 graphs" in out
+    assert "0 splits" in out
+    single = tmp_path / "single.h5"
+    synthetic.write("quickstart", single, graphs=1)
+    assert ": 1 graph, " in call("check", single)[1]
     code, out, _ = call("check", quick, "--json")
     verdict = json.loads(out)
     assert (code, verdict["valid"], verdict["checked"]["graphs"], verdict["checked"]["targets"]) == (0, True, 40, 120)

@@ -233,6 +233,15 @@ def test_a_cell_that_is_no_number_is_refused_with_the_option_that_helps(
         assert np.isnan(column(dataset)).sum() == sum(value in named for value in values)
 
 
+def test_a_word_does_not_hide_decimal_commas(tmp_path: Path) -> None:
+    values = ["1,5", "n/m", "2,5", "3,5"]
+    assert refusal(tmp_path, values, sign=";").startswith(
+        "row 2, column 'y': 'n/m'; expected a finite number, or blank"
+    )
+    dataset, _ = imported(tmp_path, values, sign=";", table_format=TableFormat(missing=("n/m",)))
+    np.testing.assert_array_equal(column(dataset), [1.5, np.nan, 2.5, 3.5])
+
+
 def test_a_feature_that_is_no_number_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("smiles,f,y\nC,1,1\nCC,pending,0\n")
     options = {"target_columns": ["y"], "feature_columns": ["f"], "processes": 1}

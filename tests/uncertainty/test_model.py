@@ -121,6 +121,8 @@ def test_too_few_validation_rows_are_told_and_nothing_is_made_up() -> None:
     few = figures.evaluate(Uncertainty.fit(VALUES, *value_rows(8, 0)), *value_rows(50, 1), 0.9)
     assert few["coverage"] is None
     assert few["notes"][0] == "task 'task0' has no interval: 6 validation rows; 9 are needed"
+    one = figures.evaluate(Uncertainty.fit(VALUES, *value_rows(2, 0)), *value_rows(50, 1), 0.9)
+    assert one["notes"][0] == "task 'task0' has no interval: 1 validation row; 9 are needed"
 
 
 def test_without_calibrated_tasks_the_overall_error_bins_all_tasks_together() -> None:

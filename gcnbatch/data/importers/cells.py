@@ -51,13 +51,18 @@ def about_no_number(name: str, texts: Iterable[str]) -> str:
     texts = list(dict.fromkeys(texts))
     if any("\n" in text for text in texts):
         return f"{quoted(name)} has {SEVERAL_VALUES}: keep one."
-    words = [text for text in texts if text.isprintable() and not _DIGIT.search(text) and not is_infinite(text)]
+    words = [text for text in texts if text.isprintable() and not has_digit(text) and not is_infinite(text)]
     if not words or len(words) > _SHOWN:
         return ""
     option = io.StringIO()
     csv.writer(option, lineterminator="").writerow(words)
     what = "this stands" if len(words) == 1 else f"{' and '.join(map(quoted, words))} stand"
     return f"If {what} for a missing value, add --missing {shlex.quote(option.getvalue())}."
+
+
+def has_digit(text: str) -> bool:
+    """Whether a text has a digit, which no word for a missing value has."""
+    return _DIGIT.search(text) is not None
 
 
 def is_infinite(text: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from gcnbatch.data.importers.cells import MISSING
+from gcnbatch.data.importers.cells import MISSING, has_digit
 from gcnbatch.data.importers.quantities import split_cell
 from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
@@ -65,7 +65,8 @@ class NumberFormat:
                 continue
             parts = {text: split_cell(text) for text in values}
             cells = {one[1]: text for text, one in parts.items() if one is not None}
-            if None in parts.values():
+            others = [text for text, one in parts.items() if one is None]
+            if any(map(has_digit, others)) or 2 * len(others) >= len(values):  # a few words may be missing values
                 continue
             sign = wished or _sign(path, name, cells)
             if sign:
