@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
-from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.data import splits
-from gcnbatch.model.predict import predict_members
-from gcnbatch.runners.choice import cohort_size, make_cohort
+from gcnbatch.model.predict import predict_rows
+from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.fit_report import INLINE, Report
@@ -86,7 +86,7 @@ class Fits:
         say: Say,
         write: Write,
         writers: Executor = INLINE,
-        make: Callable[[Backend, Sequence[RunnerTask]], CohortRunner] = make_cohort,
+        make: Callable[[Backend, Sequence[RunnerTask]], Runner] = make_runner,
     ) -> None:
         self._writers, self._make = writers, make
         self._folder, self._backend, self._jobs = folder, backend, jobs
@@ -100,7 +100,7 @@ class Fits:
         loop.fit(list(self._planned), self._form, self._report, self._quiet)
         return self._fitted
 
-    def _form(self, waiting: Sequence[Member]) -> CohortRunner:
+    def _form(self, waiting: Sequence[Member]) -> Runner:
         tasks = [member.task for member in waiting]
         size = cohort_size(self._backend, tasks)
         size = min(size, self._jobs) if self._jobs else size
@@ -127,13 +127,13 @@ class Fits:
         with ThreadPoolExecutor(loop.THREADS) as threads:  # each waits for the disk
             list(threads.map(open_one, members))
 
-    def _report(self, cohort: CohortRunner, ended: dict[int, Member]) -> None:
+    def _report(self, cohort: Runner, ended: dict[int, Member]) -> None:
         """Write the reports of the members of a cohort that have ended, with their best weights loaded."""
         outputs: dict[Member, dict[str, Any]] = {member: {} for member in ended.values()}
         for part in PARTS:
             rows = [_rows(ended[i], part) if i in ended else None for i in range(cohort.size)]
             source, size = next((m.experiment.source, m.train.eval_batch_size) for m in ended.values())
-            logits_of = predict_members(cohort, source, rows, size)
+            logits_of = predict_rows(cohort, source, rows, size)
             for i, member in ended.items():
                 if (logits := logits_of[i]) is not None:
                     outputs[member][part] = member.outputs(logits)
@@ -156,7 +156,7 @@ def _rows(member: Member, part: str) -> Any:
     return rows if len(rows) else None
 
 
-def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_figures: bool) -> Report:
+def _report(cohort: Runner, member: Member, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
     experiment, parts = member.experiment, member.split.parts()
     config = experiment.config
@@ -177,7 +177,7 @@ def _report(cohort: CohortRunner, member: Member, outputs: dict[str, Any], has_f
     )
 
 
-def _course(cohort: CohortRunner, member: Member) -> dict[str, Any]:
+def _course(cohort: Runner, member: Member) -> dict[str, Any]:
     """Return the entries of metrics.json on training: backend and its properties, epochs, seconds, time of a step.
 
     The time of a step is host time, divided by the members that it trained: on an asynchronous device, the time to

@@ -14,7 +14,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.runners.choice import BackendChoice, make_cohort
+from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.text import listed
 from gcnbatch.training import checkpoint, loop, warm_start
 from gcnbatch.training.experiment import Experiment
@@ -54,5 +54,5 @@ def fit(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[str, Any]]]:
                 text = f"no labels of two classes in the training rows, so that predictions are NaN: {names}"
                 warnings.warn(text, stacklevel=2)
             backend = choice.backend_for([member.task])
-            loop.fit([member], lambda waiting: make_cohort(backend, [waiting[0].task]), None, quiet=True)
+            loop.fit([member], lambda waiting: make_runner(backend, [waiting[0].task]), None, quiet=True)
     return checkpoint.encode(member.best_weights()), member.rows

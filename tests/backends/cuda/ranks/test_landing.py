@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
@@ -288,7 +289,7 @@ def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
             source: Any = SimpleNamespace(n_graphs=1, header=dataset.header, file=dataset, normalize=True)
             task = RunnerTask(model, loss, source, targets, train, 0)
             runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, door)
-            runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
+            runner.begin_epoch([MemberEpoch(0, [np.zeros(1, np.int64)], 0.01)])
             runner.step(0)  # it prepares A X and counts the labels
             device.launched.clear()
             runner.step(0)
