@@ -76,11 +76,11 @@ def train(config: str, data: str, name: str, assignments: list[str], ranks: Any)
 def nccl(ranks: Any) -> dict[str, Any]:
     """Return the microseconds of an all-reduce and of a copy by their bytes."""
     backend: Any = open_backend("batched", ranks.device(0))
-    device, door = backend.device, backend.communicator(ranks.communicator())
+    device, communicator = backend.device, backend.communicator(ranks.communicator())
     rows = {}
     for size in SIZES:
         one, other = device.zeros(size // 4), device.zeros(size // 4)
-        calls = {"all_reduce_us": lambda one=one: door.all_reduce(one)}
+        calls = {"all_reduce_us": lambda one=one: communicator.all_reduce(one)}
         calls["copy_us"] = lambda one=one, other=other: device.copy(one, other)
         row = {}
         for name, call in calls.items():

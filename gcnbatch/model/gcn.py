@@ -113,12 +113,12 @@ class Gcn:
         behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self.fused.layers)))
         return behind.h, [None] * first + saved
 
-    def _run(self, ctx: Context, at: Flow, numbers: range) -> tuple[Flow, list[Any]]:
+    def _run(self, ctx: Context, flow: Flow, numbers: range) -> tuple[Flow, list[Any]]:
         """Return the state behind these layers and their saved values; frozen ones save none."""
         context = self._contexts(ctx)
         layers, frozen = self.fused
         needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
-        h, kept = at.h, dict(at.kept)
+        h, kept = flow.h, dict(flow.kept)
         saved: list[Any] = []
         for i in numbers:
             layer, own = layers[i], context(i)

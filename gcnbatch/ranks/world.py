@@ -26,7 +26,7 @@ from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import Launched
 from gcnbatch.ranks.watch import LINES, WITNESS, Listener, Watch, connect, notice_dead_hosts
-from gcnbatch.ranks.witness import Witness, has_said
+from gcnbatch.ranks.witness import Witness, has_reported_leader
 from gcnbatch.text import counted, printable
 
 MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
@@ -78,14 +78,14 @@ class World:
         self._lock = threading.Lock()
         if self.rank == 0:
             listener = Listener(here=len({about.host for about in abouts}) == 1)
-            comm.bcast(listener.door)
+            comm.bcast(listener.endpoint)
             connections, witnessed = listener.accept(range(1, self.size))
             self._witness = self._start_witness(witnessed)
-            self._watch = Watch(connections, self._heard_from_follower)
+            self._watch = Watch(connections, self._received_from_follower)
         else:
-            door = comm.bcast(None)
-            connection, self._to_witness = (connect(door, self.rank, kind) for kind in (LINES, WITNESS))
-            self._watch = Watch({0: connection}, self._heard_from_leader)
+            endpoint = comm.bcast(None)
+            connection, self._to_witness = (connect(endpoint, self.rank, kind) for kind in (LINES, WITNESS))
+            self._watch = Watch({0: connection}, self._received_from_leader)
 
     def name(self, rank: int) -> str:
         """Return a rank's name for users."""
@@ -110,7 +110,7 @@ class World:
         return sum(about.host == self._abouts[self.rank].host for about in self._abouts)
 
     def communicator(self) -> HostCommunicator:
-        """Return the door for host arrays between all ranks, which all must use alike."""
+        """Return the communicator of host arrays, on which all ranks make the same calls."""
         return HostCommunicator(self.data, self._ended.is_set)
 
     def device(self, first: int) -> int:
@@ -145,7 +145,7 @@ class World:
                 self._comm.send((function, args, kwargs, True), rank, _CALL)
 
     def receive(self, rank: int) -> Any:
-        """Return what a function of `start_all` sends from a follower."""
+        """Return the next item that a function of `start_all` sends from a follower."""
         while not self.data.iprobe(rank):
             time.sleep(_POLL_SECONDS)
         return self.data.recv(source=rank)
@@ -163,7 +163,7 @@ class World:
             self._quit(code)
         self._watch.send("bye")
 
-    def _heard_from_follower(self, rank: int, line: str | None) -> None:
+    def _received_from_follower(self, rank: int, line: str | None) -> None:
         if line is None and self._ended.is_set():
             return
         if line is None:
@@ -218,7 +218,7 @@ class World:
         except CommandEndedError:
             return
         except Exception as error:
-            if self._ended.wait(_GRACE_SECONDS):  # rank 0 has failed, too, and has said why
+            if self._ended.wait(_GRACE_SECONDS):  # rank 0 has failed, too, and has reported why
                 return
             if not isinstance(error, GcnbatchError):
                 traceback.print_exc()
@@ -226,9 +226,9 @@ class World:
             self._watch.send(f"fail {code} {self.name(self.rank)}: {printable(str(error) or repr(error))}")
             self._ended.wait()
 
-    def _heard_from_leader(self, rank: int, line: str | None) -> None:
+    def _received_from_leader(self, rank: int, line: str | None) -> None:
         if line is None:
-            if self.rank == 1 and not has_said(self._to_witness, _GRACE_SECONDS):
+            if self.rank == 1 and not has_reported_leader(self._to_witness, _GRACE_SECONDS):
                 _print_error(f"{self.process(0)} ended unexpectedly; all ranks stop.")
             os._exit(_MACHINE)
         elif line == "stop":

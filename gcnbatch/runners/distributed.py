@@ -128,7 +128,7 @@ class DistributedRunner(OpsRunner):
         if isinstance(batch.x, Csr):
             stored = self._ranks.all_gather(np.array([len(batch.x.data)]))
             offset = offset._replace(entries=int(stored[: self._ranks.rank].sum()))
-        before = None if self._sync else self._at.read(self._model.buffers)
+        before = None if self._sync else self._backend.read(self._model.buffers)
         with self._ops.in_chunks() if self._bounds is not None else nullcontext():
             found = self.gradients_of(batch, clock, totals, offset)
         self._communicator.all_reduce(self._model.gradients)
@@ -139,9 +139,9 @@ class DistributedRunner(OpsRunner):
     def _average_statistics(self, before: NDArray[np.float32], nodes: Int64) -> None:
         """Give all ranks the same running statistics: the mean of their changes, weighted by the ranks' nodes."""
         share = nodes[self._ranks.rank] / max(int(nodes.sum()), 1)
-        change = (self._at.read(self._model.buffers) - before) * np.float32(share)
+        change = (self._backend.read(self._model.buffers) - before) * np.float32(share)
         self._ranks.all_reduce(change)
-        self._at.write(self._model.buffers, before + change)
+        self._backend.write(self._model.buffers, before + change)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         part = self._part(graphs)

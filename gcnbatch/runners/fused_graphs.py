@@ -108,7 +108,7 @@ class FusedGraphsRunner:
 
     def __init__(self, backend: FusedBackend, tasks: Sequence[RunnerTask]) -> None:
         first, self.size, self.backend = tasks[0], len(tasks), backend.name
-        self._at = backend
+        self._backend = backend
         self._arena = Arena(
             backend.device, self.size, state_bytes(first.model.layout(), first.train, len(first.loss.weights))
         )
@@ -189,8 +189,8 @@ class FusedGraphsRunner:
         return [(loss, weight) for loss, weight in found.tolist()]
 
     def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        totals = self._at.zeros(2, np.float64)
-        return read_gradients(self._at, totals, self._backward(graphs, totals))
+        totals = self._backend.zeros(2, np.float64)
+        return read_gradients(self._backend, totals, self._backward(graphs, totals))
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         (member,) = self._members

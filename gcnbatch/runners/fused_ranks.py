@@ -60,7 +60,7 @@ class FusedRanksRunner(FusedGraphsRunner):
     """`gcnbatch.backends.base.Runner` of one rank; all ranks call the same methods with the same arguments.
 
     A global batch is dealt out by nodes, in its order. Parameters and running statistics are equal on all ranks. The
-    device adds a rank's own losses; those of all ranks are added here, when they are asked for.
+    device adds a rank's own losses; those of all ranks are added here, when they are read.
     """
 
     def __init__(self, backend: FusedBackend, task: RunnerTask, ranks: Communicator) -> None:
@@ -107,7 +107,7 @@ class FusedRanksRunner(FusedGraphsRunner):
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         found = super()._backward(graphs, totals)
-        self._at.write(totals, self._of_all(self._at.read(totals)))
+        self._backend.write(totals, self._of_all(self._backend.read(totals)))
         return found
 
     def _of_all(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -67,10 +67,10 @@ class OpsRunner(SingleRunner):
         batch = self._feed.gather(graphs)
         logits, _ = self._forward(self._context(batch, training=False), batch)
         if rows is not None:  # of one large graph, these are few
-            asked = self._at.zeros(len(rows), np.int32)
-            self._at.write(asked, rows.astype(np.int32))
+            asked = self._backend.zeros(len(rows), np.int32)
+            self._backend.write(asked, rows.astype(np.int32))
             logits = self._ops.take(logits, asked)
-        return self._at.read(logits)
+        return self._backend.read(logits)
 
     def close(self) -> None:
         self._feed.close()

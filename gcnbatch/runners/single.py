@@ -24,7 +24,7 @@ class SingleRunner:
 
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
         self.backend = backend.name
-        self._at, self._task, self._model = backend, task, ModelState(backend, task)
+        self._backend, self._task, self._model = backend, task, ModelState(backend, task)
         self._epoch = MemberEpoch(0, (), 0.0)
         self._steps = range(0)  # of the epoch
 
@@ -57,8 +57,8 @@ class SingleRunner:
         raise NotImplementedError
 
     def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        totals = self._at.zeros(2, np.float64)
-        return read_gradients(self._at, totals, self._backward(graphs, totals))
+        totals = self._backend.zeros(2, np.float64)
+        return read_gradients(self._backend, totals, self._backward(graphs, totals))
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         """Return the gradients of these graphs by name; add their loss and its weight to `totals`, (2,) float64."""

@@ -63,8 +63,8 @@ def test_ranks_train_what_one_process_trains(model: dict[str, Any], data: dict[s
         for ranks in (2, 3, 9):  # the last batch has fewer graphs than nine ranks
             for backend in (CpuBackend(), open_backend("cpu")):
 
-                def observed(door: Any, backend: Any = backend, workload: Any = workload) -> Any:
-                    return parity.observe(DistributedRunner(backend, workload.task, door))
+                def observed(communicator: Any, backend: Any = backend, workload: Any = workload) -> Any:
+                    return parity.observe(DistributedRunner(backend, workload.task, communicator))
 
                 found = on_ranks(ranks, observed)
                 assert_agrees(parity, found[0])
@@ -79,7 +79,8 @@ def test_predictions_of_ranks_are_in_the_order_of_the_rows(tmp_path: Path) -> No
         one = make_runner(open_backend("cpu"), [workload.task])
         rows = np.array([7, 3, 30, 12, 2])
         for logits in on_ranks(
-            3, lambda door: DistributedRunner(open_backend("cpu"), workload.task, door).predict([rows])[0]
+            3,
+            lambda communicator: DistributedRunner(open_backend("cpu"), workload.task, communicator).predict([rows])[0],
         ):
             np.testing.assert_allclose(logits, one.predict([rows])[0], rtol=1e-5, atol=1e-6)
 
@@ -92,8 +93,8 @@ def test_local_statistics_differ_from_global_ones_and_are_equal_on_all_ranks(tmp
         tree = {"data": {"path": str(tmp_path / "set.h5")}, "train": {**TRAIN, "sync_batch_norm": sync}}
         with opened(resolve(tree)) as workload:
 
-            def steps(door: Any, workload: Any = workload) -> dict[str, Any]:
-                runner = DistributedRunner(open_backend("cpu"), workload.task, door)
+            def steps(communicator: Any, workload: Any = workload) -> dict[str, Any]:
+                runner = DistributedRunner(open_backend("cpu"), workload.task, communicator)
                 runner.begin_epoch([MemberEpoch(0, workload.batches, 0.01)])
                 for step in range(len(workload.batches)):
                     runner.step(step)
@@ -206,8 +207,8 @@ def test_a_run_on_two_ranks_has_the_losses_of_two_runners_to_the_bit(
         task, _ = experiment.task(split)
         graphs = experiment.source.graphs_of(split.train)
 
-        def losses(door: Any) -> list[float]:
-            runner, found = DistributedRunner(open_backend("cpu"), task, door), []
+        def losses(communicator: Any) -> list[float]:
+            runner, found = DistributedRunner(open_backend("cpu"), task, communicator), []
             for epoch in range(config.train.epochs):
                 batches = shuffled_batches(graphs, config.train.batch_size, config.seed, epoch)
                 runner.begin_epoch([MemberEpoch(epoch, batches, config.train.learning_rate)])

@@ -44,7 +44,7 @@ def runner(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         made: Any = make_runner(fused_backend(), [work.task])
     assert type(made) is (FusedGraphsRunner if is_graphs else FusedKipfRunner)
     made._engine = EngineLog()
-    monkeypatch.setattr(made._at, "read", lambda array: np.zeros(array.shape, array.dtype))
+    monkeypatch.setattr(made._backend, "read", lambda array: np.zeros(array.shape, array.dtype))
     return made
 
 

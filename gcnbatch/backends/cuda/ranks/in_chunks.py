@@ -243,7 +243,7 @@ class OpsInChunks:
         """Multiply with columns `group` = (first, stop) of H, at most `MOST_COLUMNS`."""
         landing, route, device, (begin, behind) = matrix.landing, matrix.route, self._device, group
         stride = 8 * ceil_div(behind - begin, 8)
-        parts = [(at, min(at + PUSHED_COLUMNS, behind)) for at in range(begin, behind, PUSHED_COLUMNS)]
+        parts = [(first, min(first + PUSHED_COLUMNS, behind)) for first in range(begin, behind, PUSHED_COLUMNS)]
         numbers: list[int] = []
 
         beside = bool(self._later)

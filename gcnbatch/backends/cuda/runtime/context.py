@@ -381,7 +381,7 @@ class DeviceContext:
 
     def out_of_memory(self, asked: int = 0) -> MachineError:
         """Return the out-of-memory error: requested bytes if known, free bytes, fix."""
-        facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
+        facts = [f"{asked / 2**20:,.1f} MiB requested"] if asked else []
         with suppress(self.driver.Error):  # a lost device answers no further calls
             free, total = self.driver.mem_get_info()
             facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")

@@ -1,4 +1,4 @@
-"""NCCL through nccl4py: the door for device arrays between ranks, on PyCUDA's context and the device's stream.
+"""NCCL through nccl4py: the communicator of device arrays, on PyCUDA's context and the device's stream.
 
 Nothing here runs before several ranks share a model on GPUs. nccl4py's plain bindings take addresses, so no array
 library is needed. Calls are queued on the stream and return at once, like kernel launches. `exchange_beside` has a

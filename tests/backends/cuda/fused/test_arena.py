@@ -179,7 +179,7 @@ def run(cohort: FusedGraphsRunner, given: list[MemberEpoch | None]) -> list[Any]
 
 def test_members_that_stopped_leave_the_launches_when_they_are_many(cohort: FusedGraphsRunner) -> None:
     assert run(cohort, epochs([10, 10, 10, 10])) == [("8 steps", 4), ("2 steps", 4)]
-    assert engine.MOST_RESTING == 0.25
+    assert engine.MOST_IDLE == 0.25
     assert run(cohort, epochs([10, 9, None, 10])) == [("closed", 4), ("closed", 4), ("8 steps", 3), ("2 steps", 3)]
     assert run(cohort, epochs([None, 9, None, None])) == [("closed", 3), ("closed", 3), ("8 steps", 1), ("1 steps", 1)]
     assert run(cohort, epochs([None, None, 3, 2])) == [("closed", 1), ("closed", 1), ("3 steps", 2)]

@@ -264,7 +264,7 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
         done.clear()
         fused.begin_epoch([EngineEpoch(0, batches, rates, 0)])
         assert done == ([] if expected is batches else ["planned", "packed"])
-        uploads.append(device.uploaded[fused._training[fused._forms[0]].at.plan.progress.ptr])
+        uploads.append(device.uploaded[fused._training[fused._forms[0]].workspace.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
     np.testing.assert_array_equal(uploads[1], uploads[3])
     assert (uploads[0] != uploads[1]).any()
