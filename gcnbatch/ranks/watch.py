@@ -2,7 +2,7 @@
 
 MPI does not report that a process is gone: the others wait in their next collective for ever, unless their launcher
 kills them. The operating system closes the connections of a process that ends, however it ends. No data go through
-them, only the lines below. A stranger who connects is not answered. The witness (`gcnbatch.ranks.witness`), which
+them, only the lines below. Connections without the secret of the command are closed. The witness (`gcnbatch.ranks.witness`), which
 outlives the ranks, has connections of its own and reports what has ended.
 
 - ``stop``: rank 0 asks for a checkpoint and an end, as after Ctrl-C.

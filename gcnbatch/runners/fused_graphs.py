@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import MemberEpoch
+from gcnbatch.backends.cuda.fused import forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.fused.planned_epoch import EngineEpoch
@@ -40,7 +41,8 @@ def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 0) -> str | No
         return "sparse features"
     if reason := unsupported(task.model.layers):
         return reason
-    return backend.graphs_refusal(describe(task), task.source, task.targets, task.train, ranks)
+    about = describe(task), task.train, *backend.limits()
+    return forms.refusal(task.source, task.targets, *about, ranks) or None
 
 
 def cohort_size(backend: FusedBackend, tasks: Sequence[RunnerTask]) -> int:
@@ -67,12 +69,12 @@ def members_at_once(tasks: int, fit: int) -> int:
     return -(-tasks // -(-tasks // most))
 
 
-class Member:
+class FusedModel:
     """The state of one member, in its region of the runner's memory."""
 
     def __init__(self, backend: FusedBackend, task: RunnerTask, region: Region) -> None:
         self.state = ModelState(backend, task, region.zeros)
-        self.device = device_model(backend, self.state, task, region.zeros)
+        self.arrays = device_model(backend, self.state, task, region.zeros)
         self._train, first = task.train, self.state.flat.ptr
         self._places = {
             name: (slice(array.ptr - first, array.ptr - first + array.nbytes), array.dtype, array.shape)
@@ -112,7 +114,7 @@ class FusedGraphsRunner:
         self._arena = Arena(
             backend.device, self.size, state_bytes(first.model.layout(), first.train, len(first.loss.weights))
         )
-        self._members = [Member(backend, task, Region(self._arena, k)) for k, task in enumerate(tasks)]
+        self._members = [FusedModel(backend, task, Region(self._arena, k)) for k, task in enumerate(tasks)]
         self._engine = self._open_engine(backend, describe(first), tasks)
         self._epochs: Sequence[MemberEpoch | None] = []
         self._steps, self._counted = range(0), 0  # of the epoch; those whose updates are counted
@@ -123,7 +125,7 @@ class FusedGraphsRunner:
         self, backend: FusedBackend, stack: Stack, tasks: Sequence[RunnerTask], ranks: Ranks | None = None
     ) -> FusedEngine:
         labels = [labels_of(task) for task in tasks]
-        of = stack, self._members[0].device, update_rule(tasks[0].train), tasks[0].source
+        of = stack, self._members[0].arrays, update_rule(tasks[0].train), tasks[0].source
         return backend.graphs_engine(*of, labels, ranks)
 
     @property
@@ -152,7 +154,7 @@ class FusedGraphsRunner:
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
         self._count_updates()
         self._epochs, self._next, self._counted = epochs, None, 0
-        running = [range(one.first, len(one.batches)) for one in epochs if one is not None]
+        running = [one.steps for one in epochs if one is not None]
         self._steps = range(
             min((own.start for own in running if own), default=0), max((own.stop for own in running), default=0)
         )
@@ -164,7 +166,7 @@ class FusedGraphsRunner:
         if self._next is None:
             self._engine.begin_epoch(
                 [
-                    member.epoch(one) if one is not None and one.first < len(one.batches) else None
+                    member.epoch(one) if one is not None and one.steps else None
                     for member, one in zip(self._members, self._epochs, strict=True)
                 ]
             )

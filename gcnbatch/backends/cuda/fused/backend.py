@@ -34,12 +34,6 @@ class FusedBackend(CudaBackend):
         self._mailboxes: Mailboxes | None = None
         self._sets: WeakKeyDictionary[BatchSource, tuple[tuple[type[Form], ...], FusedSet]] = WeakKeyDictionary()
 
-    def graphs_refusal(
-        self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig, ranks: int = 0
-    ) -> str | None:
-        """Return why the engine cannot train this model on this data set, or None. `ranks`: together; 0: alone."""
-        return forms.refusal(source, targets, stack, train, *self.limits(), ranks) or None
-
     def graphs_engine(
         self,
         stack: Stack,
@@ -49,7 +43,7 @@ class FusedBackend(CudaBackend):
         labels: Sequence[tuple[NDArray[Any], NDArray[np.float64]]],
         ranks: Ranks | None = None,
     ) -> FusedEngine:
-        """Return the engine of a cohort on a data set for which `graphs_refusal` returned None.
+        """Return the engine of a cohort on a data set, for tasks that `gcnbatch.runners.fused_graphs.refuses` accepts.
 
         Parameters
         ----------

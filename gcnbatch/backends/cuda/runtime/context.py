@@ -318,6 +318,7 @@ class DeviceContext:
             return np.empty((rows, *array.shape), array.dtype)
         if rows == 1 and not clears:
             return self.fetch(array)[np.newaxis]
+        pitch = pitch if rows > 1 else array.nbytes  # CUDA takes no pitch above 2 GiB
         host = self._pinned_for(nbytes)
         with self.errors():
             copy_rows = self.driver.Memcpy2D()
