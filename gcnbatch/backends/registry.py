@@ -58,7 +58,7 @@ class RanksModule(Protocol):
         Raises
         ------
         BackendUnavailable
-            What the ranks need to exchange the backend's arrays is missing.
+            Something that the ranks need to exchange the backend's arrays is missing.
         """
 
     def make_runner(self, backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:

@@ -1,7 +1,7 @@
 """A trained graph-level model with fixed parameters: its logits, and their gradients by its inputs.
 
 In inference, batch norm is affine: z = (y - mean) scale + beta with scale = gamma / sqrt(var + epsilon). The scale is
-multiplied into the weight and bias of the convolution before it, the rest is a bias behind its SpMM. Behind another
+multiplied into the weight and bias of the convolution before it, the rest is a bias after its SpMM. After another
 layer, batch norm becomes a product with a diagonal matrix. Dropout is the identity. Other layers are as in training.
 
 Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features, P columns, K outputs, E sampled edges,
@@ -39,7 +39,7 @@ class Stage:
     channels : int
         C; 0: no SpMM.
     shift : float64 (P,) or None
-        Bias behind the SpMM.
+        Bias added after the SpMM.
     relu : bool
     """
 

@@ -2,8 +2,8 @@
 
 MPI does not report that a process is gone: the others wait in their next collective for ever, unless their launcher
 kills them. The operating system closes the connections of a process that ends, however it ends. No data go through
-them, only the lines below. Connections without the secret of the command are closed. The witness (`gcnbatch.ranks.witness`), which
-outlives the ranks, has connections of its own and reports what has ended.
+them, only the lines below. A connection that does not send the secret of this command is closed. The witness
+(`gcnbatch.ranks.witness`), which outlives the ranks, has connections of its own and reports which rank has ended.
 
 - ``stop``: rank 0 asks for a checkpoint and an end, as after Ctrl-C.
 - ``end``: the command has ended.
@@ -60,7 +60,7 @@ class Watch:
         threading.Thread(target=self._listen, name="watch of ranks", daemon=True).start()
 
     def send(self, line: str) -> None:
-        """Send a line to all; one whose process has gone is noticed elsewhere."""
+        """Send a line to all; `_listen` notices a process that has ended."""
         for connection in self._connections.values():
             with suppress(OSError):
                 connection.sendall(line.encode() + b"\n")

@@ -92,7 +92,7 @@ class BackendChoice:
         InputError
             No backend does. The message gives the reason of the named backend, or of the slowest.
         BackendUnavailable
-            What the ranks need to exchange the backend's arrays is missing.
+            Something that the ranks need to exchange the backend's arrays is missing.
         """
         why, refused = "", None
         for backend in self._backends():

@@ -92,7 +92,7 @@ def group(tasks: Sequence[RunnerTask]) -> list[list[int]]:
 
 
 def architecture(task: RunnerTask) -> Hashable:
-    """Return what all tasks of a cohort have in common: data, shapes, kernels and their constants.
+    """Return a key that is equal for all tasks of a cohort: data, shapes, kernels and their constants.
 
     A dropout rate, a decay or a clipped norm may differ, but not whether there is one.
     """

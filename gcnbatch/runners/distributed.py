@@ -60,7 +60,7 @@ def refuses(backend: Backend, task: RunnerTask, ranks: World) -> str | None:
     Raises
     ------
     BackendUnavailable
-        What the ranks need for that is missing.
+        Something that the ranks need for that is missing.
     """
     cast(DistributedBackend, backend).check_ranks()
     return None

@@ -51,8 +51,8 @@ def describe(task: RunnerTask) -> Stack:
     rate = 0.0
     joined: Joined | None = None
     groups = _groups(model.layers)
-    for head, *behind in groups:
-        dropout = next((layer for layer in behind if isinstance(layer, Dropout)), None)
+    for head, *following in groups:
+        dropout = next((layer for layer in following if isinstance(layer, Dropout)), None)
         rate = dropout.rate if dropout else rate
         key = dropout.name if dropout else ""
         if isinstance(head, ReadoutLayer):
@@ -66,13 +66,13 @@ def describe(task: RunnerTask) -> Stack:
         if readouts:
             graphs.append(GraphLayer(*places, dropout=key))
             continue
-        norm = next((layer for layer in behind if isinstance(layer, BatchNormRelu)), None)
+        norm = next((layer for layer in following if isinstance(layer, BatchNormRelu)), None)
         known = None
         if norm:
             gamma, beta, mean, var = (start[spec.name] for spec in norm.specs())
             known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
         channels = head.n_channels if isinstance(head, GraphConv) else 1
-        residual = any(isinstance(layer, Add) for layer in behind)
+        residual = any(isinstance(layer, Add) for layer in following)
         nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key, residual))
     return Stack(tuple(nodes), readouts, tuple(graphs), rate, task.loss.target, joined)
 

@@ -23,7 +23,7 @@ Float32 = NDArray[np.float32]
 
 
 class Contributions(NamedTuple):
-    """What the inputs of N nodes, E sampled edges and M sampled features of whole graphs add to T outputs.
+    """Contributions of N nodes, E sampled edges and M sampled features of whole graphs to T outputs.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class InputGradientRunner:
     def contributions(
         self, source: BatchSource, edges: tuple[Int32, Int32], features: tuple[Int64, Int64]
     ) -> Contributions:
-        """Return what the inputs of all graphs of `source` add to their outputs, as one batch.
+        """Return the contributions of all graphs of `source` to their outputs, as one batch.
 
         Parameters
         ----------

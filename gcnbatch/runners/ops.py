@@ -40,7 +40,7 @@ class OpsRunner(SingleRunner):
         super().__init__(backend, task)
         self._ops = backend.ops
         self._feed = self._open_feed(backend, task)
-        self._prepared: Flow | None = None  # one-graph data set: state behind the model's constant layers
+        self._prepared: Flow | None = None  # one-graph data set: state after the model's constant layers
 
     def _open_feed(self, backend: Backend, task: RunnerTask) -> Feed:
         return backend.feed(task.source, task.targets)

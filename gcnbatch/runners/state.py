@@ -82,7 +82,7 @@ class ModelState:
         return self.parameters | moments | {"loss": self.totals}
 
     def counted(self) -> dict[str, NDArray[np.int64]]:
-        """Return what of the state the host holds."""
+        """Return the part of the state that the host holds."""
         return {"updates": np.array([self.updates], dtype=np.int64)}
 
     def write(self, state: Mapping[str, NDArray[Any]]) -> None:
