@@ -180,9 +180,7 @@ def freeze_layers(model: Gcn, names: Sequence[str]) -> Gcn:
         raise InputError("train.freeze", "every layer", "fewer: nothing would be trained")
     if wanted != set(trained[: len(wanted)]):
         skipped = next(name for name in trained if name not in wanted)
-        raise InputError(
-            "train.freeze", ", ".join(names), f"the first layers; {skipped} comes before one of them"
-        )
+        raise InputError("train.freeze", ", ".join(names), f"the first layers; {skipped} comes before one of them")
     last = max((i for i, layer in enumerate(model.layers) if _part_of(layer.name) in wanted), default=-1)
     return replace(model, frozen=last + 1)
 

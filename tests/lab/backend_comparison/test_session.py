@@ -17,8 +17,6 @@ from gcnbatch.lab.backend_comparison import session, workload
 from gcnbatch.lab.backend_comparison.timeline import DEVICE, HOST
 from gcnbatch.lab.backend_comparison.workload import QUICK, opened
 from gcnbatch.runners.single import SingleRunner
-from tests.backend_comparison import backends
-from tests.backend_comparison.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 from tests.lab.backend_comparison import backends
 from tests.lab.backend_comparison.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 
