@@ -34,9 +34,10 @@ class Leader:
         return self._runner.about()
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
+        given: Sequence[Any] = epochs
         sent = [
-            one._replace(batches=None) if one and one.batches is expected else one  # type: ignore[arg-type]
-            for one, expected in zip(epochs, self._expected, strict=True)
+            one._replace(batches=None) if one and one.batches is expected else one
+            for one, expected in zip(given, self._expected, strict=True)
         ]
         self._expected = [None] * self.size
         self._send("begin_epoch", sent)

@@ -123,7 +123,7 @@ def test_threads_of_a_cohort_add_few_partial_sums_alone() -> None:
 
 
 @pytest.fixture
-def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedGraphsRunner:
+def cohort(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedGraphsRunner:
     """Four members on a device without memory; graphs and launches are logged in `launched`."""
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
@@ -138,7 +138,9 @@ def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedGraphsRunner
     monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
     write_set(tmp_path / "data.h5", n_channels=1)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
-        made = FusedGraphsRunner(fused_backend(), [replace(work.task, seed=seed) for seed in range(4)])
+        made = FusedGraphsRunner(
+            fused_backend(), [replace(work.task, seed=seed) for seed in range(getattr(request, "param", 4))]
+        )
 
     class Logged:
         def __init__(self, steps: int, members: int) -> None:
@@ -191,6 +193,20 @@ def test_each_member_counts_its_own_updates(cohort: FusedGraphsRunner) -> None:
     assert [int(cohort.state(member)["updates"][0]) for member in range(4)] == [10, 7, 0, 1]
     run(cohort, [*epochs([10, 7], first=7), *epochs([2, 1], first=1)])
     assert [int(cohort.state(member)["updates"][0]) for member in range(4)] == [13, 7, 1, 1]
+
+
+@pytest.mark.parametrize("cohort", [1], indirect=True)
+def test_a_model_alone_is_a_cohort_of_one(cohort: FusedGraphsRunner) -> None:
+    assert run(cohort, epochs([10])) == [("8 steps", 1), ("2 steps", 1)]
+    assert cohort.take_losses() == [(0.0, 0.0)]
+    assert int(cohort.state()["updates"][0]) == 10
+    run(cohort, epochs([10], first=7))
+    state = cohort.state()
+    assert int(state["updates"][0]) == 13
+    cohort.load_state({**state, "updates": np.array([2])})
+    run(cohort, epochs([4]))
+    assert int(cohort.state()["updates"][0]) == 6
+    assert cohort.predict([np.arange(3)])[0].shape == (3, 2)  # type: ignore[union-attr]
 
 
 def test_an_epoch_begins_with_the_first_step_of_any_member(cohort: FusedGraphsRunner) -> None:
