@@ -393,9 +393,9 @@ class DeviceContext:
             "GPU (nvidia-smi lists them).",
         )
 
-    def lost(self, said: str) -> DeviceLost:
-        """Return the error of a lost device, whose driver call failed with the message `said`."""
-        return DeviceLost(self._subject, said, hint="If it happens again, 'nvidia-smi' and the system log say more.")
+    def lost(self, message: str) -> DeviceLost:
+        """Return the error of a lost device, whose driver call failed with this message."""
+        return DeviceLost(self._subject, message, hint="If it happens again, 'nvidia-smi' and the system log say more.")
 
     @property
     def _subject(self) -> str:

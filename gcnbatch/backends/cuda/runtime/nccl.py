@@ -221,11 +221,11 @@ class NcclCommunicator:
         try:
             yield
         except self._calls.NCCLError as error:
-            said = (str(error).splitlines() or ["failed"])[0]
+            message = (str(error).splitlines() or ["failed"])[0]
             if self._device.memory().free < NEEDED_BYTES:
                 raise self._device.out_of_memory(NEEDED_BYTES) from error
             hint = "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more."
-            raise MachineError(f"NCCL between {self.size} ranks", said, hint=hint) from error
+            raise MachineError(f"NCCL between {self.size} ranks", message, hint=hint) from error
 
     def close(self) -> None:
         """Give back NCCL's memory and streams; all ranks call, after their last operation."""
