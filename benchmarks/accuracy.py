@@ -18,8 +18,8 @@ import numpy as np
 from shared import config_of, options_of_training
 
 from gcnbatch import environment
+from gcnbatch.metrics import default_monitor
 from gcnbatch.training import run
-from gcnbatch.training.metrics import default_monitor
 
 
 def main() -> None:

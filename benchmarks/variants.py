@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from shared import config_of, emit, options_of_training
 
-from gcnbatch import environment
+from gcnbatch import environment, metrics
 from gcnbatch.config import Config
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import metrics, warm_start
+from gcnbatch.training import warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_report import Report, evaluate
 from gcnbatch.training.fits import Fits

@@ -210,7 +210,18 @@ class TrainConfig(Section):
     patience: int = Field(default=0, ge=0, description="stop after this many epochs without a better value; 0: never")
     min_delta: float = Field(default=0.0, ge=0.0, description="gain that counts as better")
     monitor: Literal[
-        "auto", "loss", "roc_auc", "pr_auc", "accuracy", "balanced_accuracy", "f1", "mcc", "rmse", "mae", "r2"
+        "auto",
+        "loss",
+        "roc_auc",
+        "pr_auc",
+        "accuracy",
+        "balanced_accuracy",
+        "f1",
+        "mcc",
+        "rmse",
+        "mae",
+        "r2",
+        "spearman",
     ] = Field(
         default="auto",
         description="validation value that picks the best epoch; auto: roc_auc, accuracy, rmse (several tasks: r2)",

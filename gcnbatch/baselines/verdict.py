@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gcnbatch import metrics
 from gcnbatch.baselines.forest import MODEL
 from gcnbatch.data.schema import Header
 from gcnbatch.run_comparison.paired import differences
 from gcnbatch.run_comparison.scores import overlap, scores_by_block
 from gcnbatch.text import figure
-from gcnbatch.training import metrics
 from gcnbatch.training.fitted import Fit
 
 

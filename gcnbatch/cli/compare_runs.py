@@ -43,8 +43,8 @@ def compare_runs(
     """
     from gcnbatch.api import comparison
     from gcnbatch.cli.text_tables import table
+    from gcnbatch.metrics import label
     from gcnbatch.text import printable
-    from gcnbatch.training.metrics import label
 
     found = comparison.compare_runs(runs, out=out, metric=metric, level=level, parquet=parquet)
     report = found.content

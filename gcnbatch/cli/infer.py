@@ -170,7 +170,7 @@ def infer(
         typer.echo(json.dumps({**asdict(summary), "out": out}, indent=2, allow_nan=False))
     if summary.metrics is not None:
         from gcnbatch.cli.text_tables import by_task, table
-        from gcnbatch.training.metrics import common_unit, label
+        from gcnbatch.metrics import common_unit, label
 
         unit = common_unit(summary.metrics)
         figures = {name: value for name, value in summary.metrics.items() if value is None or isinstance(value, float)}

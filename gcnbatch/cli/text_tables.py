@@ -37,7 +37,7 @@ def by_task(figures: Mapping[str, Any], title: str) -> list[str]:
     tasks = figures.get("tasks", {})
     if len(tasks) < 2 or not all("rmse" in of for of in tasks.values()):
         return []
-    from gcnbatch.training.metrics import label
+    from gcnbatch.metrics import label
 
     names = ("labelled", "rmse", "mae", "r2")
     units = any("unit" in of for of in tasks.values())

@@ -173,7 +173,7 @@ def show(metrics: dict[str, Any]) -> None:
     """Print the figures of each part, or mean ± deviation over folds."""
     from gcnbatch.cli.text_tables import by_task, table
     from gcnbatch.data.splits import title
-    from gcnbatch.training.metrics import common_unit, label
+    from gcnbatch.metrics import common_unit, label
 
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
@@ -210,7 +210,7 @@ def _spread(mean: float, deviation: float | None) -> str:
 
 def _defined(metrics: dict[str, Any]) -> Iterator[str]:
     """Yield a line per part on metrics that not all members have: their means leave members out."""
-    from gcnbatch.training.metrics import label
+    from gcnbatch.metrics import label
 
     what = "folds" if "folds" in metrics else "models"
     members = len(metrics.get("folds") or metrics.get("members") or ())

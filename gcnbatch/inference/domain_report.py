@@ -17,6 +17,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
 from gcnbatch.inference.domain import Domain, training_data
 from gcnbatch.inference.members import load_members
+from gcnbatch.metrics import spearman
 from gcnbatch.moments import moments
 from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
@@ -95,15 +96,12 @@ def errors(
 
 def summary(measure: NDArray[np.float32], error: NDArray[np.float32]) -> dict[str, Any]:
     """Return rank correlation, and mean measure and mean error of bins of equal numbers of rows."""
-    from scipy.stats import spearmanr
-
     known = np.isfinite(measure) & np.isfinite(error)
     order = np.argsort(measure[known], kind="stable")
     x, y = measure[known][order].astype(np.float64), error[known][order].astype(np.float64)
-    varies = len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
     bins = [part for part in np.array_split(np.arange(len(x)), BINS) if len(part)]
     return {
-        "spearman": float(spearmanr(x, y).statistic) if varies else None,
+        "spearman": spearman(x, y),
         "bins": [{"mean": float(x[part].mean()), "error": float(y[part].mean()), "rows": len(part)} for part in bins],
     }
 

@@ -56,7 +56,7 @@ class InferenceSummary:
     seconds : float
         From opening the data to the last row written.
     metrics : dict or None
-        Metrics on the data's labels (see `gcnbatch.training.metrics.evaluate`), None without labels.
+        Metrics on the data's labels (see `gcnbatch.metrics.evaluate`), None without labels.
     labelled : int
         Rows that have a label and a prediction, on which the metrics are.
     """

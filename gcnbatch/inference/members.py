@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import metrics
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
@@ -21,7 +22,6 @@ from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
-from gcnbatch.training import metrics
 from gcnbatch.training.fit_report import METRICS
 from gcnbatch.training.run_files import CONFIG
 from gcnbatch.training.scaling import Scaling

@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from gcnbatch.metrics import higher_is_better, label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Cell, Html, Pictures, code, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
 from gcnbatch.text import figure
-from gcnbatch.training.metrics import higher_is_better, label
 
 
 def render(found: dict[str, Any], picture: Path, about: dict[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Differences of models that were scored on the same folds: confidence intervals and Tukey's HSD.
+"""Differences of models that were scored on the same rows, with confidence intervals.
+
+`differences` compares scores of the same folds (Tukey's HSD), `resampled` outputs for the same test rows (bootstrap).
 
 Dimensions: n blocks (a fold of a repeat), M models. A score of model m in block b is ``mean + effect_m + block_b +
 error``; the block's effect cancels in a difference. The variance of the error is estimated with
@@ -12,11 +14,16 @@ error's variance / n. The correction of Nadeau and Bengio (Inference for the Gen
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import metrics, resampling
+from gcnbatch.data.schema import Target
 from gcnbatch.moments import in_units, unit_of
 
 
@@ -76,16 +83,51 @@ def differences(scores: NDArray[np.float64], overlap: float, level: float = 0.95
     range_at = float(stats.studentized_range.ppf(level, models, freedom))
     t_at = float(stats.t.ppf((1 + level) / 2, n - 1))
     found = []
-    for first in range(models):
-        for second in range(first + 1, models):
-            difference = scores[:, first] - scores[:, second]
-            mean = float(difference.mean())
-            own = t_at * math.sqrt(float(difference.var(ddof=1)) * factor)
-            joint = range_at * error
-            if error > 0:
-                p = float(stats.studentized_range.sf(abs(mean) / error, models, freedom))
-            else:
-                p = 0.0 if mean else 1.0
-            mean, own, joint = (math.ldexp(of, exponent) for of in (mean, own, joint))
-            found.append(Difference(first, second, mean, mean - own, mean + own, mean - joint, mean + joint, p))
+    for first, second in combinations(range(models), 2):
+        difference = scores[:, first] - scores[:, second]
+        mean = float(difference.mean())
+        own = t_at * math.sqrt(float(difference.var(ddof=1)) * factor)
+        joint = range_at * error
+        p = 0.0 if mean else 1.0
+        if error > 0:
+            p = float(stats.studentized_range.sf(abs(mean) / error, models, freedom))
+        mean, own, joint = (math.ldexp(of, exponent) for of in (mean, own, joint))
+        found.append(Difference(first, second, mean, mean - own, mean + own, mean - joint, mean + joint, p))
+    return found
+
+
+def resampled(
+    metric: str,
+    target: Target,
+    y: NDArray[Any],
+    outputs: Sequence[NDArray[np.floating]],
+    level: float = 0.95,
+    resamples: int = resampling.RESAMPLES,
+) -> list[Difference]:
+    """Return the differences of all pairs of models by resampling their test rows; joint intervals are Bonferroni's.
+
+    Parameters
+    ----------
+    metric, target
+        See `gcnbatch.metrics`.
+    y : (R, K) or (R, 1)
+    outputs : sequence of M arrays (R, K) or (R, C)
+        Of the same test rows.
+    level : float
+        Confidence level.
+    resamples : int
+        Resamples in which a score is not defined are left out.
+    """
+    draws = [resampling.figures(target, y, of, resamples, (metric,))[metric] for of in outputs]
+    scores = np.array([metrics.mean_over_tasks(target, y, *of) for of in zip(outputs, draws, strict=True)])
+    scores = scores[:, np.isfinite(scores).all(axis=0)]
+    whole = [np.nan if (of := metrics.score(metric, target, y, out)) is None else of for out in outputs]
+    pairs = list(combinations(range(len(outputs)), 2))
+    found = []
+    for first, second in pairs:
+        own, joint = (
+            resampling.interval(scores[first] - scores[second], 1 - (1 - level) / share) or (-math.inf, math.inf)
+            for share in (1, len(pairs))
+        )
+        found.append(Difference(first, second, whole[first] - whole[second], *own, *joint, None))
     return found

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, plain, save
 from gcnbatch.fileio import StrPath
+from gcnbatch.metrics import label
 from gcnbatch.run_comparison.paired import Difference
-from gcnbatch.training.metrics import label
 
 DRAWN_PAIRS = 40
 

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-from gcnbatch import environment, fileio, folders, tables
+from gcnbatch import environment, fileio, folders, metrics, tables
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
-from gcnbatch.run_comparison import bootstrap, page, paired, plot
+from gcnbatch.run_comparison import page, paired, plot
 from gcnbatch.run_comparison.paired import Difference
 from gcnbatch.run_comparison.same_rows import ComparedRun, read_runs
 from gcnbatch.run_comparison.scores import Block, overlap, scores_by_block
 from gcnbatch.text import figure
-from gcnbatch.training import metrics, run_files
+from gcnbatch.training import run_files
 from gcnbatch.training.fit_report import PREDICTIONS
 from gcnbatch.training.fitted import block_name
 from gcnbatch.training.run import ENVIRONMENT
@@ -234,7 +234,7 @@ def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[D
             np.mean([read_outputs(fit.folder / PREDICTIONS, data.header, len(rows)) for fit in run.fits], axis=0)
             for run in runs
         ]
-        return bootstrap.differences(metric, data.header.target, data.measured[rows], outputs, level)
+        return paired.resampled(metric, data.header.target, data.measured[rows], outputs, level)
 
 
 def _scores(found: Comparison) -> tables.Columns:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import resampling
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.store import Dataset
-from gcnbatch.run_report import examples, held_out, resample
+from gcnbatch.resampling import Intervals
+from gcnbatch.run_report import examples, held_out
 from gcnbatch.run_report.examples import Examples
 from gcnbatch.run_report.held_out import HeldOut
-from gcnbatch.run_report.resample import Intervals
 
 
 class Examined(NamedTuple):
@@ -47,7 +48,7 @@ def examine(data: Dataset, rows: Int64, outputs: NDArray[np.floating], resampled
     tested = held_out.read(data, rows, outputs)
     header, intervals = tested.header, None
     if resampled:
-        intervals = resample.intervals(header.target, tested.y, tested.outputs, header.task_names)
+        intervals = resampling.intervals(header.target, tested.y, tested.outputs, header.task_names)
     return Examined(tested, intervals, examples.choose(tested))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gcnbatch.metrics import METRICS, common_unit, higher_is_better, label
 from gcnbatch.pages.elements import MISSING, Cell
+from gcnbatch.resampling import Interval, Intervals
 from gcnbatch.run_report.record import Record
-from gcnbatch.run_report.resample import Interval, Intervals
-from gcnbatch.training.metrics import METRICS, common_unit, higher_is_better, label
 
 _HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 
@@ -77,7 +77,7 @@ class Figures:
         if several:
             return several
         if self.record.tested:
-            return "No intervals: there are too many test rows to resample."
+            return "No intervals: there are too many test rows to resampling."
         return f"No intervals: {self.record.why_not}."
 
     def tasks(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class HeldOut:
     ids : (R,) str
         In the order of the data set.
     y, outputs
-        As in `gcnbatch.training.metrics.evaluate`.
+        As in `gcnbatch.metrics.evaluate`.
     smiles : list of R str, or None
         None if the set stores none.
     """

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gcnbatch.figures import DRAWN_MEMBERS
+from gcnbatch.metrics import label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import (
     MISSING,
@@ -30,7 +31,6 @@ from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.trained import environment, trained
 from gcnbatch.text import counted, printable
 from gcnbatch.training.fit_report import CURVES, RELIABILITY, TESTED
-from gcnbatch.training.metrics import label
 from gcnbatch.training.run_files import CONFIG
 
 LISTED = 500  # tasks or classes in a table

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import metrics
 from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import FeatureScaling
@@ -23,7 +24,7 @@ from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_
 from gcnbatch.moments import moments
 from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted, quoted
-from gcnbatch.training import metrics, task_labels
+from gcnbatch.training import task_labels
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.scaling import Scaling
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import fileio, metrics
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_table
-from gcnbatch.training import checkpoint, metrics, plots, run_files
+from gcnbatch.training import checkpoint, plots, run_files
 from gcnbatch.training.checkpoint import Checkpoint
 from gcnbatch.uncertainty import figures as uncertainty_figures
 from gcnbatch.uncertainty import plot as uncertainty_plot

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import philox
+from gcnbatch import metrics, philox
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.training import metrics
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
 from gcnbatch.training.event_file import EventFile
 from gcnbatch.training.experiment import Experiment

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import metrics
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, plain, save, ticker
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted
-from gcnbatch.training import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gcnbatch.metrics import label
 from gcnbatch.progress import on_terminal, write_line
 from gcnbatch.text import figure
-from gcnbatch.training.metrics import label
 
 EPOCH_SECONDS = 1.0  # least time between the lines of two epochs
 STEP_SECONDS = 30.0  # an epoch that takes longer writes lines of its own

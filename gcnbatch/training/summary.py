@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio
+from gcnbatch import fileio, metrics
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.moments import in_units, unit_of
 from gcnbatch.predictions import Predictions, read_outputs, write_table
-from gcnbatch.training import fit_report, metrics, plots, run_files
+from gcnbatch.training import fit_report, plots, run_files
 from gcnbatch.training.fit_report import Writer
 from gcnbatch.training.fits import Fitted
 from gcnbatch.training.member_files import HISTORY

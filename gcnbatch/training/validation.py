@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import metrics
 from gcnbatch.backends.cpu.costs import sigmoid_costs, softmax_costs
 from gcnbatch.backends.cpu.ops import CpuOps
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
 from gcnbatch.model.gcn import uniform_weights
-from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.scaling import Scaling
 
@@ -141,7 +141,7 @@ def _score(
         ]
         if monitor == "loss":
             return [Score(loss, loss) for loss in losses]
-        values = metrics.scores(monitor, target, y, _outputs(validations, z, threads), rows)
+        values = metrics.scores(monitor, target, y, _outputs(validations, z, threads))
     return [Score(*both) for both in zip(losses, values, strict=True)]
 
 

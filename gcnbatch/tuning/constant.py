@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import metrics
 from gcnbatch.data.graphs import Split
 from gcnbatch.moments import moments
-from gcnbatch.training import metrics
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.task_labels import left_out
 

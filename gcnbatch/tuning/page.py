@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.figures import png
+from gcnbatch.metrics import label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
 from gcnbatch.pages.origin import software, started
 from gcnbatch.text import counted, figure
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.metrics import label
 from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.run_files import CONFIG
 from gcnbatch.tuning import charts, library

@@ -30,13 +30,13 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.metrics import label
 from gcnbatch.pages.document import REPORT
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.text import quoted
 from gcnbatch.training import digest, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.metrics import label
 from gcnbatch.training.plan import data_file
 from gcnbatch.training.processes import pool
 from gcnbatch.training.run import ENVIRONMENT, begun_or_empty, check_data, generate, read_config, with_data

@@ -8,13 +8,14 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gcnbatch import metrics
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.data.graphs import Split
 from gcnbatch.errors import BackendUnavailable, DeviceLost, GcnbatchError, InputError, MachineError
 from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.cohort import JoinedRunner, group
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.training import loop, metrics
+from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.member import Member
 from gcnbatch.tuning import library

@@ -9,7 +9,7 @@ probability `level` or more.
   covered, too.
 - multiclass: one minus the probability of the class, over all classes.
 
-Dimensions as in `gcnbatch.training.metrics`. A segment is a task of a regression set, a task and label of a binary set
+Dimensions as in `gcnbatch.metrics`. A segment is a task of a regression set, a task and label of a binary set
 (``2 k + label``), or all rows of a multiclass set.
 """
 

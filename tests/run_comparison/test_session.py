@@ -12,8 +12,8 @@ import pytest
 
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.metrics import label
 from gcnbatch.run_comparison.session import compare
-from gcnbatch.training.metrics import label
 from tests.cli.conftest import call
 from tests.inference.runs import train_on
 from tests.parquet import assert_same_table

@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch import resampling
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
-from gcnbatch.run_report import files, page, resample
+from gcnbatch.metrics import activate
+from gcnbatch.run_report import files, page
 from gcnbatch.run_report import workers as module
 from gcnbatch.run_report.workers import Writer, report_workers
 from gcnbatch.training import fitted, plots, run
 from gcnbatch.training.fit_report import INLINE, Report
 from gcnbatch.training.fitted import read_fits
-from gcnbatch.training.metrics import activate
 from gcnbatch.worker import Workers
 from tests.run_report.runs import with_data
 from tests.training.runs import environment
@@ -342,7 +343,7 @@ def test_a_worker_writes_the_page_that_this_process_writes_where_it_died(
             if dies:
                 pools[2]._workers[0].process.kill()
             else:
-                patch.delattr(resample, "intervals")
+                patch.delattr(resampling, "intervals")
                 patch.delattr(page, "render")
             write.page(folder)
         found.append([(folder / name).read_bytes() for name in PAGES])

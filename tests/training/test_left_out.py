@@ -14,9 +14,9 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.inference.ensemble import infer
+from gcnbatch.metrics import evaluate, left_out
 from gcnbatch.run_report.record import read
 from gcnbatch.training import run
-from gcnbatch.training.metrics import evaluate, left_out
 from gcnbatch.training.summary import average, pooled
 from gcnbatch.training.task_labels import STRATIFIED
 from tests.builders import build_graphset

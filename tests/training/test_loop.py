@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch import metrics as figures
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import loop
-from gcnbatch.training import metrics as figures
 from gcnbatch.training.checkpoint import load
 from tests.builders import build_graphset
 from tests.training.runs import assert_same_weights, fit, history

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch import metrics, resampling
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.inference.in_memory import predict
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.paired import differences
-from gcnbatch.run_report import resample
-from gcnbatch.training import metrics
 from gcnbatch.uncertainty import figures
 from gcnbatch.uncertainty.model import Uncertainty
 from tests.builders import build_graphset
@@ -79,7 +78,7 @@ def test_uncertainty_intervals_and_comparisons_follow_the_unit(unit: float) -> N
     of_usual = figures.evaluate(usual, y, outputs, 0.9)
     of_scaled = figures.evaluate(scaled, unit * y, unit * outputs, 0.9)
     assert (of_scaled["coverage"], of_scaled["ence"]) == pytest.approx((of_usual["coverage"], of_usual["ence"]))
-    small, large = (resample.intervals("regression", of * y, of * outputs, ["a"]) for of in (1.0, unit))
+    small, large = (resampling.intervals("regression", of * y, of * outputs, ["a"]) for of in (1.0, unit))
     assert small is not None
     assert large is not None
     for name, factor in (("rmse", unit), ("mae", unit), ("r2", 1.0)):

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from gcnbatch import folders
+from gcnbatch import metrics as figures
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.runners.ops import OpsRunner
-from gcnbatch.training import metrics as figures
 from gcnbatch.training import run
 from gcnbatch.training.member_files import MemberFiles
 from gcnbatch.training.plan import member_folders

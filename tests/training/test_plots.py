@@ -13,8 +13,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from gcnbatch.errors import MachineError
+from gcnbatch.metrics import activate, curves, evaluate
 from gcnbatch.training import plots
-from gcnbatch.training.metrics import activate, curves, evaluate
 
 nan = np.nan
 

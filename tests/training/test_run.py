@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch import metrics as figures
 from gcnbatch.config import resolve
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.single import SingleRunner
-from gcnbatch.training import metrics as figures
 from gcnbatch.training import run
 from gcnbatch.training.checkpoint import load
 from tests.builders import build_graphset

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch import metrics
 from gcnbatch.data import splits
 from gcnbatch.data.store import Dataset
-from gcnbatch.training import metrics
 from gcnbatch.training import validation as module
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.validation import Score, Validation, scores

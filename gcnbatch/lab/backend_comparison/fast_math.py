@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from gcnbatch import metrics
 from gcnbatch.backends.base import Backend, MemberEpoch
 from gcnbatch.lab.backend_comparison.parity import Agreement, Parity
 from gcnbatch.lab.backend_comparison.timing import Timing, measure
 from gcnbatch.lab.backend_comparison.workload import Effort, Workload
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import make_runner
-from gcnbatch.training import metrics
 from gcnbatch.training.member import shuffled_batches
 from gcnbatch.training.schedule import Plateau, learning_rate
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch import environment, fileio
+from gcnbatch import environment, fileio, metrics
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.figures import BLUE, GREY, panels, plain, save
@@ -21,7 +21,6 @@ from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
 from gcnbatch.text import csv_cell
-from gcnbatch.training import metrics
 from gcnbatch.training.fit_report import evaluate
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.run import ENVIRONMENT

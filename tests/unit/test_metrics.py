@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
+from gcnbatch import metrics
 from gcnbatch.errors import InputError
-from gcnbatch.training import metrics
-from gcnbatch.training.metrics import (
+from gcnbatch.metrics import (
     METRICS,
     activate,
     averaged,
@@ -117,9 +119,142 @@ def test_regression_metrics_equal_sklearns_on_labelled_rows(seed, n) -> None:
             "rmse": sk.root_mean_squared_error(labels, outputs),
             "mae": sk.mean_absolute_error(labels, outputs),
             "r2": sk.r2_score(labels, outputs),
+            "spearman": stats.spearmanr(labels, outputs).statistic,
             "labelled": known.sum(),
         }
         assert result["tasks"][name] == pytest.approx(expected, rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------ weights, many models
+
+
+@few
+@given(seeds, st.integers(60, 120), st.sampled_from((np.float32, np.float64)))
+def test_weighted_binary_metrics_equal_sklearns(seed, n, dtype) -> None:
+    y, p, _ = sample("binary", seed, n)
+    weights = np.random.default_rng(seed).gamma(1.0, size=(n, 4)).astype(dtype)
+    weights[: n // 4] = 0
+    found = metrics.figures("binary", y, p, weights)
+    for k, b in itertools.product(range(3), range(4)):
+        known = ~np.isnan(y[:, k])
+        labels, outputs, w = y[known, k].astype(int), p[known, k], weights[known, b].astype(np.float64)
+        predicted = (outputs >= 0.5).astype(int)
+        expected = {
+            "roc_auc": sk.roc_auc_score(labels, outputs, sample_weight=w),
+            "pr_auc": sk.average_precision_score(labels, outputs, sample_weight=w),
+            "accuracy": sk.accuracy_score(labels, predicted, sample_weight=w),
+            "balanced_accuracy": sk.balanced_accuracy_score(labels, predicted, sample_weight=w),
+            "f1": sk.f1_score(labels, predicted, sample_weight=w),
+            "mcc": sk.matthews_corrcoef(labels, predicted, sample_weight=w),
+        }
+        close = 1e-12 if dtype == np.float64 else 1e-5
+        assert {name: of[k, b] for name, of in found.items()} == pytest.approx(expected, abs=close)
+
+
+@few
+@given(seeds, st.integers(80, 150))
+def test_weighted_multiclass_metrics_equal_sklearns(seed, n) -> None:
+    y, p, _ = sample("multiclass", seed, n)
+    weights = np.random.default_rng(seed).gamma(1.0, size=(n, 3))
+    found = metrics.figures("multiclass", y, p, weights)
+    known = y[:, 0] >= 0
+    labels, predicted = y[known, 0], np.argmax(p[known], axis=1)
+    for b, w in enumerate(weights[known].T):
+        areas = [sk.roc_auc_score(labels == c, p[known, c], sample_weight=w) for c in range(4)]
+        expected = {
+            "accuracy": sk.accuracy_score(labels, predicted, sample_weight=w),
+            "balanced_accuracy": sk.balanced_accuracy_score(labels, predicted, sample_weight=w),
+            "f1": sk.f1_score(labels, predicted, average="macro", sample_weight=w),
+            "mcc": sk.matthews_corrcoef(labels, predicted, sample_weight=w),
+            "roc_auc": np.mean(areas),
+        }
+        assert {name: of[0, b] for name, of in found.items()} == pytest.approx(expected, abs=1e-12)
+
+
+@few
+@given(seeds, st.integers(20, 60))
+def test_weighted_regression_metrics_equal_sklearns(seed, n) -> None:
+    y, values, _ = sample("regression", seed, n)
+    weights = np.random.default_rng(seed).gamma(1.0, size=(n, 3))
+    found = metrics.figures("regression", y, values, weights, names=("rmse", "mae", "r2"))
+    for k, b in itertools.product(range(3), range(3)):
+        known = ~np.isnan(y[:, k])
+        labels, outputs, w = y[known, k].astype(np.float64), values[known, k].astype(np.float64), weights[known, b]
+        expected = {
+            "rmse": sk.root_mean_squared_error(labels, outputs, sample_weight=w),
+            "mae": sk.mean_absolute_error(labels, outputs, sample_weight=w),
+            "r2": sk.r2_score(labels, outputs, sample_weight=w),
+        }
+        assert {name: of[k, b] for name, of in found.items()} == pytest.approx(expected, rel=1e-9)
+
+
+@few
+@given(targets, seeds, st.integers(1, 60))
+def test_whole_weights_are_rows_repeated(target, seed, n) -> None:
+    y, outputs, _ = sample(target, seed, n)
+    outputs = np.round(outputs, 1)
+    counts = np.random.default_rng(seed).integers(0, 3, (n, 4))
+    found = metrics.figures(target, y, outputs, counts.astype(np.float32))
+    for b, repeats in enumerate(counts.T):
+        rows = np.repeat(np.arange(n), repeats)
+        for name, values in metrics.figures(target, y[rows], outputs[rows]).items():
+            np.testing.assert_allclose(found[name][:, b], values, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@few
+@given(targets, seeds, st.integers(1, 60), st.integers(1, 5))
+def test_models_together_have_the_bits_of_each_alone(target, seed, n, models) -> None:
+    samples = [sample(target, seed + i, n) for i in range(models)]
+    y, outputs = (np.stack([of[i] for of in samples]) for i in (0, 1))
+    for metric in averaged(target, y.shape[2]):
+        alone = [score(metric, target, *of[:2]) for of in samples]
+        assert metrics.scores(metric, target, y, outputs) == alone
+
+
+def test_blocks_of_columns_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for target in ("binary", "multiclass", "regression"):
+        y, outputs, names = sample(target, 0, 50)
+        whole = evaluate(target, y, outputs, **names)  # type: ignore[arg-type]
+        with monkeypatch.context() as patch:
+            patch.setattr(metrics, "_CELLS", 1)
+            assert evaluate(target, y, outputs, **names) == whole  # type: ignore[arg-type]
+
+
+@few
+@given(seeds, st.integers(2, 50))
+def test_outputs_in_float32_rank_as_in_float64(seed, n) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.choice(np.array([-1e38, -1.5, -1e-45, -0.0, 0.0, 1e-45, 2.0, 3e38], np.float32), (n, 1))
+    y = rng.normal(size=(n, 1)).round(1)
+    found = [metrics.figures("regression", y, values.astype(dtype))["spearman"] for dtype in (np.float32, np.float64)]
+    expected = (
+        stats.spearmanr(y[:, 0], values[:, 0]).statistic if len(np.unique(values)) > 1 < len(np.unique(y)) else nan
+    )
+    np.testing.assert_allclose(np.ravel(found), expected, atol=1e-12)
+    labels = (y > 0).astype(np.float32)
+    if len(np.unique(labels)) == 2:
+        area = sk.roc_auc_score(labels[:, 0], values[:, 0].astype(np.float64))
+        assert metrics.figures("binary", labels, values)["roc_auc"][0] == pytest.approx(area, abs=1e-12)
+
+
+@pytest.mark.parametrize("target", ["binary", "multiclass"])
+def test_rows_of_one_class_have_no_metric_but_accuracy(target: Any) -> None:
+    y, outputs, _ = sample(target, 5, 60)
+    weights = (y[:, :1] == 1).astype(np.float32)
+    found = metrics.figures(target, y, outputs, weights)
+    assert [name for name, values in found.items() if np.isfinite(values[0, 0])] == ["accuracy"]
+
+
+def test_equal_values_have_no_r2_and_no_rank_correlation() -> None:
+    y, outputs, _ = sample("regression", 5, 60)
+    weights = np.zeros((len(y), 1))
+    weights[np.flatnonzero(~np.isnan(y[:, 0]))[0]] = 7
+    found = {name: of[0, 0] for name, of in metrics.figures("regression", y, outputs, weights).items()}
+    assert np.isnan(found["r2"])
+    assert np.isnan(found["spearman"])
+    assert found["rmse"] == pytest.approx(found["mae"])
+    assert metrics.spearman(np.ones(3), np.arange(3.0)) is None
+    assert metrics.spearman(np.arange(3.0), np.arange(3.0)) == 1.0
 
 
 # ------------------------------------------------------------------------------------------------ missing labels
