@@ -37,7 +37,7 @@ class BackendComparison:
     @property
     def verdict(self) -> str:
         """The result in one or two sentences."""
-        from gcnbatch.lab.backend_comparison.report_tables import verdict
+        from gcnbatch.lab.backend_comparison.report import verdict
 
         return verdict(self.content)
 
@@ -104,7 +104,7 @@ def compare_backends(
     >>> found.agree, sorted(found.content["speedup"])
     (True, ['inference', 'training'])
     """
-    from gcnbatch.lab.backend_comparison import session
+    from gcnbatch.lab.backend_comparison import comparison
     from gcnbatch.lab.backend_comparison.workload import QUICK, Effort
 
     options = {
@@ -115,7 +115,7 @@ def compare_backends(
         ("seed",): seed,
     }
     given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}
-    folder, content = session.compare(
+    folder, content = comparison.compare(
         load(config, options, settings or {}),
         list(backends),
         None if out is None else Path(out),

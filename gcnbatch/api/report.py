@@ -37,7 +37,7 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     'report.html'
     """
     from gcnbatch.errors import InputError
-    from gcnbatch.lab.backend_comparison.report_files import JSON
+    from gcnbatch.lab.backend_comparison.report import JSON
     from gcnbatch.run_comparison.session import CONTENT
     from gcnbatch.training.run_files import STUDY, refuse_links
 
@@ -55,9 +55,9 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
 
         return comparisons.report(place)
     if (place / JSON).is_file():
-        from gcnbatch.lab.backend_comparison import report_files
+        from gcnbatch.lab.backend_comparison import report as backends_report
 
-        return report_files.rewrite(place)
+        return backends_report.rewrite(place)
     from gcnbatch.run_report import files
 
     return files.write(place, say=say, all_figures=figures)

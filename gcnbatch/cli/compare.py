@@ -69,7 +69,7 @@ def compare_backends(
     """
     from gcnbatch.api import backends as comparisons
     from gcnbatch.cli.text_tables import facts, table
-    from gcnbatch.lab.backend_comparison import report_tables
+    from gcnbatch.lab.backend_comparison import report
     from gcnbatch.progress import write_line
 
     found = comparisons.compare_backends(
@@ -91,8 +91,8 @@ def compare_backends(
     if as_json:
         typer.echo(json.dumps(found.content, indent=2, allow_nan=False))
     else:
-        for shown in report_tables.build(found.content):
-            texts = shown.title == report_tables.STATES
+        for shown in report.build(found.content):
+            texts = shown.title == report.STATES
             lines = facts([(row[0], row[1]) for row in shown.rows]) if texts else table(shown.header, shown.rows)
             typer.echo("\n".join([shown.title, *lines, ""]))
         typer.echo(found.verdict)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, save
 from gcnbatch.lab.backend_comparison.operations import FAMILIES
-from gcnbatch.lab.backend_comparison.report_tables import number, ratio
 from gcnbatch.lab.backend_comparison.timeline import OTHER, Span, Trace
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ FAMILY_COLOURS = (
     *("#F0E442", "#CC79A7", "#882255", "#44AA99", "#332288", "#AA4499", "#DDCC77", "#88CCEE", "#999933", "#666666"),
     *("#661100", "#6699CC"),
 )
+MISSING = "–"
 LOGARITHMIC_FROM = 30  # ratio of the longest to the shortest bar above which an axis is logarithmic
 
 
@@ -119,3 +119,17 @@ def _finish(ax: Axes, lengths: Sequence[float]) -> None:
 
 def _colours(count: int) -> list[str]:
     return [BACKEND_COLOURS[number % len(BACKEND_COLOURS)] for number in range(count)]
+
+
+def number(value: float | None) -> str:
+    """Return a number with three significant digits, with an exponent only if it is very small or large."""
+    if value is None:
+        return MISSING
+    if value and not 1e-3 <= abs(value) < 1e9:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    """Return a speedup, such as ``23.4x``."""
+    return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x"

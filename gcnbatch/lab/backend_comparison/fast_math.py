@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from gcnbatch import metrics
 from gcnbatch.backends.base import Backend, MemberEpoch
-from gcnbatch.lab.backend_comparison.parity import Agreement, Parity
-from gcnbatch.lab.backend_comparison.timing import Timing, measure
+from gcnbatch.lab.backend_comparison.parity import Parity, or_none
+from gcnbatch.lab.backend_comparison.timing import measure
 from gcnbatch.lab.backend_comparison.workload import Effort, Workload
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import make_runner
@@ -18,48 +15,29 @@ from gcnbatch.training.member import shuffled_batches
 from gcnbatch.training.schedule import Plateau, learning_rate
 
 
-@dataclass(frozen=True)
-class FastMath:
-    """Comparison of one backend with fast-math and with IEEE arithmetic.
+def compare(exact: Backend, fast: Backend, parity: Parity, workload: Workload, effort: Effort) -> dict[str, Any]:
+    """Measure `fast` and its deviations from the reference; train on both backends for all configured epochs.
 
-    Parameters
-    ----------
-    training : Timing
-        An epoch with fast-math.
-    agreement : Agreement
-        Deviations from the float64 reference; it need not agree.
-    figure : str
-        Name of the metric: roc_auc, accuracy or rmse.
-    exact, fast : float or None
-        The metric on the test rows after a complete training, with IEEE arithmetic and with fast-math.
+    Returns
+    -------
+    dict
+        - ``training``: of an epoch with fast-math, as `timing.measure` returns it;
+        - ``agrees``, ``worst``: parity, which fast-math need not have;
+        - ``figure``, ``exact``, ``fast``: name of a metric, and its value on the test rows after training with IEEE
+          arithmetic and with fast-math.
     """
-
-    training: Timing
-    agreement: Agreement
-    figure: str
-    exact: float | None
-    fast: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the report."""
-        worst = self.agreement.worst
-        share = worst.ratio if np.isfinite(worst.ratio) else None
-        return {
-            "training": self.training.to_json(),
-            "agrees": self.agreement.passed,
-            "worst": {"where": worst.where, "name": worst.name, "share_of_bound": share},
-            "figure": self.figure,
-            "exact": self.exact,
-            "fast": self.fast,
-        }
-
-
-def compare(exact: Backend, fast: Backend, parity: Parity, workload: Workload, effort: Effort) -> FastMath:
-    """Measure `fast`; train on both for all configured epochs."""
     header = workload.experiment.header
     figure = metrics.default_monitor(header.target, len(header.task_names))
-    scores = [_trained(backend, workload, figure) for backend in (exact, fast)]
-    return FastMath(measure(fast, workload, effort).training, parity.check(fast), figure, *scores)
+    scores = {name: _trained(one, workload, figure) for name, one in (("exact", exact), ("fast", fast))}
+    training, agreement = measure(fast, workload, effort)["training"], parity.check(fast)
+    worst = agreement.worst
+    return {
+        "training": training,
+        "agrees": agreement.passed,
+        "worst": {"where": worst.where, "name": worst.name, "share_of_bound": or_none(worst.ratio)},
+        "figure": figure,
+        **scores,
+    }
 
 
 def _trained(backend: Backend, workload: Workload, figure: str) -> float | None:

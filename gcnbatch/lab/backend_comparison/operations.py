@@ -5,12 +5,14 @@ Operations are unchanged: the wrapper's `ops` passes each call on, with marks be
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends import registry
@@ -79,46 +81,23 @@ class OperationCall(NamedTuple):
     traffic: Traffic | None
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Cost of one row of the table, per training step.
+class Cost(NamedTuple):
+    """Cost of one row of the table per training step: calls, launches of kernels, time and traffic.
 
-    Parameters
-    ----------
-    calls, launches : float
-        Calls of the operation and launches of kernels; medians over steps, like the microseconds.
-    microseconds : float
-    traffic : Traffic or None
-        Traffic of one step; None if that of any call is unknown.
+    Bytes and flops are NaN if the traffic of any call is unknown.
     """
 
     calls: float
     launches: float
     microseconds: float
-    traffic: Traffic | None
-
-    @property
-    def gigabytes_per_second(self) -> float | None:
-        """Compulsory bytes over time."""
-        return self.traffic.bytes / self.microseconds / 1e3 if self.traffic and self.microseconds else None
-
-    @property
-    def gigaflops(self) -> float | None:
-        """GFLOP/s; None for an operation that computes nothing."""
-        known = self.traffic and self.traffic.flops and self.microseconds
-        return self.traffic.flops / self.microseconds / 1e3 if known and self.traffic else None
+    bytes: float = math.nan
+    flops: float = math.nan
 
     def to_json(self) -> dict[str, float | None]:
-        """Return figures for the report."""
-        return {
-            "calls": self.calls,
-            "launches": self.launches,
-            "microseconds": self.microseconds,
-            "bytes": self.traffic.bytes if self.traffic else None,
-            "flops": self.traffic.flops if self.traffic else None,
-            "gigabytes_per_second": self.gigabytes_per_second,
-            "gigaflops": self.gigaflops,
-        }
+        """Return figures for the report, with GB/s, and GFLOP/s of an operation that computes something."""
+        known, time = self._asdict(), self.microseconds or math.nan
+        known |= {"gigabytes_per_second": self.bytes / time / 1e3, "gigaflops": (self.flops or math.nan) / time / 1e3}
+        return {name: None if math.isnan(value) else value for name, value in known.items()}
 
 
 @dataclass
@@ -154,16 +133,15 @@ class RecordingBackend:
         """Return the backend's feed, with recorded calls."""
         return cast(Feed, _RecordedFeed(self, self.backend.feed(source, targets)))
 
+    def runner(self, workload: Workload) -> OpsRunner:
+        """Return a runner whose operations are all recorded."""
+        return OpsRunner(cast(Backend, self), workload.task)
+
     def note(self, name: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Call `function` and record the call."""
         meter = self.backend.meter
         launches = meter.launches
-        if self.queued:
-            with meter.queued():
-                start, asked = meter.mark(), time.perf_counter()
-                result = function(*arguments, **keywords)
-                returned, stop = time.perf_counter(), meter.mark()
-        else:
+        with meter.queued() if self.queued else nullcontext():
             start, asked = meter.mark(), time.perf_counter()
             result = function(*arguments, **keywords)
             returned, stop = time.perf_counter(), meter.mark()
@@ -233,11 +211,6 @@ class _RecordedFeed:
         return self._recorder.note("gather", self._feed.batch, index)
 
 
-def recorded_runner(recorder: RecordingBackend, workload: Workload) -> OpsRunner:
-    """Return a runner whose operations are all recorded."""
-    return OpsRunner(cast(Backend, recorder), workload.task)
-
-
 def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
     """Return the cost of each operation per training step, in the table's order, without the first step.
 
@@ -246,7 +219,7 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
     if not registry.entry(backend.name).steps_are_operations:
         return _profile_kernels(backend, workload, effort)
     recorder = RecordingBackend(backend, queued=True, apart=True)
-    runner = recorded_runner(recorder, workload)
+    runner = recorder.runner(workload)
     steps = workload.repeated(effort.profiled + 1)
     runner.begin_epoch(workload.epoch(len(steps)))
     host = HostFeed(workload.task.source, workload.task.targets)
@@ -257,9 +230,9 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
         runner.step(step)
         backend.meter.synchronize()
         if step:
-            rows.append(_by_row(backend, recorder.calls))
+            rows.append(_by_row(_cost(backend, call) for call in recorder.calls))
     runner.close()
-    return {row: _median(costs[row] for costs in rows) for row in _ordered(rows[0])}
+    return _medians(rows)
 
 
 def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
@@ -271,45 +244,28 @@ def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> di
     for step in range(steps):
         with meter.traced() as launches, meter.queued():
             runner.step(step)
-        found: dict[Row, Cost] = {}
-        for launch in launches:
-            took, row = Cost(1, 1, meter.microseconds(launch.start, launch.stop), None), Row(launch.name, "")
-            found[row] = _sum(found[row], took) if row in found else took
+        times = [(Row(one.name, ""), Cost(1, 1, meter.microseconds(one.start, one.stop))) for one in launches]
         if step:
-            rows.append(found)
+            rows.append(_by_row(times))
     runner.close()
-    return {row: _median(costs[row] for costs in rows) for row in rows[0]}
+    return _medians(rows)
 
 
-def _by_row(backend: Backend, calls: Iterable[OperationCall]) -> dict[Row, Cost]:
-    found: dict[Row, Cost] = {}
-    for call in calls:
-        took = Cost(1, call.launches, backend.meter.microseconds(call.start, call.stop), call.traffic)
-        row = ROWS.get(call.name, Row(call.name, ""))
-        found[row] = _sum(found[row], took) if row in found else took
-    return found
+def _cost(backend: Backend, call: OperationCall) -> tuple[Row, Cost]:
+    took = backend.meter.microseconds(call.start, call.stop)
+    return ROWS.get(call.name, Row(call.name, "")), Cost(1, call.launches, took, *(call.traffic or ()))
 
 
-def _sum(a: Cost, b: Cost) -> Cost:
-    both = None
-    if a.traffic and b.traffic:
-        both = Traffic(a.traffic.bytes + b.traffic.bytes, a.traffic.flops + b.traffic.flops)
-    return Cost(a.calls + b.calls, a.launches + b.launches, a.microseconds + b.microseconds, both)
+def _by_row(costs: Iterable[tuple[Row, Cost]]) -> dict[Row, Cost]:
+    """Return the sum of the costs of each row."""
+    several: dict[Row, list[Cost]] = {}
+    for row, cost in costs:
+        several.setdefault(row, []).append(cost)
+    return {row: Cost(*map(sum, zip(*of, strict=True))) for row, of in several.items()}
 
 
-def _median(costs: Iterable[Cost]) -> Cost:
-    several = list(costs)
-    known = [cost.traffic for cost in several if cost.traffic]
-    traffic_of = Traffic(*(round(median(column)) for column in zip(*known, strict=True))) if known else None
-    return Cost(
-        median(cost.calls for cost in several),
-        median(cost.launches for cost in several),
-        median(cost.microseconds for cost in several),
-        traffic_of,
-    )
-
-
-def _ordered(rows: Iterable[Row]) -> list[Row]:
-    """Return rows in the order of `ROWS`, unknown ones last."""
+def _medians(steps: Sequence[dict[Row, Cost]]) -> dict[Row, Cost]:
+    """Return the median over steps of each row, in the order of `ROWS`, unknown ones last."""
     order = list(dict.fromkeys(ROWS.values()))
-    return sorted(rows, key=lambda row: order.index(row) if row in order else len(order))
+    rows = sorted(steps[0], key=lambda row: order.index(row) if row in order else len(order))
+    return {row: Cost(*np.median([step[row] for step in steps], axis=0).tolist()) for row in rows}

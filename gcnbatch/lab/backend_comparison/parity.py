@@ -94,6 +94,11 @@ class Deviation:
             return 0.0
         return self.error / self.bound if self.bound and math.isfinite(self.error) else math.inf
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for the report."""
+        figures = {name: or_none(getattr(self, name)) for name in ("error", "bound", "scale", "ratio")}
+        return {"where": self.where, "name": self.name, "agrees": self.agrees, **figures}
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -112,6 +117,16 @@ class Agreement:
     def worst(self) -> Deviation:
         """The deviation that comes closest to its bound, or exceeds it most."""
         return max(self.deviations, key=lambda deviation: deviation.ratio)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for the report."""
+        return {
+            "passed": self.passed,
+            "worst": self.worst.to_json(),
+            "failures": sum(not deviation.agrees for deviation in self.deviations),
+            "losses": [or_none(loss) for loss in self.losses],
+            "deviations": [deviation.to_json() for deviation in self.deviations],
+        }
 
 
 class Parity:
@@ -164,6 +179,16 @@ class Parity:
         """The rule in words."""
         why = ORDER.format(terms=self._terms) + (TF32 if self._tf32 else "")
         return RULE.format(samples=self._runs, units=self.units, why=why)
+
+    def to_json(self, agreements: Mapping[str, Agreement]) -> dict[str, Any]:
+        """Return the verdict, the rule, and every deviation of every backend, for the report."""
+        return {
+            "passed": all(agreement.passed for agreement in agreements.values()),
+            "rule": self.rule,
+            "batches": [where for where, _ in self.batches],
+            "reference_losses": [or_none(loss) for loss in self.losses],
+            "backends": {name: found.to_json() for name, found in agreements.items()},
+        }
 
     def check(self, backend: Backend) -> Agreement:
         """Return how far `backend` is from the reference."""
@@ -264,6 +289,11 @@ def bounds(exact: Mapping[Key, NDArray[Any]], runs: Iterable[Mapping[Key, NDArra
 
 def _losses(found: Observed) -> list[float]:
     return [float(value) for (where, name), value in found.items() if where.startswith("step ")]
+
+
+def or_none(value: float) -> float | None:
+    """Return the value, or None for infinity and NaN, which JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
 def distance(got: NDArray[Any], exact: NDArray[Any]) -> float:

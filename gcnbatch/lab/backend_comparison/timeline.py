@@ -14,7 +14,7 @@ from typing import Any
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
-from gcnbatch.lab.backend_comparison.operations import ROWS, RecordingBackend, Row, recorded_runner
+from gcnbatch.lab.backend_comparison.operations import ROWS, RecordingBackend, Row
 from gcnbatch.lab.backend_comparison.workload import Workload
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.runners.choice import make_runner
@@ -56,7 +56,7 @@ def trace(backend: Backend, workload: Workload) -> Trace:
         return _trace_kernels(backend, workload)
     meter = backend.meter
     recorder = RecordingBackend(backend, queued=True)
-    runner = recorded_runner(recorder, workload)
+    runner = recorder.runner(workload)
     runner.begin_epoch(workload.epoch(STEP + 1))
     for step in range(STEP):
         runner.step(step)

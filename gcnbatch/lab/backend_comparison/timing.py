@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,102 +12,22 @@ import numpy as np
 from gcnbatch.backends.base import Backend, MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.lab.backend_comparison.workload import Effort, Say, Workload
+from gcnbatch.lab.statistics import spread
 from gcnbatch.runners.choice import make_runner
 
 
-@dataclass(frozen=True)
-class Figure:
-    """Repeated measurements of one quantity, in the order taken."""
+def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> dict[str, Any]:
+    """Measure `backend` on `workload`. A timed step reads back only what a step needs.
 
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """Median of the values."""
-        return float(np.median(self.values))
-
-    def scaled(self, factor: float) -> Figure:
-        """Return the values multiplied by `factor`."""
-        return Figure(tuple(value * factor for value in self.values))
-
-    def to_json(self) -> dict[str, float]:
-        """Return the median and the 20th and 80th percentiles."""
-        low, high = np.percentile(self.values, (20, 80))
-        return {"median": self.median, "p20": float(low), "p80": float(high)}
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Timing of training or inference on the data set.
-
-    Parameters
-    ----------
-    seconds : Figure
-        Wall time of the timed part.
-    batches, graphs : int
-        Size of the timed part.
-    all_batches, all_graphs : int
-        Size of the whole epoch or data set.
-    batch_size : int
-        Graphs of a full batch.
+    Returns
+    -------
+    dict
+        - ``training``, ``inference``: of an epoch, and of the whole data set in the workload's batches; if only a part
+          was timed, extrapolated by the number of graphs;
+        - ``own_inference``: of the whole data set in the backend's own batch size; None if that is the workload's;
+        - ``launches_per_step``: kernel launches of a training step with the gather of its batch; None on the host;
+        - ``peak_bytes``: of a runner with its data, two training steps and two batches of inference.
     """
-
-    seconds: Figure
-    batches: int
-    graphs: int
-    all_batches: int
-    all_graphs: int
-    batch_size: int
-
-    @property
-    def whole(self) -> Figure:
-        """Seconds of the whole epoch or data set, extrapolated by the number of graphs if only a part was timed."""
-        return self.seconds.scaled(self.all_graphs / self.graphs)
-
-    @property
-    def per_batch(self) -> Figure:
-        """Microseconds of a batch."""
-        return self.seconds.scaled(1e6 / self.batches)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the report."""
-        return {
-            "seconds": self.whole.to_json(),
-            "microseconds_per_batch": self.per_batch.to_json(),
-            "graphs_per_second": self.graphs / self.seconds.median,
-            "timed_batches": self.batches,
-            "batches": self.all_batches,
-            "graphs": self.all_graphs,
-            "batch_size": self.batch_size,
-            "repetitions": len(self.seconds.values),
-        }
-
-
-@dataclass(frozen=True)
-class Measured:
-    """End-to-end cost of a backend.
-
-    Parameters
-    ----------
-    training, inference : Timing
-        Of an epoch, and of the whole data set in the workload's batches.
-    own_inference : Timing or None
-        Of the whole data set in the backend's own batch size, if that differs.
-    launches : int or None
-        Kernel launches of one training step, including the gather of its batch; None on the host.
-    peak_bytes : int
-        Peak of a runner with its data, two training steps and two batches of inference.
-    """
-
-    training: Timing
-    inference: Timing
-    own_inference: Timing | None
-    launches: int | None
-    peak_bytes: int
-
-
-def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = lambda what: None) -> Measured:
-    """Measure `backend` on `workload`. A timed step reads back only what a step needs."""
     tick("memory")
     peak = backend.meter.peak_bytes(lambda: _short_run(backend, workload))
     runner = make_runner(backend, [workload.task])
@@ -119,13 +38,18 @@ def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = la
         tick("inference")
         inference = _inference(backend, runner, workload.inference, effort)
         own = _own_batches(runner, workload)
-        own_inference = _inference(backend, runner, own, effort) if own else None
-        return Measured(training, inference, own_inference, launches, peak)
+        return {
+            "training": training,
+            "inference": inference,
+            "own_inference": _inference(backend, runner, own, effort) if own else None,
+            "launches_per_step": launches,
+            "peak_bytes": peak,
+        }
     finally:
         runner.close()
 
 
-def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effort) -> Timing:
+def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effort) -> dict[str, Any]:
     runner.begin_epoch(workload.epoch(effort.warmup))
     for step in range(effort.warmup):
         runner.step(step)
@@ -150,7 +74,7 @@ def _own_batches(runner: Runner, workload: Workload) -> list[Int64]:
     return [] if same or workload.task.train.eval_batch_size else found
 
 
-def _inference(backend: Backend, runner: Runner, whole: list[Int64], effort: Effort) -> Timing:
+def _inference(backend: Backend, runner: Runner, whole: list[Int64], effort: Effort) -> dict[str, Any]:
     for graphs in whole[: effort.warmup]:
         runner.predict([graphs])
     batches = whole[: effort.steps or None]
@@ -164,16 +88,26 @@ def _inference(backend: Backend, runner: Runner, whole: list[Int64], effort: Eff
 
 def _timing(
     backend: Backend, run: Callable[[], None], repeats: int, batches: Sequence[Int64], whole: Sequence[Int64]
-) -> Timing:
-    seconds = []
+) -> dict[str, Any]:
+    """Return the figures of `whole` from runs of `batches`, a part of it."""
+    times = []
     for _ in range(repeats):
         backend.meter.synchronize()
         start = time.perf_counter()
         run()
         backend.meter.synchronize()
-        seconds.append(time.perf_counter() - start)
-    sizes = (len(batches), _count(batches), len(whole), _count(whole), len(whole[0]))
-    return Timing(Figure(tuple(seconds)), *sizes)
+        times.append(time.perf_counter() - start)
+    seconds, graphs, all_graphs = np.array(times), sum(map(len, batches)), sum(map(len, whole))
+    return {
+        "seconds": spread(seconds * all_graphs / graphs),
+        "microseconds_per_batch": spread(seconds * 1e6 / len(batches)),
+        "graphs_per_second": graphs / float(np.median(seconds)),
+        "timed_batches": len(batches),
+        "batches": len(whole),
+        "graphs": all_graphs,
+        "batch_size": len(whole[0]),
+        "repetitions": repeats,
+    }
 
 
 def _launches(backend: Backend, runner: Runner, workload: Workload) -> int | None:
@@ -197,7 +131,3 @@ def _short_run(backend: Backend, workload: Workload) -> None:
             runner.predict([graphs])
     finally:
         runner.close()
-
-
-def _count(batches: Sequence[Int64]) -> int:
-    return sum(map(len, batches))

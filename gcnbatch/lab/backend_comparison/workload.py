@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +98,24 @@ class Workload:
     def epoch(self, steps: int, first: int = 0) -> list[MemberEpoch]:
         """Return an epoch of `steps` steps for `Runner.begin_epoch`."""
         return [MemberEpoch(0, self.repeated(steps), self.learning_rate, first)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return facts about the data for the report: name, size, digest, batches."""
+        experiment = self.experiment
+        source, path = experiment.config.data, experiment.dataset.path
+        return {
+            "path": f"generated: {source.synthetic}" if source.synthetic else str(path.resolve()),
+            "sha256": experiment.fingerprint,
+            "name": experiment.header.name,
+            "level": experiment.header.level,
+            "graphs": experiment.source.n_graphs,
+            "nodes": int(experiment.source.node_ptr[-1]),
+            "training_graphs": sum(map(len, self.batches)),
+            "batch_size": self.task.train.batch_size,
+            "steps_per_epoch": len(self.batches),
+            "inference_batch_size": len(self.inference[0]),
+            "parameters": self.task.model.layout().count(),
+        }
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import pytest
 
 from gcnbatch.config import resolve
 from gcnbatch.data import synthetic
-from gcnbatch.lab.backend_comparison import report_tables, session
+from gcnbatch.lab.backend_comparison import comparison
+from gcnbatch.lab.backend_comparison import report as reports
 from gcnbatch.lab.backend_comparison.workload import QUICK
 from tests.lab.backend_comparison.backends import Another, DeviceLike
 
@@ -31,7 +32,7 @@ def run(network: Path, tmp_path: Path):
             "train": {"epochs": 3, "learning_rate": 0.01},
             **sections,
         }
-        return session.compare(resolve(tree), (), tmp_path / "report", effort=QUICK)
+        return comparison.compare(resolve(tree), (), tmp_path / "report", effort=QUICK)
 
     return compare
 
@@ -39,7 +40,7 @@ def run(network: Path, tmp_path: Path):
 def test_a_node_level_set_has_the_table_of_functions(install, run) -> None:
     install(cpu=Another("cpu"), batched=DeviceLike())
     _, report = run()
-    table = next(table for table in report_tables.build(report) if table.title == "Functions")
+    table = next(table for table in reports.build(report) if table.title == "Functions")
     assert table.header == ["ms per epoch", "cpu", "batched", "batched over cpu"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == [
@@ -59,14 +60,14 @@ def test_a_node_level_set_has_the_table_of_functions(install, run) -> None:
     ]
     operations = report["operations"]
     expected = operations["cpu"]["SpMM forward"]["microseconds"] / operations["batched"]["SpMM forward"]["microseconds"]
-    assert rows["GraphSum forward"][2] == report_tables.ratio(expected)
-    assert rows["GraphSum forward"][0] == report_tables.number(operations["cpu"]["SpMM forward"]["microseconds"] / 1e3)
+    assert rows["GraphSum forward"][2] == reports.ratio(expected)
+    assert rows["GraphSum forward"][0] == reports.number(operations["cpu"]["SpMM forward"]["microseconds"] / 1e3)
 
 
 def test_a_graph_level_set_has_no_table_of_functions(install, small, tmp_path: Path) -> None:
     install(cpu=Another("cpu"))
-    _, report = session.compare(resolve({"data": {"path": str(small)}}), (), tmp_path / "report", effort=QUICK)
-    assert "Functions" not in [table.title for table in report_tables.build(report)]
+    _, report = comparison.compare(resolve({"data": {"path": str(small)}}), (), tmp_path / "report", effort=QUICK)
+    assert "Functions" not in [table.title for table in reports.build(report)]
 
 
 def test_fast_math_is_compared_with_exact_kernels(install, run) -> None:

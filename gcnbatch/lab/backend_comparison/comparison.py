@@ -15,12 +15,11 @@ from gcnbatch.backends.registry import BackendStatus
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
 from gcnbatch.fileio import Output
-from gcnbatch.lab.backend_comparison import fast_math, report_files, timeline
-from gcnbatch.lab.backend_comparison.fast_math import FastMath
+from gcnbatch.lab.backend_comparison import fast_math, report, timeline
 from gcnbatch.lab.backend_comparison.operations import Cost, Row, profile
 from gcnbatch.lab.backend_comparison.parity import Agreement, Parity
 from gcnbatch.lab.backend_comparison.timeline import Trace
-from gcnbatch.lab.backend_comparison.timing import Measured, measure
+from gcnbatch.lab.backend_comparison.timing import measure
 from gcnbatch.lab.backend_comparison.workload import Effort, Say, Workload, opened
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import refusal
@@ -72,10 +71,10 @@ def compare(
         with opened(config) as workload, counter(1 + 4 * len(backends), " parts") as bar:
             _leave_out_refused(states, backends, workload, say)
             found = _Comparison(config, workload, states, backends, effort, bar, say)
-            content = found.report()
-        report_files.write(target, content, found.traces)
-        if trace is not None and found.traces:
-            fileio.write_json(trace, timeline.events(found.traces))
+            content, traces = found.content(), list(found.traces.values())
+        report.write(target, content, traces)
+        if trace is not None and traces:
+            fileio.write_json(trace, timeline.events(traces))
     return target, content
 
 
@@ -96,10 +95,10 @@ class _Comparison:
         self._states, self._backends = states, backends
         self._began = time.monotonic()
         self.agreements: dict[str, Agreement] = {}
-        self.measured: dict[str, Measured] = {}
+        self.timing: dict[str, dict[str, Any]] = {}
         self.costs: dict[str, dict[Row, Cost]] = {}
-        self.traces: list[Trace] = []
-        self.fast: dict[str, FastMath] = {}
+        self.traces: dict[str, Trace] = {}
+        self.fast: dict[str, dict[str, Any]] = {}
         self.parity = Parity(workload, effort, self._show)
         bar.update()
         self._with_each(self._check)
@@ -108,7 +107,9 @@ class _Comparison:
         self._seconds = time.monotonic() - self._began
 
     def _with_each(self, work: Callable[[str, Backend], None]) -> None:
-        held: list[dict[str, Any]] = [self._backends, self.agreements, self.measured, self.costs, self.fast]
+        held: list[dict[str, Any]] = [
+            *(self._backends, self.agreements, self.timing, self.costs, self.traces, self.fast)
+        ]
         for name, backend in list(self._backends.items()):
             try:
                 work(name, backend)
@@ -116,7 +117,6 @@ class _Comparison:
                 _leave_out(self._states, name, error, self._say)
                 for found in held:
                     found.pop(name, None)
-                self.traces = [trace for trace in self.traces if trace.backend != name]
         if not self._backends:
             raise _none(self._states)
 
@@ -129,20 +129,22 @@ class _Comparison:
         self._bar.update()
 
     def _measure(self, name: str, backend: Backend) -> None:
-        self.measured[name] = measure(backend, self._workload, self._effort, lambda what: self._show(f"{name}: {what}"))
+        timing = measure(backend, self._workload, self._effort, lambda what: self._show(f"{name}: {what}"))
         self._bar.update()
         self._show(f"{name}: operations")
         self.costs[name] = profile(backend, self._workload, self._effort)
         self._bar.update()
         self._show(f"{name}: timeline")
-        self.traces.append(timeline.trace(backend, self._workload))
+        self.traces[name] = timeline.trace(backend, self._workload)
+        busy = self.traces[name].busy / timing["training"]["microseconds_per_batch"]["median"]
+        self.timing[name] = {**timing, "busy_share": min(busy, 1.0)}
         if self._config.cuda.fast_math and registry.entry(name).on_gpu:
             self._show(f"{name}: fast-math")
             fast = registry.open_backend(name, self._config.device, self._config.cuda)
             self.fast[name] = fast_math.compare(backend, fast, self.parity, self._workload, self._effort)
         self._bar.update()
 
-    def report(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         """Return the content of ``report.json``."""
         clocks = {name: {"clock": one.meter.clock, "about": one.meter.about()} for name, one in self._backends.items()}
         return {
@@ -152,13 +154,33 @@ class _Comparison:
             "seconds": round(self._seconds, 1),
             "command": environment.command(),
             "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in self._states],
-            "data": report_files.data(self._workload),
+            "data": self._workload.to_json(),
             "effort": vars(self._effort),
-            "parity": report_files.parity(self.parity, self.agreements),
-            **report_files.measurements(self.measured, self.costs, self.traces),
-            "fast_math": {name: found.to_json() for name, found in self.fast.items()},
+            "parity": self.parity.to_json(self.agreements),
+            "timing": self.timing or None,
+            "speedup": self._speedups() if self.timing else None,
+            "operations": self._operations() if self.costs else None,
+            "fast_math": self.fast,
             "environment": environment.collect(),
             "config": self._config.model_dump(mode="json"),
+        }
+
+    def _speedups(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return, for training and inference and for each baseline, the speedup of every backend after it."""
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for work in ("training", "inference"):
+            seconds = {name: one[work]["seconds"]["median"] for name, one in self.timing.items()}
+            names = list(seconds)
+            found[work] = {
+                base: {name: seconds[base] / seconds[name] for name in names[number + 1 :]}
+                for number, base in enumerate(names[:-1])
+            }
+        return found
+
+    def _operations(self) -> dict[str, dict[str, dict[str, Any]]]:
+        return {
+            name: {row.label: {"family": row.family, **cost.to_json()} for row, cost in rows.items()}
+            for name, rows in self.costs.items()
         }
 
 
@@ -216,7 +238,7 @@ def _leave_out_refused(states: list[BackendStatus], backends: dict[str, Backend]
 
 def _trace_output(path: Path, folder: Path, config: Config) -> Output:
     """Refuse a file that cannot be written or must not be, before the work starts."""
-    if path.resolve() in [(folder / name).resolve() for name in report_files.NAMES]:
+    if path.resolve() in [(folder / name).resolve() for name in report.NAMES]:
         raise InputError(f"--timeline {path}", "a file of the report itself", "another file")
     reads = [config.data.path] if Path(config.data.path).is_file() else []
     return outputs.check(path, timeline.TRACE, reads, "--timeline")

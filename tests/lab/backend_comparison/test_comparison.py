@@ -13,7 +13,7 @@ import gcnbatch
 from gcnbatch.backends.cpu import CpuOps
 from gcnbatch.config import resolve
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError
-from gcnbatch.lab.backend_comparison import session, workload
+from gcnbatch.lab.backend_comparison import comparison, workload
 from gcnbatch.lab.backend_comparison.timeline import DEVICE, HOST
 from gcnbatch.lab.backend_comparison.workload import QUICK, opened
 from gcnbatch.runners.single import SingleRunner
@@ -29,7 +29,7 @@ def run(small, tmp_path: Path):
     def compare(*names: str, **options):
         tree = {"name": "small", "data": {"path": str(small)}, "model": {"widths": [8, 8]}, "train": {"batch_size": 12}}
         options = {"folder": tmp_path / "report", "effort": QUICK, **options}
-        return session.compare(resolve(tree), names, **options)
+        return comparison.compare(resolve(tree), names, **options)
 
     return compare
 
@@ -284,7 +284,7 @@ def test_nan_is_null_in_the_report(install, run) -> None:
 def test_folds_one_batch_and_sgd_can_be_compared(small, install, tmp_path: Path, section, graphs: int) -> None:
     install(cpu=Another("cpu"))
     tree = {"data": {"path": str(small)}, "model": {"widths": [4]}, **section}
-    _, report = session.compare(resolve(tree), (), tmp_path / "report", effort=QUICK)
+    _, report = comparison.compare(resolve(tree), (), tmp_path / "report", effort=QUICK)
     assert report["parity"]["passed"]
     assert report["data"]["training_graphs"] == graphs
 
@@ -312,4 +312,4 @@ def test_refused_comparisons_leave_no_folder(install, run, small, tmp_path: Path
         run(trace_file=tmp_path / "missing" / "trace.json")
     assert not (tmp_path / "report").exists()
     with pytest.raises(InputError, match=r"data.path: empty; expected a data set"):
-        session.compare(resolve({}), (), tmp_path / "report")
+        comparison.compare(resolve({}), (), tmp_path / "report")

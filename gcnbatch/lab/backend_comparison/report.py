@@ -1,15 +1,30 @@
-"""The tables of a report, for the terminal, Markdown and HTML."""
+"""The report: ``report.json``, its tables for the terminal, ``report.md`` and ``report.html``, and PNG charts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcnbatch.text import counted
-from gcnbatch.text import markdown as safe_markdown
+from gcnbatch import fileio
+from gcnbatch.errors import InputError
+from gcnbatch.lab.backend_comparison import charts
+from gcnbatch.lab.backend_comparison.charts import MISSING, number, ratio
+from gcnbatch.lab.backend_comparison.timeline import Trace
+from gcnbatch.pages.document import document
+from gcnbatch.pages.elements import Pictures, facts, paragraph, section, table
+from gcnbatch.text import QUOTED, counted, markdown, printable
+from gcnbatch.training import run_files
 
+JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
+NAMES = (JSON, MARKDOWN, HTML, *charts.NAMES)
+PLACED = {
+    "Training time": "training.png",
+    "Inference time": "inference.png",
+    "A training step": "timeline.png",
+    "Operations": "operations.png",
+}  # the chart below each table of the page
 Content = dict[str, Any]
-MISSING = "–"
 # The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023) as families.
 FUNCTIONS = {
     "Matmul": "MatMul",
@@ -66,13 +81,65 @@ def verdict(content: Content) -> str:
     return f"{agree}. {fastest} trains {over}."
 
 
-def markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
+def write(folder: Path, content: Content, traces: Sequence[Trace]) -> None:
+    """Write all files of the report into `folder`; speeds only if the backends agree.
+
+    ``report.json`` comes first, so that a full disk leaves it.
+    """
+    fileio.write_json(folder / JSON, content)
+    _write_pages(folder, content, charts.draw(folder, content, traces))
+
+
+def rewrite(folder: Path) -> Path:
+    """Write the texts of a report again from its figures and plots; return the path of the page.
+
+    Raises
+    ------
+    InputError
+        When ``report.json`` is damaged.
+    """
+    place = folder / JSON
+    content = run_files.read_json(place, "the report of compare-backends")
+    try:
+        _write_pages(folder, content, [name for name in charts.NAMES if (folder / name).is_file()])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        got = f"{type(error).__name__}: {printable(str(error), QUOTED)}"
+        raise InputError(str(place), got, "the report of compare-backends") from error
+    return folder / HTML
+
+
+def _write_pages(folder: Path, content: Content, pictures: Sequence[str]) -> None:
+    shown = build(content)
+    texts = {MARKDOWN: _markdown(content, shown, pictures), HTML: _html(content, shown, folder, pictures)}
+    for name, text in texts.items():
+        fileio.write_text(folder / name, text)
+
+
+def _html(content: Content, shown: Sequence[ReportTable], folder: Path, pictures: Sequence[str]) -> str:
+    """Return the report as one self-contained page; each chart is below its table."""
+    images, data = Pictures(), content["data"]
+    about = (
+        f"{data['name']}: {counted(data['graphs'], 'graph')}, {counted(data['nodes'], 'node')} · "
+        f"{content['config']['model']['kind']}, {counted(data['parameters'], 'parameter')}, "
+        f"batch {data['batch_size']} · {content['created']}"
+    )
+    body = [paragraph(about, "lead"), paragraph(verdict(content), "verdict")]
+    for one in shown:
+        parts = [table(one.header, one.rows, words=(0, *one.words), sortable=False)]
+        parts += [paragraph(one.note, "note")] if one.note else []
+        chart = PLACED.get(one.title, "")
+        parts += [images.show(folder / chart, one.title)] if chart in pictures else []
+        body.append(section(one.title, *parts))
+    body.append(section("Environment", facts(environment(content))))
+    return document(f"Backends compared: {content['name']}", body, failed=not content["parity"]["passed"])
+
+
+def _markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
     """Return the report as Markdown; its images are separate files."""
-    lines = [f"# Backends compared: {safe_markdown(content['name'])}", "", verdict(content), "", *_about(content)]
-    for table in shown:
-        lines += ["", f"## {table.title}", "", _pipes(table.header), _pipes(_alignment(table))]
-        lines += [_pipes(row) for row in table.rows]
-        lines += ["", table.note] if table.note else []
+    lines = [f"# Backends compared: {markdown(content['name'])}", "", verdict(content), "", _about(content)]
+    for one in shown:
+        lines += ["", f"## {one.title}", "", _pipes(one.header), _pipes(_alignment(one)), *map(_pipes, one.rows)]
+        lines += ["", one.note] if one.note else []
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
     lines += ["", "## Environment", "", *(f"- {name}: {value}" for name, value in environment(content))]
     return "\n".join(lines).rstrip() + "\n"
@@ -98,10 +165,11 @@ def environment(content: Content) -> list[tuple[str, str]]:
 
 
 def _backends(content: Content) -> ReportTable:
-    rows = []
-    for one in content["backends"]:
-        state = "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()
-        rows.append([one["name"], state])
+    states = [
+        "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()
+        for one in content["backends"]
+    ]
+    rows = [[one["name"], state] for one, state in zip(content["backends"], states, strict=True)]
     return ReportTable(STATES, ["backend", "state"], rows, words=(1,))
 
 
@@ -111,19 +179,10 @@ def _parity(content: Content) -> ReportTable:
     for name, found in parity["backends"].items():
         worst = found["worst"]
         share = MISSING if worst["ratio"] is None else f"{100 * worst['ratio']:.0f} %"
-        compared = f"{len(found['deviations'])}"
         state = "agrees" if found["passed"] else f"FAILS in {found['failures']}"
-        rows.append(
-            [
-                name,
-                state,
-                compared,
-                f"{worst['name']}, {worst['where']}",
-                number(worst["error"]),
-                number(worst["bound"]),
-                share,
-            ]
-        )
+        which = f"{worst['name']}, {worst['where']}"
+        off = [number(worst["error"]), number(worst["bound"]), share]
+        rows.append([name, state, str(len(found["deviations"])), which, *off])
     note = (
         f"The rule: {parity['rule']}. Compared: parameters before training; loss and every gradient of "
         f"{_and(parity['batches'])}; losses of the first "
@@ -147,14 +206,11 @@ def _pass(content: Content, work: str) -> ReportTable:
     data, timing = content["data"], content["timing"]
     names, figures = list(timing), [one[work] for one in timing.values()]
     training = work == "training"
-    unit = "epoch" if training else "data set"
+    unit, batch = ("epoch", "step") if training else ("data set", "batch")
     rows = [
         [f"seconds per {unit}", *(number(one["seconds"]["median"]) for one in figures)],
         ["  20 % – 80 %", *(_spread(one["seconds"]) for one in figures)],
-        [
-            f"us per {'step' if training else 'batch'}",
-            *(number(one["microseconds_per_batch"]["median"]) for one in figures),
-        ],
+        [f"us per {batch}", *(number(one["microseconds_per_batch"]["median"]) for one in figures)],
         ["graphs per second", *(number(one["graphs_per_second"]) for one in figures)],
     ]
     for base, factors in content["speedup"][work].items():
@@ -245,16 +301,9 @@ def _fast_math(content: Content) -> ReportTable:
     for name, found in content["fast_math"].items():
         exact, fast = (one["training"]["seconds"]["median"] for one in (content["timing"][name], found))
         worst = found["worst"]["share_of_bound"]
-        rows.append(
-            [
-                name,
-                number(exact),
-                number(fast),
-                ratio(exact / fast),
-                MISSING if worst is None else f"{100 * worst:.0f} %",
-                *(_loss(found[key]) for key in ("exact", "fast")),
-            ]
-        )
+        share = MISSING if worst is None else f"{100 * worst:.0f} %"
+        scores = [_loss(found[key]) for key in ("exact", "fast")]
+        rows.append([name, number(exact), number(fast), ratio(exact / fast), share, *scores])
     figure = next(iter(content["fast_math"].values()))["figure"]
     header = ["", "s per epoch", "with fast-math", "speedup", "worst error of what parity allows"]
     header += [f"test {figure}", "with fast-math"]
@@ -266,9 +315,8 @@ def _fast_math(content: Content) -> ReportTable:
     return ReportTable("Fast-math", header, rows, note)
 
 
-def _total(costs: Iterable[Content]) -> Content:
-    several = list(costs)
-    return {key: sum(cost[key] for cost in several) for key in ("microseconds", "launches")}
+def _total(costs: Collection[Content]) -> Content:
+    return {key: sum(cost[key] for cost in costs) for key in ("microseconds", "launches")}
 
 
 def _throughput(content: Content) -> ReportTable:
@@ -277,9 +325,8 @@ def _throughput(content: Content) -> ReportTable:
     rows = []
     for label in _labels(content):
         costs = [of.get(label) or {} for of in operations.values()]
-        rows.append(
-            [label, *(number(cost.get(key)) for key in ("gigabytes_per_second", "gigaflops") for cost in costs)]
-        )
+        keys = ("gigabytes_per_second", "gigaflops")
+        rows.append([label, *(number(cost.get(key)) for key in keys for cost in costs)])
     note = (
         "Compulsory bytes (every input read once, every result written once) and floating-point operations of the "
         "formula, over the time above. A kernel may move more bytes, or fewer if a cache holds them."
@@ -291,13 +338,13 @@ def _labels(content: Content) -> list[str]:
     return list(dict.fromkeys(label for rows in content["operations"].values() for label in rows))
 
 
-def _about(content: Content) -> list[str]:
+def _about(content: Content) -> str:
     data = content["data"]
-    return [
-        f"Data: {safe_markdown(data['name'])}, {counted(data['graphs'], 'graph')}, "
+    return (
+        f"Data: {markdown(data['name'])}, {counted(data['graphs'], 'graph')}, "
         f"{counted(data['nodes'], 'node')}. Model: {content['config']['model']['kind']}, "
         f"{counted(data['parameters'], 'parameter')}, batch {data['batch_size']}."
-    ]
+    )
 
 
 def _facts(values: dict[str, str]) -> str:
@@ -326,17 +373,3 @@ def _loss(value: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}"
-
-
-def number(value: float | None) -> str:
-    """Return a number with three significant digits, with an exponent only if it is very small or large."""
-    if value is None:
-        return MISSING
-    if value and not 1e-3 <= abs(value) < 1e9:
-        return f"{value:.2e}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def ratio(value: float) -> str:
-    """Return a speedup, such as ``23.4x``."""
-    return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x"
