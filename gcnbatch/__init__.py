@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from gcnbatch.explanation.attributions import Attributions as Attributions
     from gcnbatch.explanation.session import ExplanationSummary as ExplanationSummary
     from gcnbatch.inference.ensemble import InferenceSummary as InferenceSummary
-    from gcnbatch.lab.bench.command import SpmmBench as SpmmBench
-    from gcnbatch.lab.bench.spgemm_runs import SpgemmTiming as SpgemmTiming
-    from gcnbatch.lab.bench.tune import Tuning as Tuning
+    from gcnbatch.lab.bench.spgemm.runs import SpgemmTiming as SpgemmTiming
+    from gcnbatch.lab.bench.spmm.command import SpmmBench as SpmmBench
+    from gcnbatch.lab.bench.spmm.tune import Tuning as Tuning
     from gcnbatch.predictions import Predictions as Predictions
     from gcnbatch.training.stop import Interrupted as Interrupted
 
@@ -108,11 +108,11 @@ PUBLIC: dict[str, str] = {
     "Split": "gcnbatch.data.graphs",
     "Config": "gcnbatch.config",
     "bench_spmm": "gcnbatch.api.benches",
-    "SpmmBench": "gcnbatch.lab.bench.command",
+    "SpmmBench": "gcnbatch.lab.bench.spmm.command",
     "bench_spgemm": "gcnbatch.api.benches",
-    "SpgemmTiming": "gcnbatch.lab.bench.spgemm_runs",
+    "SpgemmTiming": "gcnbatch.lab.bench.spgemm.runs",
     "bench_tune": "gcnbatch.api.benches",
-    "Tuning": "gcnbatch.lab.bench.tune",
+    "Tuning": "gcnbatch.lab.bench.spmm.tune",
     "moleculenet": "gcnbatch.api.benches",
     "SuiteResults": "gcnbatch.api.benches",
     "info": "gcnbatch.api.machine",

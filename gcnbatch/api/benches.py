@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
-    from gcnbatch.lab.bench.command import SpmmBench
-    from gcnbatch.lab.bench.spgemm_runs import SpgemmTiming
-    from gcnbatch.lab.bench.tune import Tuning
+    from gcnbatch.lab.bench.spgemm.runs import SpgemmTiming
+    from gcnbatch.lab.bench.spmm.command import SpmmBench
+    from gcnbatch.lab.bench.spmm.tune import Tuning
     from gcnbatch.lab.benchmark.results import Result
 
 Say = Callable[[str], object]
@@ -98,7 +98,7 @@ def bench_spmm(
     >>> [(record["method"], record["columns"]) for record in found.outcome.records]
     [('scipy', 4)]
     """
-    from gcnbatch.lab.bench import command
+    from gcnbatch.lab.bench.spmm import command
 
     asked = command.Asked(
         figures,
@@ -160,21 +160,21 @@ def bench_spgemm(
     [('stencil', 'scipy')]
     """
     from gcnbatch import folders
-    from gcnbatch.lab.bench import spgemm_report
-    from gcnbatch.lab.bench.spgemm_runs import measure, open_contenders
+    from gcnbatch.lab.bench.spgemm import report
+    from gcnbatch.lab.bench.spgemm.runs import measure, open_contenders
 
-    problems = spgemm_report.problems([Path(file) for file in files], classes, scale, seed)
+    problems = report.problems([Path(file) for file in files], classes, scale, seed)
     found, notes = open_contenders(methods, device)
     for note in notes:
         say(note)
     with ExitStack() as stack:
         target = None
         if out is not None:
-            earlier = (spgemm_report.JSON, spgemm_report.PLOT)
+            earlier = (report.JSON, report.PLOT)
             target = stack.enter_context(folders.results(Path(out), "bench-spgemm", replaced=earlier)).folder
-        rows = list(measure(spgemm_report.shown(problems), found, repeats))
+        rows = list(measure(report.shown(problems), found, repeats))
         if target is not None:
-            spgemm_report.save(rows, target)
+            report.save(rows, target)
     return rows
 
 
@@ -203,7 +203,7 @@ def bench_tune(device: int = 0, *, grid: Sequence[Sequence[int]] | None = None) 
     ... except gcnbatch.BackendUnavailable:
     ...     table = None  # no GPU here
     """
-    from gcnbatch.lab.bench import tune
+    from gcnbatch.lab.bench.spmm import tune
 
     return tune.tune(device, tune.GRID if grid is None else tuple(tuple(axis) for axis in grid))
 

@@ -12,7 +12,7 @@ from gcnbatch.cli import bench_spgemm
 from gcnbatch.cli.configuration import DeviceOption, names_of
 
 if TYPE_CHECKING:
-    from gcnbatch.lab.bench.command import SpmmBench
+    from gcnbatch.lab.bench.spmm.command import SpmmBench
 
 app = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
 app.command("spgemm", epilog=bench_spgemm.EPILOG)(bench_spgemm.spgemm)
@@ -126,17 +126,17 @@ def spmm(
 
 def _show(done: SpmmBench) -> None:
     from gcnbatch.cli.text_tables import table
-    from gcnbatch.lab.bench import spmm_tables
+    from gcnbatch.lab.bench.spmm import tables
 
     records = done.outcome.records
-    typer.echo(f"{spmm_tables.caption(records)}\n")
-    for shown in (spmm_tables.times(records), spmm_tables.ratios(records), spmm_tables.slower(done.changes)):
+    typer.echo(f"{tables.caption(records)}\n")
+    for shown in (tables.times(records), tables.ratios(records), tables.slower(done.changes)):
         if shown.rows:
             typer.echo("\n".join([*table(shown.header, shown.rows), ""]))
     if done.changes:
-        typer.echo(f"{spmm_tables.changed(done.changes)}\n")
+        typer.echo(f"{tables.changed(done.changes)}\n")
     if done.outcome.absent:
-        typer.echo("\n".join([*spmm_tables.absent(done.outcome.absent), ""]))
+        typer.echo("\n".join([*tables.absent(done.outcome.absent), ""]))
     typer.echo(str(done.folder))
 
 
@@ -155,7 +155,7 @@ def tune(
     from gcnbatch.api import benches
     from gcnbatch.backends.cuda.spmm.table import output
     from gcnbatch.cli.text_tables import table
-    from gcnbatch.lab.bench.tune import Check
+    from gcnbatch.lab.bench.spmm.tune import Check
 
     if out is not None:
         output(out)  # refused before the measurement

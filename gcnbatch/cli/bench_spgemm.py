@@ -57,7 +57,7 @@ def spgemm(
     """
     from gcnbatch.api import benches
     from gcnbatch.cli.text_tables import table
-    from gcnbatch.lab.bench import spgemm_report as report
+    from gcnbatch.lab.bench.spgemm import report
     from gcnbatch.progress import write_line
 
     rows = benches.bench_spgemm(

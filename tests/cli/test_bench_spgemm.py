@@ -10,9 +10,9 @@ import scipy.io
 import scipy.sparse as sp
 
 from gcnbatch.errors import CheckFailed
-from gcnbatch.lab.bench import spgemm_matrices as matrices
-from gcnbatch.lab.bench import spgemm_runs as spgemm
-from gcnbatch.lab.bench.spgemm_runs import Scipy
+from gcnbatch.lab.bench.spgemm import matrices
+from gcnbatch.lab.bench.spgemm import runs as spgemm
+from gcnbatch.lab.bench.spgemm.runs import Scipy
 
 
 def test_bench_spgemm_on_the_host(call, tmp_path) -> None:
@@ -96,7 +96,7 @@ def test_zero_sums_and_stored_zeros_are_in_the_pattern() -> None:
 
 
 def test_the_figure_and_the_summary_compare_ours_with_cusparse(call, tmp_path) -> None:
-    from gcnbatch.lab.bench import spgemm_report as report
+    from gcnbatch.lab.bench.spgemm import report
 
     problem = matrices.of_class("molecules", 0.002)
     (row,) = spgemm.measure([problem], [Scipy()], 1)

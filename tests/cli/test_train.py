@@ -117,7 +117,7 @@ def test_the_table_shows_every_part_and_no_colour(finished: tuple[Path, Complete
 def test_several_regression_tasks_have_a_line_each(call: Call, tmp_path: Path) -> None:
     write_set(tmp_path / "values.h5", target="regression")
     out = call("train", "--data", tmp_path / "values.h5", "-o", tmp_path / "run", *options())[1].splitlines()
-    assert out[1].split() == ["R²"]
+    assert out[1].split() == ["R²", "Spearman", "ρ"]
     place = next(row for row, line in enumerate(out) if line.startswith("test, by task"))
     assert out[place].split() == ["test,", "by", "task", "labelled", "RMSE", "MAE", "R²"]
     assert [line.split()[0] for line in out[place + 1 : place + 3]] == ["task0", "task1"]

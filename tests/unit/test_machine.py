@@ -17,7 +17,8 @@ from gcnbatch.config_tree import read_toml
 from gcnbatch.data import audit, chunks
 from gcnbatch.data.tables import binary
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.lab.bench import records, spgemm_matrices
+from gcnbatch.lab.bench.spgemm import matrices
+from gcnbatch.lab.bench.spmm import records
 from gcnbatch.training import checkpoint
 
 
@@ -47,7 +48,7 @@ READERS: dict[str, tuple[Callable[[Path], object], Any, str]] = {
     "a checkpoint": (checkpoint.load, safetensors, "safe_open"),
     "a Parquet file": (parquet, Path, "read_bytes"),
     "old records": (records.read, os, "open"),
-    "a matrix": (spgemm_matrices.of_file, scipy.io, "mminfo"),
+    "a matrix": (matrices.of_file, scipy.io, "mminfo"),
 }
 
 

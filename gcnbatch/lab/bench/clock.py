@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gcnbatch import environment
 from gcnbatch.backends.cuda.runtime.graph import NotCaptured, capture
+from gcnbatch.lab.statistics import spread
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.backend import CudaBackend
@@ -114,6 +116,17 @@ class DeviceClock:
         return times[WARM_UP:]
 
 
+def machine(backend: CudaBackend) -> dict[str, Any]:
+    """Return the fields of a record about a backend's device: commit, gpu, driver, cuda."""
+    listed = environment.gpus()[0]
+    return {
+        "commit": environment.commit(),
+        "gpu": backend.device.name,
+        "driver": listed[0]["driver"] if listed else None,
+        "cuda": backend.meter.about()["driver"].removeprefix("CUDA "),
+    }
+
+
 def host_times(call: TimedCall, repeats: int, enough: float = 0.2) -> Times:
     """Time a call on the host in microseconds: after one warm-up, `repeats` times or for `enough` seconds."""
     call()
@@ -127,8 +140,8 @@ def host_times(call: TimedCall, repeats: int, enough: float = 0.2) -> Times:
 
 def summary(times: Sequence[float]) -> dict[str, Any]:
     """Return median and percentiles as fields of a record: us, us_p20, us_p80."""
-    low, middle, high = np.percentile(times, (20, 50, 80))
-    return {"us": short(middle), "us_p20": short(low), "us_p80": short(high)}
+    median, p20, p80 = map(short, spread(times).values())
+    return {"us": median, "us_p20": p20, "us_p80": p80}
 
 
 def rates(flops: int, nbytes: int, us: float) -> dict[str, Any]:

@@ -33,13 +33,11 @@ class Traffic(NamedTuple):
 
 def of(operation: str, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Traffic | None:
     """Return the traffic of a call of `operation` that returned `result`; None if there is no formula."""
-    if operation == "gather":
-        return gather(result)
     formula = FORMULAS.get(operation)
     if formula is None:
         return None
     known = getfullargspec(formula).args
-    named = {**dict(zip(known, arguments, strict=False)), **keywords, "dh": result}
+    named = {**dict(zip(known, arguments, strict=False)), **keywords, "result": result}
     return formula(**{name: named[name] for name in known if name in named})
 
 
@@ -236,10 +234,10 @@ def readout(h: Array, node_ptr: Array) -> Traffic:
     return Traffic(4 * (n * p + (pointers - 1) * p + pointers), n * p)
 
 
-def readout_backward(dr: Array, node_ptr: Array, kind: Readout, saved: Any, dh: Array) -> Traffic:
-    """4 (B P + N P + B + 1) bytes; B P flops for the mean, else none. `dh` (N, P) is the operation's result."""
+def readout_backward(dr: Array, node_ptr: Array, kind: Readout, saved: Any, result: Array) -> Traffic:
+    """4 (B P + N P + B + 1) bytes; B P flops for the mean, else none. The result is (N, P)."""
     b, p = dr.shape
-    return Traffic(4 * (b * p + prod(dh.shape) + b + 1), b * p if kind == "mean" else 0)
+    return Traffic(4 * (b * p + prod(result.shape) + b + 1), b * p if kind == "mean" else 0)
 
 
 def join(r: Array, features: GraphFeatures, mean: Array) -> Traffic:
@@ -292,59 +290,14 @@ def sgd_step(parameters: Array) -> Traffic:
     return Traffic(28 * p, 8 * p)
 
 
-def gather(batch: Batch) -> Traffic:
+def gather(result: Batch) -> Traffic:
     """8 bytes per element of a batch, read from the set and written; the transpose counts only if it differs."""
-    matrices = [batch.adjacency.forward]
-    if batch.adjacency.transpose is not batch.adjacency.forward:
-        matrices.append(batch.adjacency.transpose)
-    x = _csr(batch.x) if isinstance(batch.x, Csr) else 4 * prod(batch.x.shape)
-    once = x + sum(map(_csr, matrices)) + 4 * (prod(batch.targets.shape) + batch.node_ptr.shape[0])
+    matrices = [result.adjacency.forward]
+    if result.adjacency.transpose is not result.adjacency.forward:
+        matrices.append(result.adjacency.transpose)
+    x = _csr(result.x) if isinstance(result.x, Csr) else 4 * prod(result.x.shape)
+    once = x + sum(map(_csr, matrices)) + 4 * (prod(result.targets.shape) + result.node_ptr.shape[0])
     return Traffic(2 * once, 0)
-
-
-FORMULAS: dict[str, Callable[..., Traffic]] = {
-    function.__name__: function
-    for function in (
-        matmul,
-        matmul_backward,
-        matmul_dx,
-        sparse_matmul,
-        sparse_matmul_backward,
-        bias_add,
-        bias_add_backward,
-        linear,
-        linear_backward,
-        spmm,
-        spmm_backward,
-        sddmm,
-        batch_norm,
-        batch_norm_backward,
-        layer_norm,
-        layer_norm_backward,
-        relu,
-        relu_backward,
-        add,
-        maximum,
-        maximum_backward,
-        concatenate,
-        concatenate_backward,
-        take,
-        dropout,
-        dropout_backward,
-        relu_dropout,
-        relu_dropout_backward,
-        readout,
-        readout_backward,
-        join,
-        join_backward,
-        sigmoid_cross_entropy,
-        softmax_cross_entropy,
-        mean_squared_error,
-        clip_norm,
-        adam_step,
-        sgd_step,
-    )
-}
 
 
 def _rows(matrix: Csr) -> int:
@@ -358,3 +311,10 @@ def _entries(matrix: Csr) -> int:
 def _csr(matrix: Csr) -> int:
     """Bytes of a matrix with 4-byte pointers, columns and values."""
     return 4 * (_rows(matrix) + 1) + 8 * _entries(matrix)
+
+
+FORMULAS: dict[str, Callable[..., Traffic]] = {
+    name: formula
+    for name, formula in vars().items()
+    if getattr(formula, "__annotations__", {}).get("return") == "Traffic"
+}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gcnbatch.data.sparse import Csr
 from gcnbatch.errors import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ WITH_PREPROCESSING = ("CSR_ALG1", "CSR_ALG3")  # the algorithms that cusparseSpM
 PREPROCESSED = " preprocessed"  # behind the name of an algorithm
 FLOAT32, INT32 = 0, 2  # CUDA_R_32F, CUSPARSE_INDEX_32I
 EXTRA = "pip install 'gcnbatch[bench]'"
+_FACTORS = np.ones(1, np.float32), np.zeros(1, np.float32)  # alpha and beta of a product, read by the libraries
+ONE, ZERO = (factor.ctypes.data for factor in _FACTORS)
 
 
 class SparseProduct(NamedTuple):
@@ -61,7 +64,11 @@ class Vendor:
         cublas.set_stream(self._blas, device.stream.handle)
         cublas.set_math_mode(self._blas, cublas.Math.PEDANTIC_MATH)
         cusparse.set_stream(self.sparse, device.stream.handle)
-        self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+    def csr(self, rows: int, columns: int, entries: int, *addresses: int) -> int:
+        """Return a descriptor of a CSR matrix with its row pointers, columns and values at these device addresses."""
+        api = self.cusparse
+        return int(api.create_csr(rows, columns, entries, *addresses, INT32, INT32, int(api.IndexBase.ZERO), FLOAT32))
 
     def gemm_batched(
         self, out: DeviceArray, dense: DeviceArray, matrices: DeviceArray, batch: int, dim: int, columns: int
@@ -77,11 +84,11 @@ class Vendor:
         )
         pointers = [self.device.upload(array.ptr + step * np.arange(batch)) for array, step in places]
         a, b, c = (found.ptr for found in pointers)
-        one, zero, normal = self._one.ctypes.data, self._zero.ctypes.data, int(self._cublas.Operation.N)
+        normal = int(self._cublas.Operation.N)
         sizes = (normal, normal, columns, dim, dim)
 
         def call(kept: Any = (pointers, matrices)) -> None:
-            self._cublas.sgemm_batched(self._blas, *sizes, one, b, columns, a, dim, zero, c, columns, batch)
+            self._cublas.sgemm_batched(self._blas, *sizes, ONE, b, columns, a, dim, ZERO, c, columns, batch)
 
         return call
 
@@ -126,7 +133,6 @@ class SpmmCall:
 
     def __init__(self, vendor: Vendor, products: list[SparseProduct], algorithm: str) -> None:
         self._vendor, self._api, self._algorithm = vendor, vendor.cusparse, int(vendor.cusparse.SpMMAlg[algorithm])
-        self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
         self._descriptors = [self._describe(product) for product in products]
         self._workspaces: list[DeviceArray] = []
         self._calls: list[tuple[Any, ...]] = []
@@ -134,17 +140,15 @@ class SpmmCall:
     def _describe(self, product: SparseProduct) -> tuple[int, int, int]:
         api, row_major = self._api, int(self._api.Order.ROW)
         (*pointers, dense, out), (rows, inner, columns, entries) = product[:5], product[5:]
-        types = (INT32, INT32, int(api.IndexBase.ZERO), FLOAT32)
         return (
-            api.create_csr(rows, inner, entries, *pointers, *types),
+            self._vendor.csr(rows, inner, entries, *pointers),
             api.create_dn_mat(inner, columns, columns, dense, FLOAT32, row_major),
             api.create_dn_mat(rows, columns, columns, out, FLOAT32, row_major),
         )
 
     def _arguments(self, descriptors: tuple[int, int, int]) -> tuple[Any, ...]:
         (matrix, dense, out), plain = descriptors, int(self._api.Operation.NON_TRANSPOSE)
-        scalars = self._one.ctypes.data, self._zero.ctypes.data
-        return self._vendor.sparse, plain, plain, scalars[0], matrix, dense, scalars[1], out, FLOAT32, self._algorithm
+        return self._vendor.sparse, plain, plain, ONE, matrix, dense, ZERO, out, FLOAT32, self._algorithm
 
     def prepare(self, preprocessed: bool) -> None:
         """Allocate the workspaces; with `preprocessed`, analyse the matrices, each into a workspace of its own."""
@@ -178,3 +182,48 @@ class SpmmCall:
             self._api.destroy_sp_mat(matrix)
             for description in dense:
                 self._api.destroy_dn_mat(description)
+
+
+class CusparseSpGemm:
+    """Multiplies sparse matrices with cuSPARSE's default algorithm: work estimation, computation, copy."""
+
+    def __init__(self, vendor: Vendor) -> None:
+        self._vendor = vendor
+
+    def __call__(self, a: Csr, b: Csr) -> Csr:
+        """Return A B; its columns need not be sorted."""
+        api, device = self._vendor.cusparse, self._vendor.device
+        n_rows = a.indptr.size - 1
+        indptr = device.empty(n_rows + 1, np.int32)
+        plan = api.sp_gemm_create_descr()
+        empty = Csr(indptr, device.empty(0, np.int32), device.empty(0), b.n_cols)
+        matrices = [self._matrix(matrix) for matrix in (a, b, empty)]
+        try:
+            result = self._run(plan, matrices, empty)
+        finally:
+            for matrix in matrices:
+                api.destroy_sp_mat(matrix)
+            api.sp_gemm_destroy_descr(plan)
+        return result
+
+    def _run(self, plan: int, matrices: list[int], empty: Csr) -> Csr:
+        api, device = self._vendor.cusparse, self._vendor.device
+        plain = int(api.Operation.NON_TRANSPOSE)
+        a, b, c = matrices
+        common = (self._vendor.sparse, plain, plain, ONE, a, b, ZERO, c, FLOAT32, int(api.SpGEMMAlg.DEFAULT), plan)
+        first = device.empty(int(api.sp_gemm_work_estimation(*common, 0)), np.uint8)
+        api.sp_gemm_work_estimation(*common, first.ptr)
+        size = np.zeros(1, np.uint64)
+        api.sp_gemm_compute(*common, size.ctypes.data, 0)
+        second = device.empty(int(size[0]), np.uint8)
+        api.sp_gemm_compute(*common, size.ctypes.data, second.ptr)
+        nnz = int(api.sp_mat_get_size(c)[2])
+        result = Csr(empty.indptr, device.empty(nnz, np.int32), device.empty(nnz), empty.n_cols)
+        api.csr_set_pointers(c, result.indptr.ptr, result.indices.ptr, result.data.ptr)
+        api.sp_gemm_copy(*common)
+        return result
+
+    def _matrix(self, matrix: Csr) -> int:
+        arrays = (matrix.indptr, matrix.indices, matrix.data)
+        size = (matrix.indptr.size - 1, matrix.n_cols, matrix.indices.size)
+        return self._vendor.csr(*size, *(array.ptr for array in arrays))

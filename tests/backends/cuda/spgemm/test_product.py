@@ -14,8 +14,8 @@ from gcnbatch.backends.cuda.spgemm.product import SpGemm
 from gcnbatch.backends.products import open_products
 from gcnbatch.data.khop import Options, write
 from gcnbatch.data.store import Dataset, write_graphset
-from gcnbatch.lab.bench.spgemm_matrices import CLASSES, of_class
-from gcnbatch.lab.bench.spgemm_runs import measure, open_contenders
+from gcnbatch.lab.bench.spgemm.matrices import CLASSES, of_class
+from gcnbatch.lab.bench.spgemm.runs import measure, open_contenders
 from tests.builders import assert_graphsets_equal, build_graphset
 
 pytestmark = pytest.mark.gpu

@@ -12,7 +12,7 @@ from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.batches.batch import GraphLayout
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, KERNELS
 from gcnbatch.data.sparse import Adjacency, Csr
-from gcnbatch.lab.bench.methods import launch_batch
+from gcnbatch.lab.bench.spmm.methods import launch_batch
 from gcnbatch.reference.rounding import product_bound
 
 WIDTHS = (1, 2, 4, 12, 16, 31, 32, 64, 75, 96, 128, 130, 192, 256, 640)

@@ -9,8 +9,8 @@ import pytest
 
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
-from gcnbatch.lab.bench import problems, tune
-from gcnbatch.lab.bench.tune import Tuning
+from gcnbatch.lab.bench.spmm import problems, tune
+from gcnbatch.lab.bench.spmm.tune import Tuning
 
 AXES = ((50,), (3,), (16, 64, 1024), (10, 100))
 

@@ -8,26 +8,26 @@ import pytest
 
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
-from gcnbatch.lab.bench import problems, spmm_runs, tune
+from gcnbatch.lab.bench.spmm import problems, runs, tune
 
 pytestmark = pytest.mark.gpu
 
 
 def test_every_method_is_checked_and_timed_in_every_state() -> None:
     shape = problems.BatchShape("small", 7, (20, 20), (2, 4), (2, 64))
-    found = spmm_runs.run([(lambda: problems.random_batch(shape, 1), shape.columns)], spmm_runs.NAMES, repeats=3)
+    found = runs.run([(lambda: problems.random_batch(shape, 1), shape.columns)], runs.NAMES, repeats=3)
     assert found.wrong == []
     states = {(record["cache"], record["launch"]) for record in found.records}
-    assert states == {*spmm_runs.STATES, ("host", "none")}
+    assert states == {*runs.STATES, ("host", "none")}
     measured = {record["method"] for record in found.records}
-    assert measured | found.absent.keys() == set(spmm_runs.NAMES)
+    assert measured | found.absent.keys() == set(runs.NAMES)
     assert {"fastest", "naive", "csr", "swa-coo", "swa-csr", "tf-loop"} <= measured
     assert all(0 < record["us_p20"] <= record["us"] <= record["us_p80"] for record in found.records)
 
 
 def test_mixed_sizes_skip_methods_that_need_equal_sizes() -> None:
     shape = problems.BatchShape("mixed", 5, (8, 40), (1, 5), (16,))
-    found = spmm_runs.run([(lambda: problems.random_batch(shape, 2), shape.columns)], ["fastest", "cublas"], repeats=1)
+    found = runs.run([(lambda: problems.random_batch(shape, 2), shape.columns)], ["fastest", "cublas"], repeats=1)
     assert {record["method"] for record in found.records} == {"fastest"}
     assert "cublas" in found.absent
 

@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, SpmmKernel, SpmmOperands, spmm_kernel, vector_width
 from gcnbatch.backends.cuda.spmm.ops import launch_each
 from gcnbatch.errors import BackendUnavailable
-from gcnbatch.lab.bench.problems import SpmmProblem
+from gcnbatch.lab.bench.spmm.problems import SpmmProblem
 from gcnbatch.lab.bench.vendor import SparseProduct, Vendor
 
 if TYPE_CHECKING:

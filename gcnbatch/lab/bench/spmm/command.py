@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from gcnbatch import folders
 from gcnbatch.errors import CheckFailed, InputError
-from gcnbatch.lab.bench import problems, records, spmm_plots, spmm_tables
-from gcnbatch.lab.bench.problems import SpmmProblem
-from gcnbatch.lab.bench.records import Change
-from gcnbatch.lab.bench.spmm_runs import Outcome, Say, chosen_methods, run
+from gcnbatch.lab.bench.spmm import plots, problems, records, tables
+from gcnbatch.lab.bench.spmm.problems import SpmmProblem
+from gcnbatch.lab.bench.spmm.records import Change
+from gcnbatch.lab.bench.spmm.runs import Outcome, Say, chosen_methods, run
 from gcnbatch.text import counted
 
 ROWS, PLOT = "rows.jsonl", "spmm.png"
@@ -95,8 +95,8 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> S
     with folders.results(folder, "bench-spmm") as (target, _):
         outcome = run(wanted, names, asked.repeats, asked.device, say)
         if not outcome.records:
-            reasons = [*outcome.wrong, *spmm_tables.absent(outcome.absent)]
+            reasons = [*outcome.wrong, *tables.absent(outcome.absent)]
             raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
         records.write(target / ROWS, outcome.records)
-        spmm_plots.draw(target / PLOT, outcome.records)
+        plots.draw(target / PLOT, outcome.records)
     return SpmmBench(target, outcome, records.compare(before, outcome.records) if compare else [])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save, ticker
-from gcnbatch.lab.bench.methods import NAMES, SCIPY, TITLES
-from gcnbatch.lab.bench.spmm_runs import Record, by_point
+from gcnbatch.lab.bench.spmm.methods import NAMES, SCIPY, TITLES
+from gcnbatch.lab.bench.spmm.runs import Record, by_point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,12 +14,12 @@ from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
 from gcnbatch.cli.bench import SPMM_EPILOG
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
-from gcnbatch.lab.bench import methods, problems, spmm_runs
-from gcnbatch.lab.bench.methods import Absent, Methods, NotInstalled, Operands
-from gcnbatch.lab.bench.problems import BatchShape
+from gcnbatch.lab.bench.spmm import methods, problems, runs
+from gcnbatch.lab.bench.spmm.methods import Absent, Methods, NotInstalled, Operands
+from gcnbatch.lab.bench.spmm.problems import BatchShape
 from gcnbatch.lab.bench.vendor import SparseProduct, Vendor
 from tests.builders import build_graphset
-from tests.lab.bench.libraries import CuBlas, CuSparse, HostDevice
+from tests.lab.bench.spmm.libraries import CuBlas, CuSparse, HostDevice
 
 EQUAL = problems.random_batch(BatchShape("equal", 4, (6, 6), (1, 3)), 1)
 MANY = problems.random_batch(BatchShape("many", 1001, (1, 1), (1, 1)))
@@ -199,13 +199,13 @@ def test_a_method_without_a_supported_algorithm_is_absent(cusparse: CuSparse, mo
 
 
 def test_methods_are_chosen_by_name() -> None:
-    assert spmm_runs.chosen_methods("") == tuple(name for name in methods.NAMES if name not in ("naive", "csr"))
-    assert spmm_runs.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
+    assert runs.chosen_methods("") == tuple(name for name in methods.NAMES if name not in ("naive", "csr"))
+    assert runs.chosen_methods(" cublas,fastest, cublas") == ("cublas", "fastest")
     assert set(methods.TITLES) == set(methods.NAMES)
     told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
     assert tuple(told[: len(methods.NAMES)]) == methods.NAMES
     with pytest.raises(InputError) as caught:
-        spmm_runs.chosen_methods("cubla")
+        runs.chosen_methods("cubla")
     assert str(caught.value) == (
         "--methods: 'cubla'; expected scipy, tf-loop, cusparse-loop, cublas, cusparse, swa-coo, swa-csr, naive, csr, "
         "fastest. Did you mean 'cublas'?"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.lab.bench import problems
-from gcnbatch.lab.bench.problems import FIGURES, BatchShape, chosen
+from gcnbatch.lab.bench.spmm import problems
+from gcnbatch.lab.bench.spmm.problems import FIGURES, BatchShape, chosen
 from tests.builders import build_graphset
 
 SPANS = st.tuples(st.integers(1, 12), st.integers(0, 20))

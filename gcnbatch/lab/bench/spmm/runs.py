@@ -15,8 +15,17 @@ from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.runtime.graph import NotCaptured
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 from gcnbatch.lab.bench import clock
-from gcnbatch.lab.bench.methods import COMPARED, DEVICE_METHODS, NAMES, SCIPY, Absent, Methods, NotInstalled, Operands
-from gcnbatch.lab.bench.problems import SpmmProblem, check_memory
+from gcnbatch.lab.bench.spmm.methods import (
+    COMPARED,
+    DEVICE_METHODS,
+    NAMES,
+    SCIPY,
+    Absent,
+    Methods,
+    NotInstalled,
+    Operands,
+)
+from gcnbatch.lab.bench.spmm.problems import SpmmProblem, check_memory
 from gcnbatch.progress import counter
 from gcnbatch.reference.rounding import product_bound
 
@@ -112,11 +121,11 @@ class _Session:
     def __init__(self, names: Sequence[str], repeats: int, backend: CudaBackend | None, found: Outcome) -> None:
         self._backend, self._repeats, self._found = backend, repeats, found
         self.names = [name for name in names if name not in found.absent]
-        self._about = _about(backend)
+        self._about: Record = {"commit": environment.commit(), "cpu": environment.cpu_model()}
         if backend is not None:
             self._clock = clock.DeviceClock(backend, repeats)
             self._methods = Methods(backend.device, self._clock.fastest)
-            self._about["copy_gb_per_s"] = round(self._clock.copy_speed(), 1)
+            self._about |= clock.machine(backend) | {"copy_gb_per_s": round(self._clock.copy_speed(), 1)}
 
     def point(self, problem: SpmmProblem, columns: int, bar: Any) -> None:
         """Measure all methods at one number of columns."""
@@ -192,16 +201,6 @@ class _Session:
 def _worst(got: NDArray[Any], exact: Exact) -> float:
     """Return the largest error, NaN if anything is NaN."""
     return float(np.abs(got - exact).max(initial=0.0))
-
-
-def _about(backend: CudaBackend | None) -> Record:
-    about: Record = {"commit": environment.commit(), "cpu": environment.cpu_model()}
-    if backend is None:
-        return about
-    listed = environment.gpus()[0]
-    facts = backend.meter.about()
-    driver = listed[0]["driver"] if listed else None
-    return {**about, "gpu": backend.device.name, "driver": driver, "cuda": facts["driver"].removeprefix("CUDA ")}
 
 
 def by_point(records: Sequence[Record], cache: str = "warm", launch: str = "graph") -> Iterator[tuple[Record, Record]]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcnbatch import environment
 from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.spmm import table as spmm_table
@@ -19,9 +18,9 @@ from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, vector_width
 from gcnbatch.backends.cuda.spmm.table import SpmmTable
 from gcnbatch.errors import BackendUnavailable, CheckFailed
 from gcnbatch.fileio import StrPath
-from gcnbatch.lab.bench.clock import DeviceClock
-from gcnbatch.lab.bench.methods import launch_batch
-from gcnbatch.lab.bench.problems import FIGURES, BatchShape, SpmmProblem, random_batch
+from gcnbatch.lab.bench.clock import DeviceClock, machine
+from gcnbatch.lab.bench.spmm.methods import launch_batch
+from gcnbatch.lab.bench.spmm.problems import FIGURES, BatchShape, SpmmProblem, random_batch
 from gcnbatch.progress import counter
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def tune(device: int = 0, axes: tuple[tuple[int, ...], ...] = GRID, repeats: int
     except BackendUnavailable as error:
         raise BackendUnavailable("bench tune", error.got, hint="It measures a GPU; see 'gcnbatch info'.") from error
     clock = DeviceClock(backend, repeats)
-    found = Tuning(axes, _about(backend))
+    found = Tuning(axes, machine(backend))
     batches = list(product(axes[0], axes[1], axes[3]))
     with counter(len(batches), " batches", leave=False) as bar:
         for rows, per_row, size in batches:
@@ -199,13 +198,3 @@ def served_as(name: str, n_rows: int, columns: int, vector: int) -> str:
     size = (n_rows, columns, vector)
     plan = CANDIDATES[name].plan(*size)
     return next(other for other in CANDIDATES if CANDIDATES[other].plan(*size) == plan)
-
-
-def _about(backend: CudaBackend) -> dict[str, Any]:
-    listed = environment.gpus()[0]
-    return {
-        "gpu": backend.device.name,
-        "driver": listed[0]["driver"] if listed else None,
-        "cuda": backend.meter.about()["driver"].removeprefix("CUDA "),
-        "commit": environment.commit(),
-    }

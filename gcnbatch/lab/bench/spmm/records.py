@@ -15,8 +15,8 @@ from typing import NamedTuple
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.lab.bench.clock import rates
-from gcnbatch.lab.bench.methods import SCIPY
-from gcnbatch.lab.bench.spmm_runs import Record, point_of
+from gcnbatch.lab.bench.spmm.methods import SCIPY
+from gcnbatch.lab.bench.spmm.runs import Record, point_of
 from gcnbatch.training import run_files
 
 SLOWER = 1.1  # slower: a median above this multiple of the old one, with spreads that do not overlap

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.lab.bench import records
-from tests.lab.bench.rows import FIGURE, record
+from gcnbatch.lab.bench.spmm import records
+from tests.lab.bench.spmm.rows import FIGURE, record
 
 POINT = {**FIGURE, "columns": 2, "flops": 1, "bytes": 1, "method": "cublas"}
 

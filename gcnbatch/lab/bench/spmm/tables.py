@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
 from typing import Any, NamedTuple
 
-from gcnbatch.lab.bench.methods import NAMES, SCIPY
-from gcnbatch.lab.bench.records import Change
-from gcnbatch.lab.bench.spmm_runs import Record, by_point
+from gcnbatch.lab.bench.spmm.methods import NAMES, SCIPY
+from gcnbatch.lab.bench.spmm.records import Change
+from gcnbatch.lab.bench.spmm.runs import Record, by_point
+from gcnbatch.lab.statistics import geometric_mean
 from gcnbatch.text import counted
 
 OURS = "fastest"
@@ -58,7 +58,7 @@ def ratios(records: Sequence[Record]) -> Shown:
                     if name in methods and OURS in methods and name != OURS and point["columns"] >= least
                 ]
                 if found and not (name == SCIPY and cache == "cold"):
-                    mean = exp(sum(log(ratio) for ratio, _ in found) / len(found))
+                    mean = geometric_mean([ratio for ratio, _ in found])
                     low, high = min(found), max(found)
                     where = [name, cache, least, len(found)]
                     rows.append([*where, round(mean, 2), round(low[0], 2), low[1], round(high[0], 2), high[1]])
@@ -86,7 +86,7 @@ def slower(changes: Sequence[Change]) -> Shown:
 
 def changed(changes: Sequence[Change]) -> str:
     """Return the result of the comparison with an old run in one line."""
-    mean = exp(sum(log(change.ratio) for change in changes) / len(changes))
+    mean = geometric_mean([change.ratio for change in changes])
     count = sum(change.slower for change in changes)
     return f"compared: {counted(len(changes), 'figure')}, {count} slower; new over old {mean:.2f} in the geometric mean"
 

@@ -11,9 +11,9 @@ import pytest
 from gcnbatch.backends.cuda import entry
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable
-from gcnbatch.lab.bench import command, records
-from gcnbatch.lab.bench.methods import COMPARED
-from gcnbatch.lab.bench.spmm_runs import Outcome
+from gcnbatch.lab.bench.spmm import command, records
+from gcnbatch.lab.bench.spmm.methods import COMPARED
+from gcnbatch.lab.bench.spmm.runs import Outcome
 from tests.builders import build_graphset
 
 SMALL = ("--batch", 3, "--dim", "5-9", "--nnz-per-row", 2, "--columns", "2,16", "--repeats", 3)

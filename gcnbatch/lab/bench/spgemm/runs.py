@@ -19,7 +19,9 @@ from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.spgemm.product import SpGemm
 from gcnbatch.data.sparse import ScipyCsr
 from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, nearest
-from gcnbatch.lab.bench.spgemm_matrices import SpgemmProblem
+from gcnbatch.lab.bench.spgemm.matrices import SpgemmProblem
+from gcnbatch.lab.bench.vendor import CusparseSpGemm, Vendor
+from gcnbatch.lab.statistics import spread
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -171,9 +173,7 @@ def _open(name: str, number: int) -> Contender:
     device = entry.open_ready(number)
     if name == "gcnbatch":
         return OnDevice(name, device, SpGemm(device))
-    from gcnbatch.lab.bench.cusparse import CusparseSpGemm
-
-    return OnDevice(name, device, CusparseSpGemm(device))
+    return OnDevice(name, device, CusparseSpGemm(Vendor(device)))
 
 
 def measure(
@@ -196,9 +196,9 @@ def measure(
             call = contender.load(problem)
             error = deviation(contender, problem.name, contender.result(call()), expected)
             times = _times(contender, call, repetitions)
-            p20, median, p80 = np.percentile(times, (20, 50, 80)).tolist()
-            spread = (median, p20, p80, 2e-6 * products / median)
-            yield SpgemmTiming(problem.name, contender.name, *size, *spread, error, len(times), contender.phases(call))
+            median, p20, p80 = spread(times).values()
+            ms = (median, p20, p80, 2e-6 * products / median)
+            yield SpgemmTiming(problem.name, contender.name, *size, *ms, error, len(times), contender.phases(call))
 
 
 class Expected(NamedTuple):

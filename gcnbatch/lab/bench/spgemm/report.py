@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from gcnbatch import environment, figures, fileio
-from gcnbatch.lab.bench import spgemm_matrices
-from gcnbatch.lab.bench.spgemm_matrices import SpgemmProblem
-from gcnbatch.lab.bench.spgemm_runs import CONTENDERS, SpgemmTiming
+from gcnbatch.lab.bench.spgemm import matrices
+from gcnbatch.lab.bench.spgemm.matrices import SpgemmProblem
+from gcnbatch.lab.bench.spgemm.runs import CONTENDERS, SpgemmTiming
+from gcnbatch.lab.statistics import geometric_mean
 from gcnbatch.progress import counter
 
 JSON, PLOT = "spgemm.json", "spgemm.png"
@@ -24,13 +25,11 @@ def problems(
     files: Sequence[Path], classes: Sequence[str] | None, scale: float, seed: int
 ) -> list[Callable[[], SpgemmProblem]]:
     """Return a function that creates each problem; names are checked now, matrices are created later."""
-    wanted = classes if classes is not None else [] if files else list(spgemm_matrices.CLASSES)
+    wanted = classes if classes is not None else [] if files else list(matrices.CLASSES)
     for name in wanted:
-        spgemm_matrices.check_class(name, scale)
-    of_classes = [partial(spgemm_matrices.of_class, name, scale, seed) for name in wanted]
-    of_files = [
-        partial(spgemm_matrices.of_dataset if path.suffix == ".h5" else spgemm_matrices.of_file, path) for path in files
-    ]
+        matrices.check_class(name, scale)
+    of_classes = [partial(matrices.of_class, name, scale, seed) for name in wanted]
+    of_files = [partial(matrices.of_dataset if path.suffix == ".h5" else matrices.of_file, path) for path in files]
     return [*of_classes, *of_files]
 
 
@@ -67,7 +66,7 @@ def summary(rows: Sequence[SpgemmTiming]) -> list[str]:
     found = speedups(rows)
     if not found:
         return []
-    mean = float(np.exp(np.mean(np.log(list(found.values())))))
+    mean = geometric_mean(list(found.values()))
     return [f"cuSPARSE takes {mean:.2f} times as long in the geometric mean, {min(found.values()):.2f} at least"]
 
 
