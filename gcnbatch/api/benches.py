@@ -256,14 +256,14 @@ def moleculenet(
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('freesolv', 'baseline', 'rmse')]
     """
-    from gcnbatch.lab.benchmark import session
+    from gcnbatch.lab.benchmark import runs
 
-    folder, results = session.start(
+    folder, results = runs.start(
         Path(data),
         None if out is None else Path(out),
-        session.Settings(seeds=seeds, epochs=epochs),
-        session.Choice(tuple(sets), tuple(splits), tuple(models)),
-        session.Machine(backend, device, jobs),
+        runs.Settings(seeds=seeds, epochs=epochs),
+        runs.Choice(tuple(sets), tuple(splits), tuple(models)),
+        runs.Machine(backend, device, jobs),
         say,
         quiet,
     )

@@ -76,7 +76,7 @@ def compare_runs(
     >>> found.content["metric"], len(found.verdicts)
     ('rmse', 1)
     """
-    from gcnbatch.run_comparison.session import compare
+    from gcnbatch.run_comparison.comparison import compare
 
     folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level, parquet)
     return Comparison(folder, found.as_dict())

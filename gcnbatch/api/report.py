@@ -38,7 +38,7 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     """
     from gcnbatch.errors import InputError
     from gcnbatch.lab.backend_comparison.report import JSON
-    from gcnbatch.run_comparison.session import CONTENT
+    from gcnbatch.run_comparison.comparison import CONTENT
     from gcnbatch.training.run_files import STUDY, refuse_links
 
     place = Path(folder)
@@ -47,13 +47,13 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
         if figures:
             raise InputError("--figures", f"given with {place}", "the folder of a run")
     if (place / STUDY).is_file():
-        from gcnbatch.tuning import session
+        from gcnbatch.tuning import search
 
-        return session.report(place, say)
+        return search.report(place, say)
     if (place / CONTENT).is_file():
-        from gcnbatch.run_comparison import session as comparisons
+        from gcnbatch.run_comparison import comparison
 
-        return comparisons.report(place)
+        return comparison.report(place)
     if (place / JSON).is_file():
         from gcnbatch.lab.backend_comparison import report as backends_report
 

@@ -102,7 +102,7 @@ def tune(
     >>> study.summary["trials"], study.best.train.learning_rate in (0.001, 0.01)
     (2, True)
     """
-    from gcnbatch.tuning import session
+    from gcnbatch.tuning import search
 
     options = {
         ("data", "path"): path_of(data),
@@ -114,21 +114,21 @@ def tune(
         ("device",): device,
         ("jobs",): jobs,
     }
-    limits, settings = session.Limits(plain(trials), plain(minutes)), settings or {}
+    limits, settings = search.Limits(plain(trials), plain(minutes)), settings or {}
     if resume is not None:
         free = {("device",), ("jobs",)}
         given = [".".join(path) for path, value in options.items() if value is not None and path not in free]
         given += [name for name, value in (("CONFIG", config), ("--space", space), ("--out", out)) if value is not None]
         _only_resume([*given, *(f"{key}={value}" for key, value in settings.items())])
         replaced = {path[0]: options[path] for path in free if options[path] is not None}
-        return Study(Path(resume), session.resume(Path(resume), limits, replaced, quiet, say))
+        return Study(Path(resume), search.resume(Path(resume), limits, replaced, quiet, say))
     tree, graphs = gather(config, options, settings), graphs_of(data)
     if graphs is not None:
         name_after(tree, graphs)
     checked = check(tree, config, options, settings, say)
     place = None if out is None else Path(out)
     keys = space if space is None or isinstance(space, Mapping) else Path(space)
-    return Study(*session.start(checked, place, keys, limits, quiet, say, graphs))
+    return Study(*search.start(checked, place, keys, limits, quiet, say, graphs))
 
 
 def _only_resume(extra: list[str]) -> None:

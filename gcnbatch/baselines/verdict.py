@@ -11,7 +11,7 @@ from gcnbatch import metrics
 from gcnbatch.baselines.forest import MODEL
 from gcnbatch.data.schema import Header
 from gcnbatch.run_comparison.paired import differences
-from gcnbatch.run_comparison.scores import overlap, scores_by_block
+from gcnbatch.run_comparison.runs import overlap, scores_by_block
 from gcnbatch.text import figure
 from gcnbatch.training.fitted import Fit
 

@@ -99,7 +99,7 @@ def explain(
     from gcnbatch.api import explanation
     from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.explanation.session import Output
+    from gcnbatch.explanation.explain import Output
     from gcnbatch.inference.options import CsvOptions
     from gcnbatch.progress import write_line
 

@@ -53,9 +53,7 @@ def parallel(trials: Sequence[FrozenTrial], names: Sequence[str], maximize: bool
     order = np.argsort(values if maximize else -values, kind="stable")
     rank = np.empty(len(order))
     rank[order] = np.linspace(0.0, 1.0, len(order)) if len(order) > 1 else 1.0
-    columns = [
-        _axis(ax, at, name, [trial.params.get(name) for trial in trials], trials) for at, name in enumerate(names)
-    ]
+    columns = [_axis(ax, x, name, [trial.params.get(name) for trial in trials], trials) for x, name in enumerate(names)]
     columns.append(_numbers(ax, len(names), monitor, values, log=False))
     lines = np.stack(columns, axis=1)
     for number in order:
@@ -80,35 +78,35 @@ def curves(trials: Sequence[FrozenTrial], monitor: str) -> Figure:
     return figure
 
 
-def _axis(ax: Any, at: int, name: str, values: Sequence[Any], trials: Sequence[FrozenTrial]) -> NDArray[np.float64]:
+def _axis(ax: Any, x: int, name: str, values: Sequence[Any], trials: Sequence[FrozenTrial]) -> NDArray[np.float64]:
     """Draw the axis of a key; return the heights of its values from 0 to 1, NaN where a trial lacks the key."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         logarithmic = any(getattr(trial.distributions.get(name), "log", False) for trial in trials)
         numbers = np.array([math.nan if value is None else float(value) for value in values])
-        return _numbers(ax, at, name, numbers, logarithmic)
+        return _numbers(ax, x, name, numbers, logarithmic)
     choices = list(dict.fromkeys(str(value) for trial in trials for value in _choices(trial, name)))
     heights = np.linspace(0.0, 1.0, len(choices)) if len(choices) > 1 else np.array([0.5])
     for choice, height in zip(choices[:_NAMED], heights, strict=False):
-        _value(ax, at, height, plain(choice, 14))
-    ax.text(at, 1.06, plain(name.split(".", 1)[-1], 18), fontsize=8, ha="center")
+        _value(ax, x, height, plain(choice, 14))
+    ax.text(x, 1.06, plain(name.split(".", 1)[-1], 18), fontsize=8, ha="center")
     return np.array([math.nan if value is None else heights[choices.index(str(value))] for value in values])
 
 
-def _value(ax: Any, at: int, height: float, text: str) -> None:
+def _value(ax: Any, x: int, height: float, text: str) -> None:
     """Write a value beside its axis, over the lines."""
     back = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-    ax.text(at + 0.05, height, text, fontsize=8, va="center", bbox=back)
+    ax.text(x + 0.05, height, text, fontsize=8, va="center", bbox=back)
 
 
 def _choices(trial: FrozenTrial, name: str) -> Sequence[Any]:
     return getattr(trial.distributions.get(name), "choices", ())
 
 
-def _numbers(ax: Any, at: int, name: str, values: NDArray[np.float64], log: bool) -> NDArray[np.float64]:
+def _numbers(ax: Any, x: int, name: str, values: NDArray[np.float64], log: bool) -> NDArray[np.float64]:
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     for height, value in ((0.0, low), (1.0, high)):
-        _value(ax, at, height, f"{value:.3g}")
-    ax.text(at, 1.06, plain(name.split(".", 1)[-1], 18), fontsize=8, ha="center")
+        _value(ax, x, height, f"{value:.3g}")
+    ax.text(x, 1.06, plain(name.split(".", 1)[-1], 18), fontsize=8, ha="center")
     if low == high:
         return np.where(np.isnan(values), math.nan, 0.5)
     if log:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.explanation.session import explain
+from gcnbatch.explanation.explain import explain
 from tests.browser import OVERFLOWING, Browser, browser
-from tests.explanation.test_session import table
+from tests.explanation.test_explain import table
 
 
 @pytest.fixture(scope="module")

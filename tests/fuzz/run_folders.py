@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from gcnbatch.api.run import Run
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.explanation.session import explain
+from gcnbatch.explanation.explain import explain
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.run_report.files import write
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import checkpoint, run
 from gcnbatch.training.checkpoint import Checkpoint
-from gcnbatch.tuning import session
-from gcnbatch.tuning.session import Limits
+from gcnbatch.tuning import search
+from gcnbatch.tuning.search import Limits
 from tests.training.kills import THOROUGH, killed
 from tests.training.runs import configure, fit, write_set
 
@@ -67,7 +67,7 @@ def write_bases(folder: Path) -> None:
     fit(folder / "set.h5", folder / "folds", *folds)
     tree = {"train": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}}
     base = configure(f"data.path={folder / 'set.h5'}", "train.epochs=1", "jobs=1", "backend=cpu")
-    session.start(base, folder / "study", tree, Limits(2), quiet=True)
+    search.start(base, folder / "study", tree, Limits(2), quiet=True)
 
 
 KEYS = ("position", "header", "model", "scaling", "epoch", "calibrators", "notes")
@@ -211,7 +211,7 @@ def verdict(bases: Path, place: Path, kind: str, damage: Sequence[Damage]) -> li
     """Damage a copy of a run or a study and let everybody read it; return what they say."""
     folder, data = damaged(bases, place, kind, damage), bases / "set.h5"
     if kind == "study":
-        readers = [lambda: session.resume(folder, Limits(3), quiet=True), lambda: session.report(folder)]
+        readers = [lambda: search.resume(folder, Limits(3), quiet=True), lambda: search.report(folder)]
     else:
         readers = [
             lambda: run.resume(folder, quiet=True),

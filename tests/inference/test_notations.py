@@ -9,11 +9,11 @@ import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError
-from gcnbatch.explanation.session import explain
+from gcnbatch.explanation.explain import explain
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.graph_features import NOTATION
 from gcnbatch.inference.options import CsvOptions
-from tests.explanation.test_session import table
+from tests.explanation.test_explain import table
 from tests.inference.runs import import_table, numbers, read_rows, train_on
 
 ETHANOL = ("CCO", "[CH3][CH2][OH]", "[CH3:1][CH2:2][OH:3]", "[H]OCC")

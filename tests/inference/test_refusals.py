@@ -12,7 +12,7 @@ import pytest
 from gcnbatch.api.run import Run
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.explanation.session import explain
+from gcnbatch.explanation.explain import explain
 from gcnbatch.inference import domain_report
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.options import CsvOptions

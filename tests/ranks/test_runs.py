@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gcnbatch import __version__
-from gcnbatch.tuning import session
+from gcnbatch.tuning import search
 from tests.ranks.launcher import SECONDS, mpirun, start
 from tests.training.runs import assert_same_run, configure, environment, fit, lighten, options, write_set
 
@@ -130,7 +130,7 @@ def test_a_study_over_ranks_equals_that_of_one_process(data, tmp_path) -> None:
     space = tmp_path / "space.toml"
     space.write_text("[train]\nlearning_rate = { low = 1e-3, high = 1e-1, log = true }\n", encoding="utf-8")
     config = configure(f"data.path={data}", "backend=cpu", "jobs=1", "name=set")
-    session.start(config, tmp_path / "one", space, session.Limits(trials=5), quiet=True)
+    search.start(config, tmp_path / "one", space, search.Limits(trials=5), quiet=True)
     about = ("--data", data, "--trials", 5, "--jobs", 1, "--space", space, *options("backend=cpu"))
     out, _ = mpirun(2, "tune", *about, "-o", tmp_path / "two", "-q")
     assert out.splitlines() == [str(tmp_path / "two")]

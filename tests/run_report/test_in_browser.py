@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gcnbatch
-from gcnbatch.run_comparison.session import compare
+from gcnbatch.run_comparison.comparison import compare
 from tests.browser import OVERFLOWING, Browser, browser
 from tests.inference.runs import train_on
 

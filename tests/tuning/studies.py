@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.config import Config
-from gcnbatch.tuning import session
-from gcnbatch.tuning.session import Limits
+from gcnbatch.tuning import search as searches
+from gcnbatch.tuning.search import Limits
 from tests.training.runs import configure
 
 SPACE = """
@@ -28,7 +28,7 @@ def base(place: Path, *assignments: str) -> Config:
 
 def search(place: Path, folder: Path, *assignments: str, trials: int = 6) -> dict[str, Any]:
     config, space = base(place, *assignments), place / "space.toml"
-    return session.start(config, folder, space, Limits(trials), quiet=True)[1]
+    return searches.start(config, folder, space, Limits(trials), quiet=True)[1]
 
 
 def table(folder: Path) -> list[dict[str, str]]:

@@ -13,8 +13,8 @@ import gcnbatch
 from gcnbatch.data import splits
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
-from gcnbatch.tuning import session
-from gcnbatch.tuning.session import Limits
+from gcnbatch.tuning import search as searches
+from gcnbatch.tuning.search import Limits
 from tests.training.runs import write_set
 from tests.tuning.studies import base, search, table
 
@@ -52,7 +52,7 @@ def test_a_study_in_which_no_trial_learned_says_so(tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text("[train]\nlearning_rate = { choices = [100.0] }\n", encoding="utf-8")
     said: list[str] = []
     about = base(tmp_path), tmp_path / "study", tmp_path / "space.toml", Limits(1)
-    summary = session.start(*about, quiet=True, say=said.append)[1]
+    summary = searches.start(*about, quiet=True, say=said.append)[1]
     with Dataset(tmp_path / "set.h5") as dataset:
         y, rows = dataset.y, SplitRows.of(dataset, "random")
     split = splits.make_split(base(tmp_path).split, 0, rows)

@@ -22,8 +22,8 @@ import gcnbatch
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
-from gcnbatch.tuning import session
-from gcnbatch.tuning.session import Limits
+from gcnbatch.tuning import search as searches
+from gcnbatch.tuning.search import Limits
 from tests.training.kills import Killed, die_at
 from tests.training.runs import command, environment
 from tests.tuning.studies import base, search, table
@@ -42,14 +42,14 @@ def test_a_killed_study_resumes_to_the_same_trials(place: Path, study: Path, tmp
     before = journal.read_text(encoding="utf-8") if journal.exists() else ""
     with journal.open("a", encoding="utf-8") as stream:
         stream.write('{"op_code":4,"torn')
-    session.resume(folder, quiet=True)
+    searches.resume(folder, quiet=True)
     assert journal.read_text(encoding="utf-8").startswith(before)
     assert table(folder) == table(study)
 
 
 def test_more_trials_extend_a_study(place: Path, study: Path, tmp_path: Path) -> None:
     search(place, tmp_path / "study", trials=3)
-    session.resume(tmp_path / "study", Limits(6), quiet=True)
+    searches.resume(tmp_path / "study", Limits(6), quiet=True)
     assert table(tmp_path / "study") == table(study)
 
 
@@ -57,9 +57,9 @@ def test_the_best_configuration_does_not_depend_on_who_goes_on(place: Path, tmp_
     """Backend, device and jobs are those that the study was given, such as "auto"."""
     space = place / "space.toml"
     config = base(place, "backend=auto")
-    session.start(config, tmp_path / "whole", space, Limits(2), quiet=True)
-    session.start(config, tmp_path / "parts", space, Limits(1), quiet=True)
-    session.resume(tmp_path / "parts", Limits(2), {"device": 1, "jobs": 2}, quiet=True)
+    searches.start(config, tmp_path / "whole", space, Limits(2), quiet=True)
+    searches.start(config, tmp_path / "parts", space, Limits(1), quiet=True)
+    searches.resume(tmp_path / "parts", Limits(2), {"device": 1, "jobs": 2}, quiet=True)
     expected = (tmp_path / "whole" / "best.toml").read_bytes()
     assert b'backend = "auto"' in expected
     assert (tmp_path / "parts" / "best.toml").read_bytes() == expected
@@ -81,7 +81,7 @@ def test_trials_that_the_journal_has_lost_are_trained_again_with_a_warning(
         gcnbatch.report(folder)
     assert (folder / "trials.csv").read_bytes() == before["trials.csv"]
     said: list[str] = []
-    session.resume(folder, quiet=True, say=said.append)
+    searches.resume(folder, quiet=True, say=said.append)
     assert re.search(f"warning: .*{found}; the others are trained again", "\n".join(said))
     assert table(folder) == table(study)
     assert (folder / "best.toml").read_bytes() == before["best.toml"]
@@ -104,7 +104,7 @@ def test_a_full_disk_is_no_damaged_journal(study: Path, tmp_path: Path, monkeypa
                 with pytest.raises(
                     MachineError, match=rf"study\.journal: could not be written \({os.strerror(number)}\)"
                 ):
-                    session.resume(folder, quiet=True)
+                    searches.resume(folder, quiet=True)
     assert (folder / "best.toml").read_bytes() == (study / "best.toml").read_bytes()
 
 
@@ -137,13 +137,13 @@ def test_processes_give_the_trials_of_one_process_after_sigkill_too(place: Path,
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert session.resume(folder, quiet=True)["trials"] == 6
+    assert searches.resume(folder, quiet=True)["trials"] == 6
     assert table(folder) == table(study)
 
 
 def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing: not a study; expected a folder with config\.toml and study\.json"):
-        session.resume(tmp_path / "nothing")
+        searches.resume(tmp_path / "nothing")
     folder = tmp_path / "study"
     folder.mkdir()
     for path in study.iterdir():
@@ -161,9 +161,9 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
         assert old in journal
         (folder / "study.journal").write_text(journal.replace(old, new), encoding="utf-8")
         with pytest.raises(InputError, match=message):
-            session.resume(folder, Limits(7), quiet=True)
+            searches.resume(folder, Limits(7), quiet=True)
     (folder / "config.toml").write_text("", encoding="utf-8")
-    for take in (session.resume, gcnbatch.report):
+    for take in (searches.resume, gcnbatch.report):
         with pytest.raises(
             InputError, match=r"config\.toml: data\.path: missing; expected the data set\. Restore the f"
         ):
@@ -171,10 +171,10 @@ def test_a_damaged_study_is_refused(study: Path, tmp_path: Path) -> None:
     (folder / "config.toml").write_bytes((study / "config.toml").read_bytes())
     (folder / "study.journal").write_text("{}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.journal: damaged .*; expected the journal of a study"):
-        session.resume(folder, Limits(7), quiet=True)
+        searches.resume(folder, Limits(7), quiet=True)
     (folder / "study.json").write_text('{"trials": 6, "at_once": 0, "alike": false}', encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: 'at_once': Input should be greater"):
-        session.resume(folder, quiet=True)
+        searches.resume(folder, quiet=True)
 
 
 OF_ANOTHER = "trial 0: not a finished trial of this space; expected the journal of a study"
@@ -210,6 +210,6 @@ def test_a_trial_of_a_stranger_is_refused(study: Path, tmp_path: Path, changes: 
     for key, value in changes.items():
         trial[key] = {**trial[key], **value} if isinstance(value, dict) and value else value
     (folder / "study.journal").write_text("".join([first, json.dumps(trial) + "\n", *others]), encoding="utf-8")
-    for read in (lambda: session.resume(folder, Limits(7), quiet=True), lambda: session.report(folder)):
+    for read in (lambda: searches.resume(folder, Limits(7), quiet=True), lambda: searches.report(folder)):
         with pytest.raises(InputError, match=rf"study\.journal(, |: ){re.escape(message)}"):
             read()

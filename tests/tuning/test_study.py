@@ -23,9 +23,9 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import DeviceLost, InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
-from gcnbatch.tuning import session
+from gcnbatch.tuning import search as searches
 from gcnbatch.tuning.constant import constant_value
-from gcnbatch.tuning.session import Limits
+from gcnbatch.tuning.search import Limits
 from gcnbatch.tuning.splits import search_splits
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
@@ -208,7 +208,7 @@ def test_trials_of_one_architecture_train_in_one_cohort(
     assert len({row["train.learning_rate"] for row in rows}) == 16
     assert max(entry.sizes) == 16  # eight trials of two folds
     entry.sizes.clear()
-    session.start(
+    searches.start(
         base(place, "split.folds=2", "jobs=4"), tmp_path / "four", place / "space.toml", Limits(8), quiet=True
     )
     assert max(entry.sizes) == 4
@@ -217,7 +217,7 @@ def test_trials_of_one_architecture_train_in_one_cohort(
 
 def test_a_search_ends_with_its_time(place: Path, tmp_path: Path) -> None:
     config = base(place)
-    summary = session.start(config, tmp_path / "study", place / "space.toml", Limits(minutes=0.0), quiet=True)[1]
+    summary = searches.start(config, tmp_path / "study", place / "space.toml", Limits(minutes=0.0), quiet=True)[1]
     assert summary["trials"] == 0
     assert "best" not in summary
     assert not (tmp_path / "study" / "best.toml").exists()

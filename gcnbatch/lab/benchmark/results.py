@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch import environment, fileio, metrics
+from gcnbatch import environment, fileio, metrics, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.figures import BLUE, GREY, panels, plain, save
@@ -20,7 +18,6 @@ from gcnbatch.lab.benchmark.suite import SPLITS, Suite
 from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
-from gcnbatch.text import csv_cell
 from gcnbatch.training.fit_report import evaluate
 from gcnbatch.training.fitted import Fit, read_fits
 from gcnbatch.training.run import ENVIRONMENT
@@ -131,11 +128,8 @@ def _pool(header: Header, block: Sequence[Fit]) -> Pooled:
 def write(folder: Path, suite: Suite, found: Sequence[Result]) -> None:
     """Write results.json, results.csv, results.png, env.json and the page."""
     fileio.write_json(folder / JSON, [asdict(one) | {"mean": one.mean, "std": one.deviation} for one in found])
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     lines = rows(suite, found, str)
-    writer.writerows([HEADER, *([csv_cell("" if cell is None else str(cell)) for cell in row] for row in lines)])
-    fileio.write_text(folder / CSV, stream.getvalue())
+    tables.write(folder / CSV, {name: [line[column] for line in lines] for column, name in enumerate(HEADER)})
     if found:
         _draw(folder / PLOT, suite, found)
     about = {**environment.host(), "command": environment.command()}
@@ -187,10 +181,10 @@ def _draw(path: Path, suite: Suite, found: Sequence[Result]) -> None:
     for axis, (name, split) in zip(axes, places, strict=False):
         own = [one for one in found if (one.set, one.split) == (name, split)]
         labels = [suite.models[one.model].title for one in own]
-        for at, one in enumerate(own):
-            axis.plot(one.test, [at] * len(one.test), "o", color=BLUE, markersize=4, alpha=0.4)
+        for row, one in enumerate(own):
+            axis.plot(one.test, [row] * len(one.test), "o", color=BLUE, markersize=4, alpha=0.4)
             if one.mean is not None:
-                axis.plot(one.mean, at, "D", color=BLUE, markersize=7)
+                axis.plot(one.mean, row, "D", color=BLUE, markersize=7)
         for source, model, value in _published(suite, name, split):
             axis.plot(value, len(labels), "o", color=GREY, markerfacecolor="none", markersize=7)
             labels.append(f"{model} ({source})")

@@ -18,9 +18,9 @@ from gcnbatch.baselines.forest import Forest
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.lab.benchmark import session
+from gcnbatch.lab.benchmark import runs
 from gcnbatch.lab.benchmark.results import rows
-from gcnbatch.lab.benchmark.session import Choice, Machine, Settings
+from gcnbatch.lab.benchmark.runs import Choice, Machine, Settings
 from gcnbatch.lab.benchmark.suite import SPLITS, find_sets, load
 from gcnbatch.training import run
 from gcnbatch.training.fitted import read_fits
@@ -51,7 +51,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(tables: Path, out: Path, choice: Choice = QUICK, settings: Settings = SMALL):
-    return session.start(tables, out, settings, choice, Machine("cpu"), quiet=True)[1]
+    return runs.start(tables, out, settings, choice, Machine("cpu"), quiet=True)[1]
 
 
 def test_the_sets_that_are_there_are_run_and_stand_beside_published_figures(tables: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_mean_of_models_has_no_score_where_they_tested_different_molecules(t
         graphs = dataset.load()
     ids = np.array([f"other {row}" for row in range(graphs.n_graphs)])
     write_graphset(changed, replace(graphs, ids=ids))
-    *_, mean = session.start(tables, out, SMALL, choice, Machine("cpu"), quiet=True)[1]
+    *_, mean = runs.start(tables, out, SMALL, choice, Machine("cpu"), quiet=True)[1]
     assert (mean.model, mean.test, mean.mean) == ("mean", [], None)
 
 

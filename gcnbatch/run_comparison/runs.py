@@ -1,4 +1,4 @@
-"""Checks that runs were trained and tested on the same rows of the same data."""
+"""Runs that were trained and tested on the same rows of the same data, and their test scores by block."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.training.fitted import Fit, block_name, read_fits
 from gcnbatch.training.run_data import RunData
 
+Block = tuple[int, int]  # repeat, fold
 _HINT = "Train both with the same --data, split, folds, repeats and seed."
 
 
@@ -50,9 +51,9 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
 
 def _names(folders: Sequence[Path]) -> list[str]:
     resolved = [folder.resolve() for folder in folders]
-    for at, folder in enumerate(resolved):
-        if folder in resolved[:at]:
-            raise InputError(str(folders[at]), "given twice", "different runs")
+    for number, folder in enumerate(resolved):
+        if folder in resolved[:number]:
+            raise InputError(str(folders[number]), "given twice", "different runs")
     last = [folder.name for folder in resolved]
     return [name if last.count(name) == 1 else str(folder) for name, folder in zip(last, folders, strict=True)]
 
@@ -83,3 +84,20 @@ def _check_same_splits(first: ComparedRun, other: ComparedRun) -> None:
             if not np.array_equal(rows, its[block].parts()[part]):
                 place = other.folder / block_name(*block)
                 raise InputError(str(place), f"other {part} rows", f"those of {first.folder}", _HINT)
+
+
+def scores_by_block(fits: Sequence[Fit], metric: str) -> dict[Block, float | None]:
+    """Return the test score of each block: the mean over the models of an ensemble; None where it is not defined."""
+    found: dict[Block, list[float | None]] = {}
+    for fit in fits:
+        value = fit.metrics.get("test", {}).get(metric)
+        found.setdefault(fit.block, []).append(float(value) if isinstance(value, int | float) else None)
+    return {
+        block: None if None in values else float(np.mean([value for value in values if value is not None]))
+        for block, values in found.items()
+    }
+
+
+def overlap(fits: Sequence[Fit]) -> float:
+    """Return test rows / training rows, the mean over the fits: the correction for folds that share training rows."""
+    return float(np.mean([len(fit.split.test) / max(len(fit.split.train), 1) for fit in fits]))

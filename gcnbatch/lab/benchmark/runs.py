@@ -188,20 +188,11 @@ def _run(case: _Case, target: Path, say: Say, quiet: bool) -> None:
         run.resume(folder, config.backend, config.device, quiet=quiet, say=say, jobs=config.jobs)
         return
     if not load().models[case.model].config:
-        remove_unfinished(folder)
+        if folder.is_dir():
+            folders.empty(folder)  # of a killed fit, which begins anew
         start_baseline(config, folder)
         return
     run.start(config, folder, quiet, say)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed fit of the baseline left; it begins anew."""
-    if folder.is_dir():
-        for path in sorted(folder.rglob("*"), reverse=True):
-            if path.is_dir():
-                path.rmdir()
-            else:
-                path.unlink()
 
 
 def _source(suite: Suite, target: Path, settings: Settings, case: _Case) -> tuple[Path, Path, int] | None:

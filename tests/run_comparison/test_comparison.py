@@ -13,7 +13,7 @@ import pytest
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.metrics import label
-from gcnbatch.run_comparison.session import compare
+from gcnbatch.run_comparison.comparison import compare
 from tests.cli.conftest import call
 from tests.inference.runs import train_on
 from tests.parquet import assert_same_table

@@ -15,10 +15,10 @@ from gcnbatch import environment, fileio, folders, metrics, tables
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
-from gcnbatch.run_comparison import page, paired, plot
+from gcnbatch.run_comparison import paired
 from gcnbatch.run_comparison.paired import Difference
-from gcnbatch.run_comparison.same_rows import ComparedRun, read_runs
-from gcnbatch.run_comparison.scores import Block, overlap, scores_by_block
+from gcnbatch.run_comparison.report import draw, render
+from gcnbatch.run_comparison.runs import Block, ComparedRun, overlap, read_runs, scores_by_block
 from gcnbatch.text import figure
 from gcnbatch.training import run_files
 from gcnbatch.training.fit_report import PREDICTIONS
@@ -120,11 +120,11 @@ class Comparison:
                     "name": run.name,
                     "model": run.model,
                     "folder": str(run.folder),
-                    "scores": self.scores[:, at].tolist(),
-                    "mean": float(self.scores[:, at].mean()),
-                    "std": float(self.scores[:, at].std(ddof=1)) if many else None,
+                    "scores": self.scores[:, number].tolist(),
+                    "mean": float(self.scores[:, number].mean()),
+                    "std": float(self.scores[:, number].std(ddof=1)) if many else None,
                 }
-                for at, run in enumerate(self.runs)
+                for number, run in enumerate(self.runs)
             ],
             "blocks": [block_name(*block) for block in self.blocks],
             "pairs": [
@@ -181,8 +181,8 @@ def compare(
         about = {**environment.host(), "command": environment.command()}
         fileio.write_json(target / ENVIRONMENT, about)
         tables.write(target / "scores.csv", _scores(found), parquet)
-        plot.draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
-        fileio.write_text(target / REPORT, page.render(found.as_dict(), target / PLOT, about))
+        draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
+        fileio.write_text(target / REPORT, render(found.as_dict(), target / PLOT, about))
     return target, found
 
 
@@ -197,7 +197,7 @@ def report(folder: Path) -> Path:
     place = folder / CONTENT
     found = run_files.checked(str(place), run_files.read_json(place, "a comparison"), _CONTENT, "a comparison")
     about = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
-    content = page.render(found.model_dump(), folder / PLOT, about if isinstance(about, dict) else {})
+    content = render(found.model_dump(), folder / PLOT, about if isinstance(about, dict) else {})
     fileio.write_text(folder / REPORT, content)
     return folder / REPORT
 
