@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
@@ -69,11 +70,13 @@ class CuSparse:
 
     Operation, SpMMAlg, cuSPARSEError = Operation, SpMMAlg, CuSparseError  # noqa: N815  its name there
     IndexBase, Order = SimpleNamespace(ZERO=0), SimpleNamespace(ROW=2)
+    SpGEMMAlg = SimpleNamespace(DEFAULT=0)
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[Any, ...]] = {}
         self.streams: list[int] = []
         self.analysed: dict[int, tuple[Any, ...]] = {}  # arguments of the last analysis of a matrix
+        self.products: dict[int, sp.csr_array] = {}  # of SpGEMM, by the descriptor of the result
         self.multiplied: list[tuple[str, bool]] = []  # algorithm of each product, and whether its analysis was used
 
     def create(self) -> int:
@@ -130,6 +133,43 @@ class CuSparse:
         rows, columns, stride, address, kind, order = self.held[which]
         assert (stride, kind, order) == (columns, 0, 2)
         return at(address, rows * columns, np.float32).reshape(rows, columns)
+
+    def sp_gemm_create_descr(self) -> int:
+        return self._hold(("plan",))
+
+    sp_gemm_destroy_descr = destroy_sp_mat
+
+    def sp_gemm_work_estimation(self, *about: Any) -> int:
+        return 1
+
+    def sp_gemm_compute(self, *about: Any) -> None:
+        *_, size, buffer = about
+        at(size, 1, np.uint64)[0] = 1
+        if buffer:
+            *_, a, b, _, c, kind, algorithm, plan = about[:-2]
+            assert (kind, algorithm, self.held[plan]) == (0, 0, ("plan",))
+            self.products[c] = self._csr(a) @ self._csr(b)
+
+    def sp_mat_get_size(self, which: int) -> tuple[int, int, int]:
+        return (*self.products[which].shape, self.products[which].nnz)
+
+    def csr_set_pointers(self, which: int, *addresses: int) -> None:
+        rows, columns, _, _, _, _, *types = self.held[which]
+        self.held[which] = (rows, columns, self.products[which].nnz, *addresses, *types)
+
+    def sp_gemm_copy(self, *about: Any) -> None:
+        which = about[7]
+        rows, _, entries, indptr, indices, data, *_ = self.held[which]
+        found = self.products[which]
+        at(indptr, rows + 1, np.int32)[:] = found.indptr
+        at(indices, entries, np.int32)[:] = found.indices
+        at(data, entries, np.float32)[:] = found.data
+
+    def _csr(self, which: int) -> sp.csr_array:
+        rows, columns, entries, indptr, indices, data, *types = self.held[which]
+        assert types == [2, 2, 0, 0]
+        arrays = at(data, entries, np.float32), at(indices, entries, np.int32), at(indptr, rows + 1, np.int32)
+        return sp.csr_array(arrays, shape=(rows, columns))
 
 
 class CuBlas:

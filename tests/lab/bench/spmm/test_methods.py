@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
 from gcnbatch.cli.bench import SPMM_EPILOG
+from gcnbatch.data.sparse import Csr
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.lab.bench.spmm import methods, problems, runs
 from gcnbatch.lab.bench.spmm.methods import Absent, Methods, NotInstalled, Operands
 from gcnbatch.lab.bench.spmm.problems import BatchShape
-from gcnbatch.lab.bench.vendor import SparseProduct, Vendor
+from gcnbatch.lab.bench.vendor import CusparseSpGemm, SparseProduct, Vendor
 from tests.builders import build_graphset
 from tests.lab.bench.spmm.libraries import CuBlas, CuSparse, HostDevice
 
@@ -60,6 +62,18 @@ def test_library_methods_compute_the_product(
     assert choice == ("" if name == "cublas" else "CSR_ALG1")
     assert not any(cusparse.held.values()), "everything was given back"
     assert cusparse.streams == [7]
+
+
+def test_the_library_multiplies_sparse_matrices(cusparse: CuSparse) -> None:
+    device: Any = HostDevice()
+    left, right = (problems.random_batch(BatchShape("square", 1, (9, 9), (1, 4)), seed).matrix for seed in (1, 2))
+    uploaded = [
+        Csr(*(device.upload(part) for part in (of.indptr, of.indices, of.data)), of.shape[1]) for of in (left, right)
+    ]
+    found = CusparseSpGemm(Vendor(device))(*uploaded)
+    arrays = found.data.owner, found.indices.owner, found.indptr.owner
+    assert np.allclose(sp.csr_array(arrays, shape=(9, 9)).toarray(), (left @ right).toarray())
+    assert not any(cusparse.held.values()), "everything was given back"
 
 
 def test_the_fastest_supported_algorithm_is_chosen(cusparse: CuSparse) -> None:
