@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, save
 from gcnbatch.lab.backend_comparison.operations import FAMILIES
 from gcnbatch.lab.backend_comparison.timeline import OTHER, Span, Trace
+from gcnbatch.pages.elements import MISSING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,6 @@ FAMILY_COLOURS = (
     *("#F0E442", "#CC79A7", "#882255", "#44AA99", "#332288", "#AA4499", "#DDCC77", "#88CCEE", "#999933", "#666666"),
     *("#661100", "#6699CC"),
 )
-MISSING = "–"
 LOGARITHMIC_FROM = 30  # ratio of the longest to the shortest bar above which an axis is logarithmic
 
 

@@ -137,7 +137,7 @@ class Parity:
     workload : Workload
     effort : Effort
     tick : callable
-        Told what is about to run.
+        Called with the name of what runs next.
     runner : callable or None
         Returns the reference's runner on a backend; None: that of one process.
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison import charts
-from gcnbatch.lab.backend_comparison.charts import MISSING, number, ratio
+from gcnbatch.lab.backend_comparison.charts import number, ratio
 from gcnbatch.lab.backend_comparison.timeline import Trace
 from gcnbatch.pages.document import document
-from gcnbatch.pages.elements import Pictures, facts, paragraph, section, table
+from gcnbatch.pages.elements import MISSING, Pictures, facts, paragraph, section, table
 from gcnbatch.text import QUOTED, counted, markdown, printable
 from gcnbatch.training import run_files
 

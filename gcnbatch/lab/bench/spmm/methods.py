@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,29 +107,10 @@ class Methods:
         with contextmanager(DEVICE_METHODS[name])(self, operands) as found:
             yield found
 
-    def _batched(self, operands: Operands, kernel: str) -> Iterator[Prepared]:
+    def batched(self, operands: Operands, kernel: str) -> Iterator[Prepared]:
+        """One of our kernels, in one launch for the batch."""
         about = (operands.device, spmm_kernel(kernel), operands.out, operands.dense, operands.whole)
         yield Prepared(lambda: launch_batch(*about), _choice(operands) if kernel == "auto" else "")
-
-    def fastest(self, operands: Operands) -> Iterator[Prepared]:
-        """Our kernel that cuda.spmm = "auto" chooses."""
-        yield from self._batched(operands, "auto")
-
-    def naive(self, operands: Operands) -> Iterator[Prepared]:
-        """The first kernel to read: one thread per output."""
-        yield from self._batched(operands, "naive")
-
-    def csr(self, operands: Operands) -> Iterator[Prepared]:
-        """Our general kernel, the second to read."""
-        yield from self._batched(operands, "csr")
-
-    def swa_csr(self, operands: Operands) -> Iterator[Prepared]:
-        """The published batched SWA SpMM for CSR."""
-        yield from self._batched(operands, "swa_csr")
-
-    def swa_coo(self, operands: Operands) -> Iterator[Prepared]:
-        """The published batched SWA SpMM for SparseTensor."""
-        yield from self._batched(operands, "swa_coo")
 
     def tf_loop(self, operands: Operands) -> Iterator[Prepared]:
         """TensorFlow's SparseTensorDenseMatMul, one call per matrix: zeros, then atomic additions."""
@@ -195,11 +176,11 @@ DEVICE_METHODS: Mapping[str, Callable[[Methods, Operands], Iterator[Prepared]]] 
         "cusparse-loop": Methods.cusparse_loop,
         "cublas": Methods.cublas,
         "cusparse": Methods.cusparse,
-        "swa-coo": Methods.swa_coo,
-        "swa-csr": Methods.swa_csr,
-        "naive": Methods.naive,
-        "csr": Methods.csr,
-        "fastest": Methods.fastest,
+        "swa-coo": partial(Methods.batched, kernel="swa_coo"),
+        "swa-csr": partial(Methods.batched, kernel="swa_csr"),
+        "naive": partial(Methods.batched, kernel="naive"),
+        "csr": partial(Methods.batched, kernel="csr"),
+        "fastest": partial(Methods.batched, kernel="auto"),
     }
 )
 SCIPY = "scipy"
