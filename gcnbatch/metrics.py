@@ -47,7 +47,7 @@ METRICS: dict[Target, tuple[str, ...]] = {
     "multiclass": ("accuracy", "balanced_accuracy", "f1", "mcc", "roc_auc"),
     "regression": ("rmse", "mae", "r2", "spearman"),
 }
-_CELLS = 1 << 18  # rows x columns that are computed at once
+_CELLS = 1 << 15  # rows x columns that are computed at once
 
 Float64 = NDArray[np.float64]
 Weights = NDArray[np.float64] | NDArray[np.float32]
