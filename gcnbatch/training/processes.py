@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import finished, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fits import Fits, Say, Write
+from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
-from gcnbatch.training.reports import INLINE, OpenWriter, Report
+from gcnbatch.training.reports import OpenWriter, ReportWriter
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -63,7 +63,7 @@ def fit_in_processes(
     lock : int
         File descriptor of the folder's lock, which the processes of this host hold, too.
     open_writer : callable or None
-        As `gcnbatch.training.reports.Writer.elsewhere`.
+        As `gcnbatch.training.reports.ReportWriter.elsewhere`.
 
     Raises
     ------
@@ -167,16 +167,9 @@ def fit_members(
 
     `sharing` processes of this host share its cores; `open_writer` as in `fit_in_processes`.
     """
-    with ExitStack() as stack:
-        write: Write = Report.write
-        writers: Executor = INLINE
-        if open_writer is not None:
-            write = stack.enter_context(open_writer(len(names), sharing))
-            writers = stack.enter_context(ThreadPoolExecutor(len(names)))
+    with open_writer(len(names), sharing) if open_writer else nullcontext(ReportWriter()) as writer:
         planned, backend = _opened(folder, config)
-        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers).fit(
-            [planned[name] for name in names]
-        )
+        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, writer).fit([planned[name] for name in names])
         return {name: one.result() for name, one in fitted.items()}
 
 
@@ -232,14 +225,14 @@ def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -
     text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
     ranks.start_all(_follow_run, str(folder.resolve()), text)
     refused = [error for rank in range(1, ranks.size) if (error := ranks.receive(rank)) is not None]
-    door = ranks.communicator()
-    door.announce(not refused)
+    communicator = ranks.communicator()
+    communicator.announce(not refused)
     if refused:
         raise refused[0]
 
     def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
         (task,) = tasks
-        return SingleCohort(Leader(make_distributed(backend, task, door), door))
+        return SingleCohort(Leader(make_distributed(backend, task, communicator), communicator))
 
     with shared_processors(ranks.local_size):
         yield make_cohort
@@ -249,7 +242,7 @@ def _follow_run(folder: str, config: str) -> None:
     """Open the only member of a run on this rank, and compute its parts until rank 0 ends."""
     ranks = world.current()
     assert ranks is not None
-    door = ranks.communicator()
+    communicator = ranks.communicator()
     refused: GcnbatchError | None = None
     try:
         experiment, backend = open_again(Path(folder), config, together=True)
@@ -258,6 +251,6 @@ def _follow_run(folder: str, config: str) -> None:
     except GcnbatchError as error:
         refused = error
     ranks.send(refused)
-    if door.hear():
+    if communicator.hear():
         with shared_processors(ranks.local_size):
-            follow(make_distributed(backend, task, door), door)
+            follow(make_distributed(backend, task, communicator), communicator)
