@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from shared import emit as print_row
 from shared import options
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceBatch, DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.batches.one_graph import labelled_batch
@@ -344,14 +345,14 @@ def epoch_rows(
                 model = build(config, header, one_dense_graph)
                 task = RunnerTask(model, loss, backend, np.zeros((1, 1)), TrainConfig(), 0)
                 runner = OpsRunner(backend, task)
-                runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
+                runner.begin_epoch([MemberEpoch(0, [np.zeros(1, np.int64)], 0.01)])
                 ms = median_ms(lambda runner=runner: runner.step(0), stream)
                 with backend.meter.traced() as launched:
                     runner.step(0)
                 parts: dict[str, float] = {}
                 for one in launched:
                     parts[one.name] = parts.get(one.name, 0) + backend.meter.microseconds(one.start, one.stop)
-                total, weight = runner.take_loss()
+                total, weight = runner.take_losses()[0]
                 emit(
                     bench=bench,
                     hidden=hidden,

@@ -26,6 +26,7 @@ from large_graph import FIRST_LAYERS, SHAPES, Held, PowerLaw, Shape, batch_of, d
 from shared import emit as print_row
 from shared import end, options, run
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import KipfConfig, TrainConfig
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
@@ -158,9 +159,9 @@ def losses(runner: Any, epochs: int) -> list[float]:
     """Return the losses of so many epochs."""
     found = []
     for epoch in range(epochs):
-        runner.begin_epoch(epoch, [np.zeros(1, np.int64)], 0.01)
+        runner.begin_epoch([MemberEpoch(epoch, [np.zeros(1, np.int64)], 0.01)])
         runner.step(0)
-        total, weight = runner.take_loss()
+        total, weight = runner.take_losses()[0]
         found.append(total / weight)
     return found
 
@@ -212,7 +213,7 @@ def main() -> None:
         config = KipfConfig(kind="kipf", widths=(given.hidden,) * (shape.layers - 1), input_dropout=dropped)
         runner = graph.runner(build(config, header, once), loss)
         row: dict[str, Any] = {"first_layer": name, "losses": losses(runner, given.losses)}
-        runner.begin_epoch(given.losses, [np.zeros(1, np.int64)], 0.01)
+        runner.begin_epoch([MemberEpoch(given.losses, [np.zeros(1, np.int64)], 0.01)])
         row["ms"] = median_ms(partial(runner.step, 0), stream)
         row["us"] = kernels(runner, backend.meter)
         row["peak GiB"] = backend.device.peak_bytes / 2**30

@@ -25,9 +25,9 @@ import numpy as np
 from shared import REPEATS, config_of, emit, median_seconds, options_of_training, task_of
 
 from gcnbatch import environment
-from gcnbatch.backends.base import CohortRunner, MemberEpoch
+from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.runners.choice import make_cohort
+from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.task import RunnerTask
 
 STEPS, PREDICTED = 126, 800
@@ -42,7 +42,7 @@ def warm_median_seconds(call: Callable[[], object]) -> float:
 class Epochs:
     """Epochs of a cohort, one after the other, with the same batches."""
 
-    def __init__(self, cohort: CohortRunner, batches: Sequence[Sequence[Any]], learning_rate: float) -> None:
+    def __init__(self, cohort: Runner, batches: Sequence[Sequence[Any]], learning_rate: float) -> None:
         self._cohort, self._batches, self._rate = cohort, batches, learning_rate
         self._numbers, self.steps = itertools.count(), len(batches[0])
 
@@ -79,7 +79,7 @@ def row(backend: Any, task: RunnerTask, rows: Any, size: int, models: int) -> di
     """Time a cohort of `models` models."""
     tasks = [replace(task, seed=task.seed + member) for member in range(models)]
     before, start = backend.device.memory().free, time.perf_counter()
-    cohort = make_cohort(backend, tasks)
+    cohort = make_runner(backend, tasks)
     made = time.perf_counter() - start
     orders = [np.random.default_rng(member).permutation(rows) for member in range(models)]
     batches = [np.split(order, range(size, len(order), size))[:STEPS] for order in orders]

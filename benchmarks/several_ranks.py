@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from shared import end, run
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
 from gcnbatch.config_tree import parse_assignment, put, read_toml
@@ -38,12 +39,12 @@ def time_steps(runner: Any, backend: Any, batches: list[Any]) -> list[float]:
     found = []
     for epoch in range(REPEATS + 1):
         runner.expect(batches)  # as in training, which plans an epoch beside the one before
-        runner.begin_epoch(epoch, batches, 1e-3)
+        runner.begin_epoch([MemberEpoch(epoch, batches, 1e-3)])
         backend.meter.synchronize()
         started = time.perf_counter()
         for index in range(len(batches)):
             runner.step(index)
-        runner.take_loss()
+        runner.take_losses()
         backend.meter.synchronize()
         found.append(time.perf_counter() - started)
     return found[1:]
@@ -61,7 +62,7 @@ def train(config: str, data: str, name: str, assignments: list[str], ranks: Any)
         experiment = Experiment(settings, dataset, on_ranks=ranks is not None)
         split = make_split(settings.split, settings.seed, experiment.split_rows)
         task, _ = experiment.task(split)
-        runner = make_distributed(backend, task, ranks.communicator()) if ranks else make_runner(backend, task)
+        runner = make_distributed(backend, task, ranks.communicator()) if ranks else make_runner(backend, [task])
         graphs, size = experiment.source.graphs_of(split.train), settings.train.batch_size
         whole = [graphs[at : at + size] for at in range(0, max(len(graphs) - size, 0) + 1, size)]
         batches = (whole * (1 + STEPS // len(whole)))[:STEPS]
@@ -75,11 +76,11 @@ def train(config: str, data: str, name: str, assignments: list[str], ranks: Any)
 def nccl(ranks: Any) -> dict[str, Any]:
     """Return the microseconds of an all-reduce and of a copy by their bytes."""
     backend: Any = open_backend("batched", ranks.device(0))
-    device, door = backend.device, backend.communicator(ranks.communicator())
+    device, communicator = backend.device, backend.communicator(ranks.communicator())
     rows = {}
     for size in SIZES:
         one, other = device.zeros(size // 4), device.zeros(size // 4)
-        calls = {"all_reduce_us": lambda one=one: door.all_reduce(one)}
+        calls = {"all_reduce_us": lambda one=one: communicator.all_reduce(one)}
         calls["copy_us"] = lambda one=one, other=other: device.copy(one, other)
         row = {}
         for name, call in calls.items():

@@ -33,7 +33,7 @@ import numpy as np
 from shared import REPEATS, config_of, emit, median_seconds, options_of_training, task_of
 
 from gcnbatch import environment
-from gcnbatch.backends.base import Meter, Runner
+from gcnbatch.backends.base import MemberEpoch, Meter, Runner
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_runner
@@ -53,9 +53,9 @@ class Watch:
 
         def exec_module(module):
             execute(module)
-            make = module.make_cohort
+            make = module.make_runner
 
-            def make_cohort(backend, tasks):
+            def make_runner(backend, tasks):
                 made = make(backend, tasks)
                 step = made.step
 
@@ -68,7 +68,7 @@ class Watch:
                 made.step = first_step
                 return made
 
-            module.make_cohort = make_cohort
+            module.make_runner = make_runner
 
         spec.loader.exec_module = exec_module
         return spec
@@ -118,7 +118,7 @@ class Epochs:
         self._runner, self._meter, self._rate, self._number = runner, meter, learning_rate, itertools.count()
 
     def _begin(self, batches: list[Any]) -> None:
-        self._runner.begin_epoch(next(self._number), batches, self._rate)
+        self._runner.begin_epoch([MemberEpoch(next(self._number), batches, self._rate)])
 
     def run(self, batches: list[Any], end: Callable[[], object]) -> None:
         """Train an epoch of these batches and call `end`."""
@@ -139,7 +139,7 @@ class Epochs:
         for hold in (nullcontext(), *(self._meter.queued() for _ in range(REPEATS))):  # the first captures CUDA graphs
             self._begin(batches)
             self._runner.step(0)
-            self._runner.take_loss()  # launches every step that waits to be batched into a graph launch
+            self._runner.take_losses()  # launches every step that waits to be batched into a graph launch
             with hold:
                 start = self._meter.mark()
                 for index in range(1, len(batches)):
@@ -152,7 +152,7 @@ class Epochs:
 def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
     """Time training steps and inference on one backend."""
     backend = open_backend(name, options=options)
-    runner, meter = make_runner(backend, task), backend.meter
+    runner, meter = make_runner(backend, [task]), backend.meter
     epochs = Epochs(runner, meter, task.train.learning_rate)
     epoch = batches[: NONBATCHED_STEPS if name == "nonbatched" else EPOCH_STEPS]
     steps, in_a_row = epoch[:STEPS], epoch[: 1 + IN_A_ROW]
@@ -160,7 +160,7 @@ def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, 
     before = meter.launches
     epochs.run(steps, meter.synchronize)
     row["launches"] = (meter.launches - before) / len(steps)
-    row["epoch_us"] = epochs.wall_us(epoch, runner.take_loss)
+    row["epoch_us"] = epochs.wall_us(epoch, runner.take_losses)
     if meter.clock == "device":
         row["device_us"], row["epoch_device_us"] = epochs.device_us(in_a_row), epochs.device_us(epoch[:QUEUED_STEPS])
     everything = np.array_split(np.arange(n_graphs), max(n_graphs // SMALL, 1))
@@ -177,7 +177,7 @@ def graphs_per_s(runner: Runner, batches: list[Any]) -> float:
 
     def predict() -> None:
         for graphs in batches:
-            runner.predict(graphs)
+            runner.predict([graphs])
 
     predict()
     return sum(map(len, batches)) / median_seconds(predict)

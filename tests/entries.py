@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import BackendEntry, BackendStatus
 from gcnbatch.errors import MachineError
 from gcnbatch.runners import ops
-from gcnbatch.runners.cohort import JoinedCohorts, SingleCohort
+from gcnbatch.runners.cohort import JoinedRunner
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -50,8 +50,19 @@ class MadeEntry(BackendEntry):
         assert not isinstance(self.made, str)
         return self.made
 
+    @property
+    def runners(self) -> Any:
+        """Its module of runners: the entry itself."""
+        return self
+
     def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
         return self.refused or None
+
+    def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+        return 1
+
+    def make_runner(self, backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
+        return ops.make_runner(backend, tasks)
 
 
 @dataclass(frozen=True)
@@ -64,9 +75,9 @@ class CohortEntry(MadeEntry):
     def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
         return min(self.most, len(tasks))
 
-    def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+    def make_runner(self, backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
         self.sizes.append(len(tasks))
-        return JoinedCohorts([SingleCohort(ops.make_runner(backend, task)) for task in tasks])
+        return JoinedRunner([ops.make_runner(backend, [task]) for task in tasks])
 
 
 class NamedBackend(CpuBackend):

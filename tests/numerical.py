@@ -31,7 +31,7 @@ COMPARISONS = TOLERANT | {
     "gamma",
 }
 REPETITIONS = frozenset({"assert_same_run", "assert_same_weights"})  # of one way to compute, such as a resumed run
-OF_STEPS = frozenset({"arrays", "begin_epoch", "group", "history", "state", "take_loss", "take_losses"})
+OF_STEPS = frozenset({"arrays", "begin_epoch", "group", "history", "state", "take_losses"})
 
 
 def names(item: pytest.Item) -> frozenset[str]:

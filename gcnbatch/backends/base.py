@@ -1,7 +1,6 @@
-"""The interfaces of an opened backend: `Backend`, its `Feed` of batches and `Meter`, and what trains a model on it.
+"""The interfaces of an opened backend: `Backend`, its `Feed` of batches and `Meter`, and the `Runner` of models on it.
 
-A `Runner` runs the steps of one model, a `CohortRunner` those of K models. `gcnbatch.backends.ops` has the operations
-and the dimensions.
+`gcnbatch.backends.ops` has the operations and the dimensions.
 """
 
 from __future__ import annotations
@@ -168,58 +167,8 @@ class Clock(NamedTuple):
 START = Clock(0, 0)
 
 
-class Runner(Protocol):
-    """One model on one backend with one data set; the training loop, `infer` and `compare-backends` drive it.
-
-    The loop announces an epoch's batches, then calls `step` for each. A runner may prefetch, upload or queue work, as
-    long as `state`, called after `step`, returns the parameters after that step.
-    """
-
-    backend: str
-
-    @property
-    def eval_batch_size(self) -> int:
-        """Number of graphs per call of `predict` that suits the runner."""
-
-    def about(self) -> dict[str, Any]:
-        """Return the machine's properties on which the bits of the results depend, by name, for ``metrics.json``."""
-
-    def begin_epoch(self, epoch: int, batches: Sequence[NDArray[np.int64]], learning_rate: float) -> None:
-        """Announce the epoch: the rows (graph numbers) of every batch in order."""
-
-    def expect(self, batches: Sequence[NDArray[np.int64]]) -> None:
-        """Prepare the batches of the next `begin_epoch`, which receives the same object, while a device is busy."""
-
-    def step(self, index: int) -> None:
-        """Run batch `index` of the epoch: gather, forward, loss, backward, update."""
-
-    def gradients(self, graphs: NDArray[np.int64]) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """Return the mean loss of these graphs in training mode, and the gradient of every parameter by name.
-
-        Only the running statistics are updated; dropout masks are those of the first step of the first epoch.
-        """
-
-    def take_loss(self) -> tuple[float, float]:
-        """Return (sum of loss, sum of its weights) over the steps since the last call, and reset both to 0."""
-
-    def predict(self, graphs: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the logits of these graphs (rows of targets, K) with running statistics and without dropout.
-
-        With `rows`, return those rows of them, in this order.
-        """
-
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        """Return a copy of all training state, by name: parameters, statistics, moments, the loss so far."""
-
-    def load_state(self, state: dict[str, NDArray[np.float32]]) -> None:
-        """Restore what `state` returned, on any backend."""
-
-    def close(self) -> None:
-        """Release the runner's resources."""
-
-
 class MemberEpoch(NamedTuple):
-    """A member's part of an epoch of its cohort.
+    """A member's part of an epoch of its runner.
 
     Parameters
     ----------
@@ -229,7 +178,7 @@ class MemberEpoch(NamedTuple):
         Rows (graph numbers) of every batch of the epoch, in order.
     learning_rate : float
     first : int
-        The first step to run; above 0 where a resumed run goes on within an epoch.
+        The first step to run; above 0 where a resumed run continues within an epoch.
     """
 
     epoch: int
@@ -237,14 +186,22 @@ class MemberEpoch(NamedTuple):
     learning_rate: float
     first: int = 0
 
+    @property
+    def steps(self) -> range:
+        """The steps to run."""
+        return range(self.first, len(self.batches))
 
-class CohortRunner(Protocol):
-    """K models of one architecture on one backend with one data set; the training loop and `infer` drive it.
 
-    Members are numbered from 0. They may differ in seed, targets, loss weights, batches, learning rate, decay and
-    dropout rate. A member's results are equal to the bit to those of the same model alone, for every K.
+class Runner(Protocol):
+    """A cohort: K >= 1 models of one architecture on one backend with one data set.
 
-    The loop announces an epoch of each member, then calls `step` with 0, 1, … up to the longest member's last step.
+    The training loop, `infer` and `compare-backends` call it. Members are numbered from 0. They may differ in seed,
+    targets, loss weights, batches, learning rate, decay and dropout rate. A member's results are equal to the bit to
+    those of the same model alone, for every K.
+
+    The loop announces an epoch of each member, then calls `step` with every index from the first step of any member to
+    the last one. A runner may prefetch, upload or queue work, as long as `state`, called after `step`, returns the
+    state after that step.
     """
 
     backend: str
@@ -252,19 +209,26 @@ class CohortRunner(Protocol):
 
     @property
     def eval_batch_size(self) -> int:
-        """Number of graphs per member and call of `predict` that suits the cohort."""
+        """Number of graphs per member and call of `predict` that suits the runner."""
 
     def about(self) -> dict[str, Any]:
-        """Return the machine's properties on which the bits of the results depend; see `Runner.about`."""
+        """Return the machine's properties on which the bits of the results depend, by name, for ``metrics.json``."""
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
-        """Announce an epoch of every member. A member with None rests: it costs nothing."""
+        """Announce an epoch of every member. A member with None is idle and takes no time."""
 
     def expect(self, batches: Sequence[Sequence[NDArray[np.int64]] | None]) -> None:
         """Prepare the batches of the next `begin_epoch`, which receives the same objects, while a device is busy."""
 
     def step(self, index: int) -> None:
-        """Run batch `index` of every member with ``first <= index < len(batches)``."""
+        """Run batch `index` of every member with ``first <= index < len(batches)``: gather, …, backward, update."""
+
+    def gradients(self, graphs: NDArray[np.int64]) -> tuple[float, dict[str, NDArray[np.float32]]]:
+        """Return the mean loss of these graphs in training mode, and the gradient of every parameter by name.
+
+        Only for K = 1. Only the running statistics are updated; dropout masks are those of the first step of the first
+        epoch.
+        """
 
     def take_losses(self) -> list[tuple[float, float]]:
         """Return (sum of loss, sum of its weights) of each member since the last call, and reset them to 0."""
@@ -272,13 +236,16 @@ class CohortRunner(Protocol):
     def predict(
         self, graphs: Sequence[NDArray[np.int64] | None], rows: Sequence[NDArray[np.int64] | None] | None = None
     ) -> list[NDArray[np.float32] | None]:
-        """Return each member's logits of its graphs as `Runner.predict` does; None for a member with None."""
+        """Return each member's logits of its graphs (rows of targets, outputs); None for a member with None.
 
-    def state(self, member: int) -> dict[str, NDArray[np.float32]]:
-        """Return a copy of a member's training state; see `Runner.state`."""
+        Batch norm uses running statistics; there is no dropout. With `rows`, return those rows of them, in this order.
+        """
 
-    def load_state(self, member: int, state: dict[str, NDArray[np.float32]]) -> None:
-        """Restore what `state` of any runner or cohort returned."""
+    def state(self, member: int = 0) -> dict[str, NDArray[np.float32]]:
+        """Return a copy of a member's training state by name: parameters, statistics, moments, the loss so far."""
+
+    def load_state(self, state: dict[str, NDArray[np.float32]], member: int = 0) -> None:
+        """Restore what `state` of a runner returned, on any backend."""
 
     def close(self) -> None:
-        """Release the cohort's resources."""
+        """Release the runner's resources."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from gcnbatch.errors import BackendUnavailable, InputError, nearest
 
 if TYPE_CHECKING:
-    from gcnbatch.backends.base import Backend, CohortRunner, Runner
+    from gcnbatch.backends.base import Backend, Runner
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.ranks.communicator import Communicator
     from gcnbatch.ranks.world import World
@@ -39,21 +39,27 @@ class RunnerModule(Protocol):
     def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
         """Return the property of the task that the backend does not support, or None."""
 
-    def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
-        """Return the runner of a task that `refuses` accepts."""
-
     def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
-        """Return how many of these tasks of one architecture, from the front, may run in shared launches now."""
+        """Return how many of these tasks of one architecture, from the front, may run in shared launches now.
 
-    def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
-        """Return the cohort of these tasks, at most `cohort_size` many; see `gcnbatch.runners.cohort`."""
+        At least 1. Memory and a measured table decide; 1 where the backend shares no launches.
+        """
+
+    def make_runner(self, backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
+        """Return the runner of these tasks, which `refuses` accepts; at most `cohort_size` many."""
 
 
 class RanksModule(Protocol):
     """Functions of the module with a backend's runner for several ranks that train one model."""
 
     def refuses(self, backend: Backend, task: RunnerTask, ranks: World) -> str | None:
-        """Return the property of task or ranks that the backend does not support, or None; rank 0 alone calls."""
+        """Return the property of task or ranks that the backend does not support, or None; rank 0 alone calls.
+
+        Raises
+        ------
+        BackendUnavailable
+            Something that the ranks need to exchange the backend's arrays is missing.
+        """
 
     def make_runner(self, backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
         """Return this rank's runner of a task that `refuses` accepts; all ranks call."""
@@ -115,7 +121,7 @@ class BackendEntry:
     def probe(self, device: int = 0) -> BackendStatus:
         """Return whether the backend can start on this device."""
         try:
-            self._backend_module.check(device)
+            self._module.check(device)
         except BackendUnavailable as error:
             return BackendStatus(self.name, False, error.got, error.hint)
         return BackendStatus(self.name, True)
@@ -132,52 +138,21 @@ class BackendEntry:
         MachineError
             When the device does not open.
         """
-        return self._backend_module.open_backend(self.name, device, options)
-
-    def refuses(self, backend: Backend, task: RunnerTask) -> str | None:
-        """Return the property of the task that the opened backend does not support, or None."""
-        return self._runner_module.refuses(backend, task)
-
-    def make_runner(self, backend: Backend, task: RunnerTask) -> Runner:
-        """Return a runner on the opened backend for a task that `refuses` accepts."""
-        return self._runner_module.make_runner(backend, task)
-
-    def cohort_size(self, backend: Backend, tasks: Sequence[RunnerTask]) -> int:
-        """Return how many of these tasks of one architecture, from the front, may run in shared launches now.
-
-        At least 1. Memory and a measured table decide; 1 where the backend shares no launches.
-        """
-        return self._runner_module.cohort_size(backend, tasks)
-
-    def make_cohort(self, backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
-        """Return a cohort of tasks of one architecture that `refuses` accepts; at most `cohort_size` many."""
-        return self._runner_module.make_cohort(backend, tasks)
-
-    def refuses_ranks(self, backend: Backend, task: RunnerTask, ranks: World) -> str | None:
-        """Return the property of task or ranks that keeps them from sharing training steps, or None.
-
-        Raises
-        ------
-        BackendUnavailable
-            What the ranks need to exchange the backend's arrays is missing.
-        """
-        return self._ranks_module.refuses(backend, task, ranks)
-
-    def make_ranks_runner(self, backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
-        """Return this rank's runner of a task that `refuses_ranks` accepts."""
-        return self._ranks_module.make_runner(backend, task, ranks)
+        return self._module.open_backend(self.name, device, options)
 
     @property
-    def _backend_module(self) -> BackendModule:
-        return cast(BackendModule, import_module(self.backend))
-
-    @property
-    def _runner_module(self) -> RunnerModule:
+    def runners(self) -> RunnerModule:
+        """The module of its runner."""
         return cast(RunnerModule, import_module(self.runner))
 
     @property
-    def _ranks_module(self) -> RanksModule:
+    def ranks(self) -> RanksModule:
+        """The module of its runner for ranks; only if it is `data_parallel`."""
         return cast(RanksModule, import_module(self.ranks_runner))
+
+    @property
+    def _module(self) -> BackendModule:
+        return cast(BackendModule, import_module(self.backend))
 
 
 BACKENDS: tuple[BackendEntry, ...] = (

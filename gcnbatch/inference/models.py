@@ -58,9 +58,10 @@ class Model(Trained):
         runner = choice.make_runner(task)
         try:
             runner.load_state(self.weights)
-            logits = predict_rows(runner, source, np.arange(rows, dtype=np.int64), batch_size, progress)
+            (logits,) = predict_rows(runner, source, [np.arange(rows, dtype=np.int64)], batch_size, progress)
         finally:
             runner.close()
+        assert logits is not None
         if self.header.target == "regression":
             scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
             outputs: NDArray[np.floating] = scaling.undo(logits)

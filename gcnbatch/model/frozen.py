@@ -1,7 +1,7 @@
 """A trained graph-level model with fixed parameters: its logits, and their gradients by its inputs.
 
 In inference, batch norm is affine: z = (y - mean) scale + beta with scale = gamma / sqrt(var + epsilon). The scale is
-multiplied into the weight and bias of the convolution before it, the rest is a bias behind its SpMM. Behind another
+multiplied into the weight and bias of the convolution before it, the rest is a bias after its SpMM. After another
 layer, batch norm becomes a product with a diagonal matrix. Dropout is the identity. Other layers are as in training.
 
 Dimensions: N nodes and B graphs in the batch, C adjacency channels, F features, P columns, K outputs, E sampled edges,
@@ -39,7 +39,7 @@ class Stage:
     channels : int
         C; 0: no SpMM.
     shift : float64 (P,) or None
-        Bias behind the SpMM.
+        Bias added after the SpMM.
     relu : bool
     """
 
@@ -156,7 +156,7 @@ class FrozenModel:
     """
 
     def __init__(self, backend: Backend, frozen: Frozen, weights: Mapping[str, NDArray[Any]]) -> None:
-        self._at, self._ops, self._parts = backend, backend.ops, frozen.parts
+        self._backend, self._ops, self._parts = backend, backend.ops, frozen.parts
         others = [step for step in frozen.steps if not isinstance(step, Stage)]
         self._parameters = {spec.name: self._upload(weights[spec.name]) for one in others for spec in one.specs()}
         self._steps = [self._place(step) if isinstance(step, Stage) else step for step in frozen.steps]
@@ -195,13 +195,13 @@ class FrozenModel:
         found: list[Array] = []
         of_graphs: Array = None
         through: dict[str, Array] = {}  # gradients by outputs of steps, from the junctions that read them
-        for at in range(len(self._steps) - 1, -1, -1):
-            step, own = self._steps[at], kept[at]
+        for index in range(len(self._steps) - 1, -1, -1):
+            step, own = self._steps[index], kept[index]
             if step.name in through:
                 d = self._ops.add(d, through.pop(step.name))
             if isinstance(step, _Placed):
                 d = self._stage_backward(step, batch, d, own, edges, found)
-                if at:
+                if index:
                     d = self._ops.matmul_dx(d, step.weight, batch.adjacency if step.channels else None)
             elif isinstance(step, Junction):
                 d, *others = step.backward(ctx, d, own.saved)
@@ -243,6 +243,6 @@ class FrozenModel:
         return _Placed(stage.name, weight, bias, shift, stage.channels, stage.relu)
 
     def _upload(self, values: NDArray[Any]) -> Array:
-        flat = self._at.zeros(values.size)
-        self._at.write(flat, values.ravel())
-        return self._at.view(flat, 0, values.shape)
+        flat = self._backend.zeros(values.size)
+        self._backend.write(flat, values.ravel())
+        return self._backend.view(flat, 0, values.shape)

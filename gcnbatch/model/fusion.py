@@ -33,12 +33,12 @@ ACTIVE = 0.5  # expected share of sums before a ReLU that are positive
 class FusedProduct:
     """A plain product, with ReLU and `dropout` before it if that is not None.
 
-    `behind` is the dropout rate of a ReLU that a convolution's output enters, or None: its gradient has many zeros.
+    `after` is the dropout rate of a ReLU that a convolution's output enters, or None: its gradient has many zeros.
     """
 
     product: GraphConv | Dense
     dropout: Dropout | None = None
-    behind: float | None = None
+    after: float | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class FusedProduct:
         product, graphs = self.product, None
         if isinstance(product, GraphConv):
             graphs = ctx.batch.adjacency
-            dout = ctx.ops.spmm_backward(graphs, dout, _zeros(ctx, self.behind))
+            dout = ctx.ops.spmm_backward(graphs, dout, _zeros(ctx, self.after))
         apart = kept is not None and need_dh  # then the product that gives dX also applies `kept`
         bias = isinstance(product, Dense) or product.bias
         dh, gradients = product_backward(ctx, dout, x, self.name, bias, need_dh and not apart, graphs)
@@ -98,12 +98,12 @@ class FusedConv:
     """Y = (A X) W with gradient (Aᵀ dY) Wᵀ by X, between two ReLUs; with the first one and `dropout` if it is not None.
 
     Both sparse products read a matrix with many zeros, X and dY; in A (X W), or Aᵀ (dY Wᵀ), one of them would not.
-    `rate` and `behind` are the dropout rates of the ReLUs before and behind it. One channel.
+    `rate` and `after` are the dropout rates of the ReLUs before and after it. One channel.
     """
 
     conv: GraphConv
     rate: float
-    behind: float
+    after: float
     dropout: Dropout | None = None
 
     @property
@@ -125,7 +125,7 @@ class FusedConv:
         _, gradients = product_backward(ctx, dout, p, self.name, False, False)
         if not need_dh:
             return None, gradients
-        dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, _zeros(ctx, self.behind))
+        dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, _zeros(ctx, self.after))
         return ctx.ops.matmul_dx(dp, ctx.parameters[f"{self.name}.weight"], kept=kept), gradients
 
 
@@ -189,9 +189,9 @@ def _convolution(
 ) -> list[Layer]:
     """Return Y = A X W in the cheaper order, which depends on whether X comes from a ReLU and Y enters one."""
     padded = (None, None, *layers, None, None)
-    before2, before1, _, behind1, behind2 = padded[i : i + 5]
+    before2, before1, _, after1, after2 = padded[i : i + 5]
     before = _rate(before2, before1) if isinstance(before1, Dropout) else _rate(before1, None)
-    behind = _rate(behind1, behind2)
+    after = _rate(after1, after2)
     of_features = all(isinstance(layer, Dropout) for layer in layers[:i])
     if conv.n_channels == 1:
         weights = Weights(conv.name, conv.n_in, conv.n_out)
@@ -199,20 +199,20 @@ def _convolution(
             return [Propagate(f"{conv.name}.propagate"), weights]
         if before is not None and conv.n_in < conv.n_out:
             return [FusedPropagate(f"{conv.name}.propagate", before, dropout), weights]
-        if before is not None and behind is not None and conv.n_in == conv.n_out:
-            return [FusedConv(conv, before, behind, dropout)]
-    return [conv if dropout is None and behind is None else FusedProduct(conv, dropout, behind)]
+        if before is not None and after is not None and conv.n_in == conv.n_out:
+            return [FusedConv(conv, before, after, dropout)]
+    return [conv if dropout is None and after is None else FusedProduct(conv, dropout, after)]
 
 
 def _rate(relu: Layer | Junction | None, dropout: Layer | Junction | None) -> float | None:
-    """Return the dropout rate behind a ReLU; None if the first layer is no ReLU."""
+    """Return the dropout rate after a ReLU; None if the first layer is no ReLU."""
     if not isinstance(relu, Relu):
         return None
     return dropout.rate if isinstance(dropout, Dropout) else 0.0
 
 
 def _zeros(ctx: Context, rate: float | None) -> float:
-    """Return the expected share of zeros behind a ReLU with dropout of this rate; without a ReLU (None), 0."""
+    """Return the expected share of zeros after a ReLU with dropout of this rate; without a ReLU (None), 0."""
     return 0.0 if rate is None else 1 - ACTIVE * (1 - rate * ctx.training)
 
 

@@ -104,21 +104,21 @@ class Gcn:
         return [spec.name for layer in self.layers[: self.frozen] for spec in layer.specs()]
 
     def prepare(self, ctx: Context, x: Array) -> Flow:
-        """Return the state behind the constant layers for the features `x`."""
+        """Return the state after the constant layers for the features `x`."""
         return self._run(ctx, Flow(x, {}), range(self.constant_layers))[0]
 
     def forward(self, ctx: Context, x: Array | Flow) -> tuple[Array, list[Any]]:
         """Return the logits and each layer's saved values for features, or for what `prepare` returned."""
         first = self.constant_layers if isinstance(x, Flow) else 0
-        behind, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self.fused.layers)))
-        return behind.h, [None] * first + saved
+        after, saved = self._run(ctx, x if isinstance(x, Flow) else Flow(x, {}), range(first, len(self.fused.layers)))
+        return after.h, [None] * first + saved
 
-    def _run(self, ctx: Context, at: Flow, numbers: range) -> tuple[Flow, list[Any]]:
-        """Return the state behind these layers and their saved values; frozen ones save none."""
+    def _run(self, ctx: Context, flow: Flow, numbers: range) -> tuple[Flow, list[Any]]:
+        """Return the state after these layers and their saved values; frozen ones save none."""
         context = self._contexts(ctx)
         layers, frozen = self.fused
         needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
-        h, kept = at.h, dict(at.kept)
+        h, kept = flow.h, dict(flow.kept)
         saved: list[Any] = []
         for i in numbers:
             layer, own = layers[i], context(i)
@@ -167,7 +167,7 @@ def freeze_layers(model: Gcn, names: Sequence[str]) -> Gcn:
     Raises
     ------
     InputError
-        For an unknown layer, and for frozen layers behind trained ones: gradients would have to pass through them.
+        For an unknown layer, and for frozen layers after trained ones: gradients would have to pass through them.
     """
     trained = list(dict.fromkeys(_part_of(layer.name) for layer in model.layers if layer.specs()))
     wanted = set(names) - {ALL_CONVOLUTIONS}
@@ -179,8 +179,8 @@ def freeze_layers(model: Gcn, names: Sequence[str]) -> Gcn:
     if len(wanted) == len(trained):
         raise InputError("train.freeze", "every layer", "fewer: nothing would be trained")
     if wanted != set(trained[: len(wanted)]):
-        behind = next(name for name in trained if name not in wanted)
-        raise InputError("train.freeze", ", ".join(names), f"the first layers; {behind} comes before one of them")
+        skipped = next(name for name in trained if name not in wanted)
+        raise InputError("train.freeze", ", ".join(names), f"the first layers; {skipped} comes before one of them")
     last = max((i for i, layer in enumerate(model.layers) if _part_of(layer.name) in wanted), default=-1)
     return replace(model, frozen=last + 1)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import CohortRunner, Runner
+from gcnbatch.backends.base import Runner
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import Int64
 
@@ -15,54 +15,39 @@ from gcnbatch.data.graphs import Int64
 def predict_rows(
     runner: Runner,
     source: BatchSource,
-    rows: Int64,
+    rows: Sequence[Int64 | None],
     batch_size: int,
     progress: Callable[[int], object] = lambda graphs: None,
-) -> NDArray[np.float32]:
-    """Return the logits (len(rows), K) of these rows: graphs, or nodes of a node-level set.
+) -> list[NDArray[np.float32] | None]:
+    """Return every member's logits (len(rows), K) of its rows: graphs, or nodes of a node-level set.
 
     Parameters
     ----------
+    rows : sequence of (int64, or None)
+        None for a member whose logits are not needed.
     batch_size : int
-        Graphs per batch; 0: the runner's own number.
+        Graphs per batch and member; 0: the runner's own number.
     progress : callable
         Called with the number of graphs of each finished batch.
     """
-    graphs = source.graphs_of(rows)
-    batches = _batches(graphs, batch_size or runner.eval_batch_size)
-    places = _places(source, rows, graphs)
-    parts = []
-    for batch in batches:
-        parts.append(runner.predict(batch, places if len(batches) == 1 else None))
-        progress(len(batch))
-    return _logits(source, parts, places)
-
-
-def predict_members(
-    cohort: CohortRunner, source: BatchSource, rows: Sequence[Int64 | None], batch_size: int
-) -> list[NDArray[np.float32] | None]:
-    """Return every member's logits of its rows as `predict_rows` does; None for a member with None.
-
-    Parameters
-    ----------
-    batch_size : int
-        Graphs per batch and member; 0: the cohort's own number.
-    """
     graphs = [None if own is None else source.graphs_of(own) for own in rows]
-    size = batch_size or cohort.eval_batch_size
+    size = batch_size or runner.eval_batch_size
     batches = [[] if own is None else _batches(own, size) for own in graphs]
     places = [
-        None if own is None or at is None else _places(source, own, at) for own, at in zip(rows, graphs, strict=True)
+        None if own is None or held is None else _places(source, own, held)
+        for own, held in zip(rows, graphs, strict=True)
     ]
-    alone = [at if len(own) == 1 else None for own, at in zip(batches, places, strict=True)]
+    alone = [place if len(own) == 1 else None for own, place in zip(batches, places, strict=True)]
     parts: list[list[NDArray[np.float32]]] = [[] for _ in rows]
     for index in range(max(map(len, batches), default=0)):
-        found = cohort.predict([own[index] if index < len(own) else None for own in batches], alone)
-        for own, logits in zip(parts, found, strict=True):
+        asked = [own[index] if index < len(own) else None for own in batches]
+        for own, logits in zip(parts, runner.predict(asked, alone), strict=True):
             if logits is not None:
                 own.append(logits)
+        progress(sum(len(batch) for batch in asked if batch is not None))
     return [
-        None if own is None else _logits(source, part, at) for own, part, at in zip(rows, parts, places, strict=True)
+        None if own is None else _logits(source, part, place)
+        for own, part, place in zip(rows, parts, places, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The door for data between ranks: collective operations that all ranks call in the same order.
+"""Communicators: collective operations that all ranks call in the same order.
 
 `Communicator` is what backends and runners see. `HostCommunicator` moves host arrays with MPI. A communicator of device
 arrays has the same methods.
@@ -115,8 +115,8 @@ class HostCommunicator:
 
     # -------------------------------------------------------------------------------------------- calls
 
-    def announce(self, call: Any) -> None:
-        """Send a call from rank 0 to all others, which take it with `hear`."""
+    def send_call(self, call: Any) -> None:
+        """Send a call from rank 0 to all others, which take it with `receive_call`."""
         raw = np.frombuffer(pickle.dumps(call, pickle.HIGHEST_PROTOCOL), np.uint8)
         self._head[:8] = np.frombuffer(np.int64(raw.size).tobytes(), np.uint8)
         fits = raw.size <= _HEAD_BYTES - 8
@@ -126,7 +126,7 @@ class HostCommunicator:
         if not fits:
             self.broadcast(raw.copy())
 
-    def hear(self) -> Any:
+    def receive_call(self) -> Any:
         """Return the next call of rank 0."""
         self.broadcast(self._head)
         size = int(self._head[:8].view(np.int64)[0])

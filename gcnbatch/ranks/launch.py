@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Launched(NamedTuple):
-    """What a launcher says of this process.
+    """A process, as its launcher describes it.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ _LAUNCHERS = (
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """Return what the launcher says of this process; None unless it started several."""
+    """Return this process as its launcher describes it; None unless it started several."""
     for launcher, *names in _LAUNCHERS:
         rank, size, local = (_number(environment.get(name)) for name in names)
         if rank is not None and size is not None:

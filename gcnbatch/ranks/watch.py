@@ -1,9 +1,9 @@
-"""The watch: a connection from every rank to rank 0, whose end tells that a process has ended.
+"""The watch: a connection from every rank to rank 0, which closes when a process ends.
 
-MPI does not say that a process is gone: the others wait in their next collective for ever, unless their launcher kills
-them. A kernel closes the connections of a process that ends, however it ends. No data go through them, only the lines
-below. A stranger who connects is not answered. The witness (`gcnbatch.ranks.witness`), which outlives the ranks, has
-connections of its own and reports what has ended.
+MPI does not report that a process is gone: the others wait in their next collective for ever, unless their launcher
+kills them. The operating system closes the connections of a process that ends, however it ends. No data go through
+them, only the lines below. A connection that does not send the secret of this command is closed. The witness
+(`gcnbatch.ranks.witness`), which outlives the ranks, has connections of its own and reports which rank has ended.
 
 - ``stop``: rank 0 asks for a checkpoint and an end, as after Ctrl-C.
 - ``end``: the command has ended.
@@ -30,7 +30,7 @@ _LOCAL = "127.0.0.1"
 _TOKEN = 32  # bytes
 
 
-class Door(NamedTuple):
+class Endpoint(NamedTuple):
     """Where rank 0 listens: its host, addresses and port, and the secret of this command."""
 
     host: str
@@ -46,13 +46,13 @@ class Watch:
     ----------
     connections : dict of socket
         By rank.
-    heard : callable
+    received : callable
         Called, in a thread of its own, with the rank and each line from it, and with None when its process ended
         without a ``bye``.
     """
 
-    def __init__(self, connections: dict[int, socket.socket], heard: Callable[[int, str | None], object]) -> None:
-        self._connections, self._heard = connections, heard
+    def __init__(self, connections: dict[int, socket.socket], received: Callable[[int, str | None], object]) -> None:
+        self._connections, self._received = connections, received
         self._left = set(connections)
         self._changed = threading.Condition()
         for connection in connections.values():
@@ -60,13 +60,13 @@ class Watch:
         threading.Thread(target=self._listen, name="watch of ranks", daemon=True).start()
 
     def send(self, line: str) -> None:
-        """Send a line to all; one whose process has gone is noticed elsewhere."""
+        """Send a line to all; `_listen` notices a process that has ended."""
         for connection in self._connections.values():
             with suppress(OSError):
                 connection.sendall(line.encode() + b"\n")
 
     def wait_for_byes(self, seconds: float) -> bool:
-        """Wait until all others have said ``bye``; return whether they have."""
+        """Wait until all others have sent ``bye``; return whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._left, seconds)
 
@@ -90,12 +90,12 @@ class Watch:
                         selector.unregister(key.fileobj)
                         del waiting[rank]
                         if rank in self._left:
-                            self._heard(rank, None)
+                            self._received(rank, None)
 
     def _take(self, rank: int, line: str) -> bool:
         """Handle a line; return whether it was the last one."""
         if line != "bye":
-            self._heard(rank, line)
+            self._received(rank, line)
             return False
         with self._changed:
             self._left.discard(rank)
@@ -115,7 +115,7 @@ class Listener:
     def __init__(self, here: bool) -> None:
         self._socket = socket.create_server((_LOCAL if here else "", 0))
         host = socket.gethostname()
-        self.door = Door(host, _addresses(host), self._socket.getsockname()[1], secrets.token_bytes(_TOKEN))
+        self.endpoint = Endpoint(host, _addresses(host), self._socket.getsockname()[1], secrets.token_bytes(_TOKEN))
 
     def accept(self, ranks: Sequence[int]) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
         """Return the connections of these ranks by rank: those for lines, and those for the witness.
@@ -135,11 +135,11 @@ class Listener:
                     connection.settimeout(CONNECT_SECONDS)
                     token, about = _receive(connection, _TOKEN), _receive(connection, 5)
                 except TimeoutError as error:
-                    raise _unreachable(missing[0][0], self.door) from error
+                    raise _unreachable(missing[0][0], self.endpoint) from error
                 except OSError:
                     continue
                 key = int.from_bytes(about[:4], "big"), about[4]
-                if hmac.compare_digest(token, self.door.token) and key in missing:
+                if hmac.compare_digest(token, self.endpoint.token) and key in missing:
                     connection.settimeout(None)
                     found[key] = connection
                 else:
@@ -148,7 +148,7 @@ class Listener:
         return lines, witness
 
 
-def connect(door: Door, rank: int, kind: int = LINES) -> socket.socket:
+def connect(endpoint: Endpoint, rank: int, kind: int = LINES) -> socket.socket:
     """Return a connection of a rank to rank 0.
 
     Raises
@@ -156,20 +156,20 @@ def connect(door: Door, rank: int, kind: int = LINES) -> socket.socket:
     MachineError
         When rank 0 cannot be reached.
     """
-    local = door.host == socket.gethostname()
-    for address in (_LOCAL,) if local else (door.host, *door.addresses):
+    local = endpoint.host == socket.gethostname()
+    for address in (_LOCAL,) if local else (endpoint.host, *endpoint.addresses):
         with suppress(OSError):
-            connection = socket.create_connection((address, door.port), CONNECT_SECONDS / 4)
+            connection = socket.create_connection((address, endpoint.port), CONNECT_SECONDS / 4)
             connection.settimeout(None)
-            connection.sendall(door.token + rank.to_bytes(4, "big") + bytes([kind]))
+            connection.sendall(endpoint.token + rank.to_bytes(4, "big") + bytes([kind]))
             return connection
-    raise _unreachable(rank, door)
+    raise _unreachable(rank, endpoint)
 
 
-def _unreachable(rank: int, door: Door) -> MachineError:
+def _unreachable(rank: int, endpoint: Endpoint) -> MachineError:
     return MachineError(
         f"rank {rank}",
-        f"no TCP connection to rank 0 on {door.host}",
+        f"no TCP connection to rank 0 on {endpoint.host}",
         hint="Let the hosts of the ranks reach each other, or start all ranks on one host.",
     )
 

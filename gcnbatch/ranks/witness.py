@@ -1,4 +1,4 @@
-"""The witness: a process of rank 0 that says which rank ended out of order, when its launcher kills all others at once.
+"""The witness: a process of rank 0 that reports which rank ended out of order, when a launcher kills all others.
 
 MPICH kills every rank a millisecond after one of them was killed, before Python can run a line of ours. It kills their
 process groups; the witness has a session, and so a group, of its own. Every other rank has a connection to it that
@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 REPORTED, SILENT = 0, 1  # exit codes
-_SAID = b"said"
+_LEADER_ENDED = b"rank 0 ended"
 _CONTROL = 0  # descriptor of the pipe from rank 0
 
 
@@ -71,11 +71,11 @@ class Witness:
             self._process.stdin.write(json.dumps(item).encode() + b"\n")
 
 
-def has_said(connection: socket.socket, seconds: float) -> bool:
+def has_reported_leader(connection: socket.socket, seconds: float) -> bool:
     """Return whether the witness, to which another rank is connected, has reported the end of rank 0."""
     connection.settimeout(seconds)
     with suppress(OSError):
-        return connection.recv(len(_SAID)) == _SAID
+        return connection.recv(len(_LEADER_ENDED)) == _LEADER_ENDED
     return False
 
 
@@ -94,7 +94,7 @@ def main(names: Sequence[str], ranks: Mapping[int, int]) -> int:
                     _report(names[rank], *advice)
                     for other in ranks if rank == 0 else ():
                         with suppress(OSError):
-                            os.write(other, _SAID)
+                            os.write(other, _LEADER_ENDED)
                     return REPORTED
                 if descriptor == _CONTROL:
                     *lines, waiting = (waiting + read).split(b"\n")

@@ -26,7 +26,7 @@ from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import Launched
 from gcnbatch.ranks.watch import LINES, WITNESS, Listener, Watch, connect, notice_dead_hosts
-from gcnbatch.ranks.witness import Witness, has_said
+from gcnbatch.ranks.witness import Witness, has_reported_leader
 from gcnbatch.text import counted, printable
 
 MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
@@ -38,11 +38,11 @@ _MACHINE = MachineError.exit_code
 Advice = tuple[str, Path | None]
 
 
-class _About(NamedTuple):
-    """What ranks compare."""
+class _Process(NamedTuple):
+    """The properties of a rank that ranks compare."""
 
     host: str
-    process: int
+    pid: int
     arguments: tuple[str, ...]
     versions: dict[str, str | None]
     visible: str | None  # CUDA_VISIBLE_DEVICES
@@ -55,7 +55,7 @@ class World:
     ----------
     comm : mpi4py.MPI.Comm
         For calls and answers.
-    abouts : sequence of _About
+    processes : sequence of _Process
         By rank.
 
     Attributes
@@ -68,32 +68,32 @@ class World:
         What to do after a rank has ended, for users, if the path exists.
     """
 
-    def __init__(self, comm: Any, launched: Launched, abouts: Sequence[_About]) -> None:
+    def __init__(self, comm: Any, launched: Launched, processes: Sequence[_Process]) -> None:
         self.rank, self.size, self.local_rank = comm.Get_rank(), comm.Get_size(), launched.local_rank
-        self._comm, self._abouts = comm, abouts
+        self._comm, self._processes = comm, processes
         self.data = comm.Dup()
         self.stop_asked = False
         self.advice: Advice = ("", None)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         if self.rank == 0:
-            listener = Listener(here=len({about.host for about in abouts}) == 1)
-            comm.bcast(listener.door)
-            connections, witnessed = listener.accept(range(1, self.size))
-            self._witness = self._start_witness(witnessed)
-            self._watch = Watch(connections, self._heard_from_follower)
+            listener = Listener(here=len({process.host for process in processes}) == 1)
+            comm.bcast(listener.endpoint)
+            connections, for_witness = listener.accept(range(1, self.size))
+            self._witness = self._start_witness(for_witness)
+            self._watch = Watch(connections, self._received_from_follower)
         else:
-            door = comm.bcast(None)
-            connection, self._to_witness = (connect(door, self.rank, kind) for kind in (LINES, WITNESS))
-            self._watch = Watch({0: connection}, self._heard_from_leader)
+            endpoint = comm.bcast(None)
+            connection, self._to_witness = (connect(endpoint, self.rank, kind) for kind in (LINES, WITNESS))
+            self._watch = Watch({0: connection}, self._received_from_leader)
 
     def name(self, rank: int) -> str:
         """Return a rank's name for users."""
-        return f"rank {rank} on {printable(self._abouts[rank].host, 40)}"
+        return f"rank {rank} on {printable(self._processes[rank].host, 40)}"
 
     def process(self, rank: int) -> str:
         """Return a rank's name and process for users."""
-        return f"{self.name(rank)} (process {self._abouts[rank].process})"
+        return f"{self.name(rank)} (process {self._processes[rank].pid})"
 
     def _start_witness(self, connections: dict[int, socket.socket]) -> Witness:
         for connection in connections.values():
@@ -107,10 +107,10 @@ class World:
     @property
     def local_size(self) -> int:
         """Number of ranks on this host."""
-        return sum(about.host == self._abouts[self.rank].host for about in self._abouts)
+        return sum(process.host == self._processes[self.rank].host for process in self._processes)
 
     def communicator(self) -> HostCommunicator:
-        """Return the door for host arrays between all ranks, which all must use alike."""
+        """Return the communicator of host arrays, on which all ranks make the same calls."""
         return HostCommunicator(self.data, self._ended.is_set)
 
     def device(self, first: int) -> int:
@@ -118,8 +118,8 @@ class World:
 
         A launcher that shows each rank of a host other devices has chosen already.
         """
-        mine = self._abouts[self.rank]
-        shown = [about.visible for about in self._abouts if about.host == mine.host]
+        own = self._processes[self.rank]
+        shown = [process.visible for process in self._processes if process.host == own.host]
         return first if len(set(shown)) == len(shown) else first + self.local_rank
 
     # -------------------------------------------------------------------------------------------- rank 0
@@ -145,7 +145,7 @@ class World:
                 self._comm.send((function, args, kwargs, True), rank, _CALL)
 
     def receive(self, rank: int) -> Any:
-        """Return what a function of `start_all` sends from a follower."""
+        """Return the next item that a function of `start_all` sends from a follower."""
         while not self.data.iprobe(rank):
             time.sleep(_POLL_SECONDS)
         return self.data.recv(source=rank)
@@ -163,7 +163,7 @@ class World:
             self._quit(code)
         self._watch.send("bye")
 
-    def _heard_from_follower(self, rank: int, line: str | None) -> None:
+    def _received_from_follower(self, rank: int, line: str | None) -> None:
         if line is None and self._ended.is_set():
             return
         if line is None:
@@ -218,7 +218,7 @@ class World:
         except CommandEndedError:
             return
         except Exception as error:
-            if self._ended.wait(_GRACE_SECONDS):  # rank 0 has failed, too, and has said why
+            if self._ended.wait(_GRACE_SECONDS):  # rank 0 has failed, too, and has reported why
                 return
             if not isinstance(error, GcnbatchError):
                 traceback.print_exc()
@@ -226,9 +226,9 @@ class World:
             self._watch.send(f"fail {code} {self.name(self.rank)}: {printable(str(error) or repr(error))}")
             self._ended.wait()
 
-    def _heard_from_leader(self, rank: int, line: str | None) -> None:
+    def _received_from_leader(self, rank: int, line: str | None) -> None:
         if line is None:
-            if self.rank == 1 and not has_said(self._to_witness, _GRACE_SECONDS):
+            if self.rank == 1 and not has_reported_leader(self._to_witness, _GRACE_SECONDS):
                 _print_error(f"{self.process(0)} ended unexpectedly; all ranks stop.")
             os._exit(_MACHINE)
         elif line == "stop":
@@ -305,10 +305,10 @@ def join(launched: Launched, arguments: Sequence[str]) -> World:
             "Use the mpirun of that library, under Slurm srun --mpi=pmix or pmi2.",
         )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    mine = _About(platform.node(), os.getpid(), tuple(arguments), _versions(), visible)
-    abouts = comm.allgather(mine)
-    _check_same(abouts)
-    _world = World(comm, launched, abouts)
+    own = _Process(platform.node(), os.getpid(), tuple(arguments), _versions(), visible)
+    processes = comm.allgather(own)
+    _check_same(processes)
+    _world = World(comm, launched, processes)
     return _world
 
 
@@ -333,19 +333,19 @@ def _versions() -> dict[str, str | None]:
     return {"gcnbatch": __version__, "Python": platform.python_version(), **environment.packages()}
 
 
-def _check_same(abouts: Sequence[_About]) -> None:
+def _check_same(processes: Sequence[_Process]) -> None:
     """Refuse ranks with other arguments or versions than rank 0."""
-    first = abouts[0]
-    for rank, about in enumerate(abouts):
-        where = f"rank {rank} on {printable(about.host, 40)}"
-        if about.arguments != first.arguments:
-            shown = printable(shlex.join(about.arguments), 200)
+    first = processes[0]
+    for rank, process in enumerate(processes):
+        where = f"rank {rank} on {printable(process.host, 40)}"
+        if process.arguments != first.arguments:
+            shown = printable(shlex.join(process.arguments), 200)
             raise InputError(f"{where}: command line", shown, "that of rank 0", "Start one command on all ranks.")
         for name, version in first.versions.items():
-            if about.versions[name] != version:
+            if process.versions[name] != version:
                 raise InputError(
                     f"{where}: {name}",
-                    about.versions[name] or "not installed",
+                    process.versions[name] or "not installed",
                     f"{version or 'none'}, as on rank 0",
                     "Install the same versions on all hosts.",
                 )

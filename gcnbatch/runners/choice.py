@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, CohortRunner, Runner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.ranks.communicator import Communicator
@@ -16,20 +16,25 @@ from gcnbatch.runners.task import RunnerTask
 def refusal(backend: Backend, task: RunnerTask, ranks: World | None = None) -> str | None:
     """Return the property of the task, or of the ranks that train it together, which the backend does not support."""
     entry = registry.entry(backend.name)
-    return entry.refuses_ranks(backend, task, ranks) if ranks else entry.refuses(backend, task)
+    return entry.ranks.refuses(backend, task, ranks) if ranks else entry.runners.refuses(backend, task)
 
 
-def make_runner(backend: Backend, task: RunnerTask) -> Runner:
-    """Return the runner of `backend` for `task`.
+def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
+    """Return how many of these tasks of one architecture, from the front, may share a runner now; at least 1."""
+    return registry.entry(backend.name).runners.cohort_size(backend, tasks)
+
+
+def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
+    """Return the runner of these tasks of one architecture, at most `cohort_size` many.
 
     Raises
     ------
     InputError
-        The backend refuses the task.
+        The backend refuses one of them.
     """
-    if reason := refusal(backend, task):
+    if reason := next((reason for task in tasks if (reason := refusal(backend, task))), None):
         raise _refused(backend, reason)
-    return registry.entry(backend.name).make_runner(backend, task)
+    return registry.entry(backend.name).runners.make_runner(backend, tasks)
 
 
 def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
@@ -44,26 +49,7 @@ def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
 
 def make_distributed(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
     """Return this rank's runner of a task that `BackendChoice` has found this backend for."""
-    return registry.entry(backend.name).make_ranks_runner(backend, task, ranks)
-
-
-def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
-    """Return how many of these tasks of one architecture, from the front, may form a cohort now; at least 1."""
-    return registry.entry(backend.name).cohort_size(backend, tasks)
-
-
-def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
-    """Return the cohort of these tasks, at most `cohort_size` many.
-
-    Raises
-    ------
-    InputError
-        The backend refuses one of them.
-    """
-    for task in tasks:
-        if reason := refusal(backend, task):
-            raise _refused(backend, reason)
-    return registry.entry(backend.name).make_cohort(backend, tasks)
+    return registry.entry(backend.name).ranks.make_runner(backend, task, ranks)
 
 
 class BackendChoice:
@@ -106,7 +92,7 @@ class BackendChoice:
         InputError
             No backend does. The message gives the reason of the named backend, or of the slowest.
         BackendUnavailable
-            What the ranks need to exchange the backend's arrays is missing.
+            Something that the ranks need to exchange the backend's arrays is missing.
         """
         why, refused = "", None
         for backend in self._backends():
@@ -124,7 +110,7 @@ class BackendChoice:
     def make_runner(self, task: RunnerTask) -> Runner:
         """Return the runner of `backend_for` this task."""
         backend = self.backend_for([task])
-        return registry.entry(backend.name).make_runner(backend, task)
+        return registry.entry(backend.name).runners.make_runner(backend, [task])
 
     def _backends(self) -> Iterator[Backend]:
         """Yield the candidates, fastest first; each is opened once."""

@@ -1,4 +1,4 @@
-"""Cohorts of one model on any backend, cohorts joined to a larger one, and tasks grouped by architecture."""
+"""Runners joined to one of all their models, and tasks grouped by architecture."""
 
 from __future__ import annotations
 
@@ -11,118 +11,76 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import CohortRunner, MemberEpoch, Runner
+from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.task import RunnerTask
 
 
-class SingleCohort:
-    """`gcnbatch.backends.base.CohortRunner` of one member over any `Runner`."""
+class JoinedRunner:
+    """`gcnbatch.backends.base.Runner` of the members of several runners, which run one after the other.
 
-    size = 1
-
-    def __init__(self, runner: Runner) -> None:
-        self.backend = runner.backend
-        self._runner = runner
-        self._steps = range(0)
-
-    @property
-    def eval_batch_size(self) -> int:
-        return self._runner.eval_batch_size
-
-    def about(self) -> dict[str, Any]:
-        return self._runner.about()
-
-    def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
-        (own,) = epochs
-        self._steps = range(0) if own is None else range(own.first, len(own.batches))
-        if own is not None:
-            self._runner.begin_epoch(own.epoch, own.batches, own.learning_rate)
-
-    def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
-        (own,) = batches
-        if own is not None:
-            self._runner.expect(own)
-
-    def step(self, index: int) -> None:
-        if index in self._steps:
-            self._runner.step(index)
-
-    def take_losses(self) -> list[tuple[float, float]]:
-        return [self._runner.take_loss()]
-
-    def predict(
-        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
-    ) -> list[NDArray[np.float32] | None]:
-        (own,), (asked,) = graphs, rows or (None,)
-        return [None if own is None else self._runner.predict(own, asked)]
-
-    def state(self, member: int) -> dict[str, NDArray[Any]]:
-        return self._runner.state()
-
-    def load_state(self, member: int, state: dict[str, NDArray[Any]]) -> None:
-        self._runner.load_state(state)
-
-    def close(self) -> None:
-        self._runner.close()
-
-
-class JoinedCohorts:
-    """`gcnbatch.backends.base.CohortRunner` of the members of several cohorts, which run one after the other.
-
-    Members are numbered through: first those of the first cohort. All cohorts train on one data set and backend.
+    Members are numbered through: first those of the first runner. All runners train on one data set and backend.
     """
 
-    def __init__(self, cohorts: Sequence[CohortRunner]) -> None:
-        self.backend, self.size = cohorts[0].backend, sum(cohort.size for cohort in cohorts)
-        self._cohorts = cohorts
-        self._starts = list(accumulate((cohort.size for cohort in cohorts), initial=0))
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        self.backend, self.size = runners[0].backend, sum(runner.size for runner in runners)
+        self._runners = runners
+        self._starts = list(accumulate((runner.size for runner in runners), initial=0))
 
     @property
     def eval_batch_size(self) -> int:
-        return min(cohort.eval_batch_size for cohort in self._cohorts)
+        return min(runner.eval_batch_size for runner in self._runners)
 
     def about(self) -> dict[str, Any]:
-        return self._cohorts[0].about()
+        return self._runners[0].about()
 
     def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
-        for cohort, own in self._parts(epochs):
-            cohort.begin_epoch(own)
+        for runner, own in self._parts(epochs):
+            runner.begin_epoch(own)
 
     def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
-        for cohort, own in self._parts(batches):
-            cohort.expect(own)
+        for runner, own in self._parts(batches):
+            runner.expect(own)
 
     def step(self, index: int) -> None:
-        for cohort in self._cohorts:
-            cohort.step(index)
+        for runner in self._runners:
+            runner.step(index)
+
+    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
+        (only,) = self._runners
+        return only.gradients(graphs)
 
     def take_losses(self) -> list[tuple[float, float]]:
-        return [losses for cohort in self._cohorts for losses in cohort.take_losses()]
+        return [losses for runner in self._runners for losses in runner.take_losses()]
 
     def predict(
         self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
     ) -> list[NDArray[np.float32] | None]:
         asked = self._parts(rows or [None] * self.size)
         parts = zip(self._parts(graphs), asked, strict=True)
-        return [logits for (cohort, own), (_, rows) in parts for logits in cohort.predict(own, rows)]
+        return [logits for (runner, own), (_, rows) in parts for logits in runner.predict(own, rows)]
 
-    def state(self, member: int) -> dict[str, NDArray[Any]]:
-        at = bisect(self._starts, member) - 1
-        return self._cohorts[at].state(member - self._starts[at])
+    def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        runner, own = self._runner_of(member)
+        return runner.state(own)
 
-    def load_state(self, member: int, state: dict[str, NDArray[Any]]) -> None:
-        at = bisect(self._starts, member) - 1
-        self._cohorts[at].load_state(member - self._starts[at], state)
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
+        runner, own = self._runner_of(member)
+        runner.load_state(state, own)
 
     def close(self) -> None:
-        for cohort in self._cohorts:
-            cohort.close()
+        for runner in self._runners:
+            runner.close()
 
-    def _parts(self, values: Sequence[Any]) -> Iterator[tuple[CohortRunner, Sequence[Any]]]:
-        for cohort, start in zip(self._cohorts, self._starts, strict=False):
-            yield cohort, values[start : start + cohort.size]
+    def _runner_of(self, member: int) -> tuple[Runner, int]:
+        """Return the runner of a member, and its number there."""
+        index = bisect(self._starts, member) - 1
+        return self._runners[index], member - self._starts[index]
+
+    def _parts(self, values: Sequence[Any]) -> Iterator[tuple[Runner, Sequence[Any]]]:
+        for runner, start in zip(self._runners, self._starts, strict=False):
+            yield runner, values[start : start + runner.size]
 
 
 def group(tasks: Sequence[RunnerTask]) -> list[list[int]]:
@@ -134,7 +92,7 @@ def group(tasks: Sequence[RunnerTask]) -> list[list[int]]:
 
 
 def architecture(task: RunnerTask) -> Hashable:
-    """Return what all tasks of a cohort have in common: data, shapes, kernels and their constants.
+    """Return a key that is equal for all tasks of a cohort: data, shapes, kernels and their constants.
 
     A dropout rate, a decay or a clipped norm may differ, but not whether there is one.
     """

@@ -34,7 +34,7 @@ class DistributedBackend(Backend, Protocol):
         """Raise `BackendUnavailable` with reason and fix if ranks cannot exchange the backend's arrays."""
 
     def communicator(self, ranks: Communicator) -> Communicator:
-        """Return the door for the backend's arrays between these ranks, given that for host arrays."""
+        """Return the communicator of the backend's arrays, given that of host arrays."""
 
     def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> OpsOnPart:
         """Return the operations on this rank's part; `ranks` is what `communicator` returned."""
@@ -60,7 +60,7 @@ def refuses(backend: Backend, task: RunnerTask, ranks: World) -> str | None:
     Raises
     ------
     BackendUnavailable
-        What the ranks need for that is missing.
+        Something that the ranks need for that is missing.
     """
     cast(DistributedBackend, backend).check_ranks()
     return None
@@ -82,8 +82,8 @@ class DistributedRunner(OpsRunner):
         self._bounds: Int64 | None = None  # of the ranks' nodes in a set of one graph
         super().__init__(backend, task)
         self._sync = task.train.sync_batch_norm
-        self._door = backend.communicator(ranks)
-        self._ops: OpsOnPart = backend.distributed_ops(self._door, self._sync)
+        self._communicator = backend.communicator(ranks)
+        self._ops: OpsOnPart = backend.distributed_ops(self._communicator, self._sync)
         self._parts: list[Part] = []
 
     def _open_feed(self, backend: Any, task: RunnerTask) -> Feed:
@@ -103,24 +103,24 @@ class DistributedRunner(OpsRunner):
     def about(self) -> dict[str, Any]:
         return super().about() | {"ranks": self._ranks.size}
 
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
+    def _begin(self, batches: Sequence[Int64]) -> None:
         self._parts = [self._part(batch) for batch in batches]
-        super().begin_epoch(epoch, [part.graphs for part in self._parts], learning_rate)
+        super()._begin([part.graphs for part in self._parts])
 
-    def step(self, index: int) -> None:
-        part = self._parts[index]
-        self._gradients_of_all(self._feed.batch(index), Clock(self._epoch, index), self._totals, part)
+    def _step(self, clock: Clock) -> None:
+        part = self._parts[clock.step]
+        self._gradients_of_all(self._feed.batch(clock.step), clock, self._model.totals, part)
         self._update()
 
     def close(self) -> None:
         """Give back memory and connections; all ranks call."""
         super().close()
         self._ops.close()
-        if isinstance(self._door, ClosingCommunicator):
-            self._door.close()
+        if isinstance(self._communicator, ClosingCommunicator):
+            self._communicator.close()
 
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
-        return predict_together(super().predict, self._part(graphs), rows, self._ranks)
+    def _predict(self, graphs: Int64, rows: Int64 | None) -> NDArray[np.float32]:
+        return predict_together(super()._predict, self._part(graphs), rows, self._ranks)
 
     def _gradients_of_all(self, batch: Batch, clock: Clock, totals: Array, part: Part) -> dict[str, Array]:
         """Return the gradients of a global batch, of which `batch` is this rank's part."""
@@ -128,10 +128,10 @@ class DistributedRunner(OpsRunner):
         if isinstance(batch.x, Csr):
             stored = self._ranks.all_gather(np.array([len(batch.x.data)]))
             offset = offset._replace(entries=int(stored[: self._ranks.rank].sum()))
-        before = None if self._sync else self._at.read(self._buffers)
+        before = None if self._sync else self._backend.read(self._model.buffers)
         with self._ops.in_chunks() if self._bounds is not None else nullcontext():
             found = self.gradients_of(batch, clock, totals, offset)
-        self._door.all_reduce(self._gradients)
+        self._communicator.all_reduce(self._model.gradients)
         if before is not None:
             self._average_statistics(before, part.nodes)
         return found
@@ -139,9 +139,9 @@ class DistributedRunner(OpsRunner):
     def _average_statistics(self, before: NDArray[np.float32], nodes: Int64) -> None:
         """Give all ranks the same running statistics: the mean of their changes, weighted by the ranks' nodes."""
         share = nodes[self._ranks.rank] / max(int(nodes.sum()), 1)
-        change = (self._at.read(self._buffers) - before) * np.float32(share)
+        change = (self._backend.read(self._model.buffers) - before) * np.float32(share)
         self._ranks.all_reduce(change)
-        self._at.write(self._buffers, before + change)
+        self._backend.write(self._model.buffers, before + change)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         part = self._part(graphs)

@@ -1,4 +1,4 @@
-"""The runner of the fused engine for graph-level data sets. It passes the whole model to the engine."""
+"""The runner of the fused engine for graph-level data sets: models of one architecture, in the same launches."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.base import MemberEpoch
+from gcnbatch.backends.cuda.fused import forms
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.fused.planned_epoch import EngineEpoch
+from gcnbatch.backends.cuda.fused.shared.arena import Arena, Region
 from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
-from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, Joined, NodeLayer, Norm, Stack
-from gcnbatch.backends.ops import Array, Readout
+from gcnbatch.backends.cuda.fused.shared.stack import Stack
+from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
+from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.gcn import Gcn
-from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum
-from gcnbatch.model.layers import (
-    BatchNormRelu,
-    Dense,
-    Dropout,
-    GraphConv,
-    Join,
-    Layer,
-    LayerNormRelu,
-    ReadoutLayer,
-    Relu,
-    VirtualNode,
-)
-from gcnbatch.model.parameters import ParameterLayout
-from gcnbatch.runners.fused_state import FusedState, rates_of_steps
+from gcnbatch.runners.fused_stack import describe, unsupported
+from gcnbatch.runners.fused_state import device_model, rates_of_steps, state_bytes, update_rule
+from gcnbatch.runners.single import read_gradients
+from gcnbatch.runners.state import ModelState
 from gcnbatch.runners.task import RunnerTask
+
+# Microseconds a step and member by the number of members: Tox21, 2 x 64, batch 50, NVIDIA H200
+# (benchmarks/many_models.py).
+STEP_US = {1: 22.0, 4: 8.5, 8: 6.2, 16: 4.0, 64: 2.8}
+MEMORY_SHARE = 0.25  # of the free device memory that the members' arrays may take
 
 
 def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 0) -> str | None:
@@ -42,88 +39,94 @@ def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 0) -> str | No
     assert task.source.prepared is not None
     if not isinstance(task.source.prepared.stored_x, np.ndarray):
         return "sparse features"
-    for layer in task.model.layers:
-        if reason := _unsupported(layer):
-            return reason
-    stack = describe(task.model, task.model.layout(), task.loss.target)
-    return backend.graphs_refusal(stack, task.source, task.targets, task.train, ranks)
+    if reason := unsupported(task.model.layers):
+        return reason
+    about = describe(task), task.train, *backend.limits()
+    return forms.refusal(task.source, task.targets, *about, ranks) or None
 
 
-def _unsupported(layer: Layer | Junction) -> str | None:
-    """Return the key of the configuration that asks for a layer which the engine does not have, or None."""
-    if isinstance(layer, ReadoutLayer) and len(layer.kinds) > len(set(layer.kinds)):
-        return "a readout twice (model.readout)"
-    if isinstance(layer, LayerNormRelu):
-        return "layer norm (model.norm)"
-    if isinstance(layer, VirtualNode):
-        return "virtual nodes (model.virtual_node)"
-    if layer.name.startswith("ffn"):
-        return "feed-forward networks (model.ffn)"
-    if isinstance(layer, Concatenate | Maximum):
-        return "jumping knowledge (model.jumping_knowledge)"
-    return None
+def cohort_size(backend: FusedBackend, tasks: Sequence[RunnerTask]) -> int:
+    """Return how many of these tasks of one architecture, from the front, train in the same launches."""
+    first = tasks[0]
+    if len(tasks) == 1 or not backend.shares_launches(stack := describe(first), first.source):
+        return 1
+    graphs = min(first.train.batch_size, first.source.n_graphs)
+    largest = np.sort(np.diff(first.source.node_ptr))[::-1][:graphs].sum()
+    columns = sum(layer.k + 2 * layer.channels * layer.n_out for layer in stack.nodes)
+    needed = 4 * (int(largest) * columns + 16 * first.model.layout().n_trainable) + 2 * first.targets.nbytes
+    return members_at_once(len(tasks), int(backend.device.memory().free * MEMORY_SHARE) // needed)
 
 
-def describe(model: Gcn, layout: ParameterLayout, target: str) -> Stack:
-    """Return the layers of a ChemGCN as the engine takes them; a parameter is given by its start in the flat array."""
-    start = {name: slot.start for name, slot in layout.slots.items()}
-    nodes: list[NodeLayer] = []
-    graphs: list[GraphLayer] = []
-    readouts: tuple[Readout, ...] = ()
-    rate = 0.0
-    joined: Joined | None = None
-    groups = _groups(model.layers)
-    for head, *behind in groups:
-        dropout = next((layer for layer in behind if isinstance(layer, Dropout)), None)
-        rate = dropout.rate if dropout else rate
-        key = dropout.name if dropout else ""
-        if isinstance(head, ReadoutLayer):
-            readouts = head.kinds
-            continue
-        if isinstance(head, Join):
-            joined = Joined(head.n_features, *(start[spec.name] for spec in head.specs()))
-            continue
-        assert isinstance(head, GraphConv | Dense), head
-        places = (head.name, start[f"{head.name}.weight"], start[f"{head.name}.bias"], head.n_in, head.n_out)
-        if readouts:
-            graphs.append(GraphLayer(*places, dropout=key))
-            continue
-        norm = next((layer for layer in behind if isinstance(layer, BatchNormRelu)), None)
-        known = None
-        if norm:
-            gamma, beta, mean, var = (start[spec.name] for spec in norm.specs())
-            known = Norm(gamma, beta, mean, var, norm.epsilon, norm.momentum)
-        channels = head.n_channels if isinstance(head, GraphConv) else 1
-        residual = any(isinstance(layer, Add) for layer in behind)
-        nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key, residual))
-    return Stack(tuple(nodes), readouts, tuple(graphs), rate, target, joined)
+def members_at_once(tasks: int, fit: int) -> int:
+    """Return the members of the first of several cohorts of nearly equal size, of which at most `fit` fit the memory.
+
+    The more members, the less time a step and member takes (``STEP_US``), so there are as few cohorts as possible.
+
+    >>> [members_at_once(tasks, 1000) for tasks in (2, 25, 64, 100)], members_at_once(25, 10)
+    ([2, 25, 64, 50], 9)
+    """
+    most = max(1, min(MAX_MEMBERS, fit))
+    return -(-tasks // -(-tasks // most))
 
 
-def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:
-    """Group the layers: each group begins with a product (GraphConv, Dense), the readout or features."""
-    groups: list[list[Layer | Junction]] = []
-    for layer in layers:
-        if isinstance(layer, Relu | BatchNormRelu | Dropout | Add):
-            groups[-1].append(layer)
-        else:
-            groups.append([layer])
-    return groups
+class FusedModel:
+    """The state of one member, in its region of the runner's memory."""
+
+    def __init__(self, backend: FusedBackend, task: RunnerTask, region: Region) -> None:
+        self.state = ModelState(backend, task, region.zeros)
+        self.arrays = device_model(backend, self.state, task, region.zeros)
+        self._train, first = task.train, self.state.flat.ptr
+        self._places = {
+            name: (slice(array.ptr - first, array.ptr - first + array.nbytes), array.dtype, array.shape)
+            for name, array in self.state.arrays().items()
+        }
+
+    def epoch(self, epoch: MemberEpoch) -> EngineEpoch:
+        """Return an epoch, whose step `first` is the member's next update, as the engine takes it."""
+        steps = self.state.updates, len(epoch.batches), epoch.first
+        return EngineEpoch(
+            epoch.epoch, epoch.batches, rates_of_steps(self._train, *steps, epoch.learning_rate), epoch.first
+        )
+
+    def state_in(self, region: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Return the training state from a host copy of the beginning of the member's region."""
+        found: dict[str, NDArray[Any]] = {
+            name: region[place].view(dtype).reshape(shape).copy()
+            for name, (place, dtype, shape) in self._places.items()
+        }
+        return found | self.state.counted()
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes from the beginning of the region to the end of the training state."""
+        return int(self.state.totals.ptr - self.state.flat.ptr) + self.state.totals.nbytes
 
 
-class FusedGraphsRunner(FusedState):
-    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.engine`."""
+class FusedGraphsRunner:
+    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.engine`.
 
-    def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
-        super().__init__(backend, task)
-        stack = describe(task.model, self.layout, task.loss.target)
-        self._engine: FusedEngine = self._open_engine(backend, stack)
-        self._epoch: tuple[int, Sequence[Int64], float] | None = None
-        self._begun: EngineEpoch | None = None  # the last one
-        self._last = -1
+    The engine queues steps and launches several together. Every read or write launches the queued ones first.
+    """
 
-    def _open_engine(self, backend: FusedBackend, stack: Stack, ranks: Ranks | None = None) -> FusedEngine:
-        of = (stack, self._model(), self._optimizer(), self._task.source)
-        return backend.graphs_engine(*of, [labels_of(self._task)], ranks)
+    def __init__(self, backend: FusedBackend, tasks: Sequence[RunnerTask]) -> None:
+        first, self.size, self.backend = tasks[0], len(tasks), backend.name
+        self._backend = backend
+        self._arena = Arena(
+            backend.device, self.size, state_bytes(first.model.layout(), first.train, len(first.loss.weights))
+        )
+        self._members = [FusedModel(backend, task, Region(self._arena, k)) for k, task in enumerate(tasks)]
+        self._engine = self._open_engine(backend, describe(first), tasks)
+        self._epochs: Sequence[MemberEpoch | None] = []
+        self._steps, self._counted = range(0), 0  # of the epoch; those whose updates are counted
+        self._next: int | None = None  # the step after the last; None: the epoch did not begin
+        self._states: NDArray[np.uint8] | None = None  # host copies of the members' states, until one changes
+
+    def _open_engine(
+        self, backend: FusedBackend, stack: Stack, tasks: Sequence[RunnerTask], ranks: Ranks | None = None
+    ) -> FusedEngine:
+        labels = [labels_of(task) for task in tasks]
+        of = stack, self._members[0].arrays, update_rule(tasks[0].train), tasks[0].source
+        return backend.graphs_engine(*of, labels, ranks)
 
     @property
     def eval_batch_size(self) -> int:
@@ -132,41 +135,96 @@ class FusedGraphsRunner(FusedState):
     def about(self) -> dict[str, Any]:
         return self._engine.about()
 
-    def expect(self, batches: Sequence[Int64]) -> None:
-        last = self._begun
-        guess = last and [self._epoch_of(last.epoch + 1, batches, last.rates.learning_rate, 0)]
-        self._engine.expect([batches], guess)
+    def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
+        if all(own is None for own in batches):
+            return
+        self._count_updates()
+        self._engine.expect(batches, self._guess(batches))
 
-    def _epoch_of(self, epoch: int, batches: Sequence[Int64], learning_rate: float, first: int) -> EngineEpoch:
-        """Return an epoch, whose step `first` is the next update, as the engine takes it."""
-        rates = rates_of_steps(self._task.train, self._updates, len(batches), first, learning_rate)
-        return EngineEpoch(epoch, batches, rates, first)
+    def _guess(self, batches: Sequence[Sequence[Int64] | None]) -> list[EngineEpoch | None] | None:
+        """Return the epochs of these batches if they follow the last one, with its learning rates; None: unknown."""
+        found: list[EngineEpoch | None] = []
+        for member, own, last in zip(self._members, batches, self._epochs or [None] * self.size, strict=True):
+            if own is not None and last is None:
+                return None
+            following = last and own and MemberEpoch(last.epoch + 1, own, last.learning_rate)
+            found.append(member.epoch(following) if following else None)
+        return found
 
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
-        self._epoch = epoch, batches, learning_rate
+    def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
+        self._count_updates()
+        self._epochs, self._next, self._counted = epochs, None, 0
+        running = [one.steps for one in epochs if one is not None]
+        self._steps = range(
+            min((own.start for own in running if own), default=0), max((own.stop for own in running), default=0)
+        )
 
     def step(self, index: int) -> None:
-        if self._epoch is not None:
-            self._begun = self._epoch_of(*self._epoch, index)
-            self._engine.begin_epoch([self._begun])
-            self._epoch, self._last = None, len(self._begun.batches) - 1
-        self._updates += 1
+        if index not in self._steps:
+            return
+        self._states = None
+        if self._next is None:
+            self._engine.begin_epoch(
+                [
+                    member.epoch(one) if one is not None and one.steps else None
+                    for member, one in zip(self._members, self._epochs, strict=True)
+                ]
+            )
+        self._next = index + 1
         self._engine.step()
-        if index == self._last:  # no further step can join the queued ones in one graph launch
-            self._engine.flush()
+        if self._next == self._steps.stop:
+            self._engine.flush()  # no further step can join the queued ones in one graph launch
+
+    def _count_updates(self) -> None:
+        """Count the updates of each member in the steps since the last count."""
+        if self._next is None:
+            return
+        for member, one in zip(self._members, self._epochs, strict=True):
+            if one is not None:
+                member.state.updates += max(0, min(self._next, len(one.batches)) - max(self._counted, one.first))
+        self._counted = self._next
+
+    def take_losses(self) -> list[tuple[float, float]]:
+        self._engine.flush()
+        self._states = None
+        found = self._arena.fetch(self._members[0].state.totals, clears=True)
+        return [(loss, weight) for loss, weight in found.tolist()]
+
+    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
+        totals = self._backend.zeros(2, np.float64)
+        return read_gradients(self._backend, totals, self._backward(graphs, totals))
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
+        (member,) = self._members
+        self._states = None
         self._engine.gradients(graphs, totals)
-        return self._gradient_views
+        return member.state.gradient_views
 
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
-        (found,) = self._engine.predict([graphs])
-        assert found is not None
-        return found if rows is None else found[rows]
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        found = self._engine.predict(graphs)
+        return [
+            logits if logits is None or own is None else logits[own]
+            for logits, own in zip(found, rows or [None] * self.size, strict=True)
+        ]
 
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        super().load_state(state)
-        self._engine.parameters_changed()
+    def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        if self._states is None:
+            self._engine.flush()
+            self._count_updates()
+            self._states = self._arena.fetch(self._arena.place(0, self._members[0].state_bytes, np.uint8))
+        return self._members[member].state_in(self._states[member])
+
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
+        self._engine.flush()
+        self._states = None
+        self._count_updates()
+        self._members[member].state.write(state)
+        self._engine.parameters_changed(member)
+
+    def close(self) -> None:
+        self._engine.close()
 
 
 def labels_of(task: RunnerTask) -> tuple[NDArray[Any], NDArray[np.float64]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.base import Clock
 from gcnbatch.backends.cuda.fused.backend import FusedBackend
 from gcnbatch.backends.cuda.fused.kipf import engine
 from gcnbatch.backends.cuda.fused.kipf.schedule import TrainingStep
@@ -15,7 +16,8 @@ from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Dropout, GraphConv, Relu
-from gcnbatch.runners.fused_state import FusedState
+from gcnbatch.runners.fused_state import device_model, update_rule
+from gcnbatch.runners.single import SingleRunner
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
 
@@ -47,32 +49,50 @@ def describe(model: Gcn) -> TwoLayers | str:
     return TwoLayers(w1, w2, first.n_in, first.n_out, last.n_out, keys[True], keys[False], rate)
 
 
-class FusedKipfRunner(FusedState):
-    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.kipf.engine`."""
+class FusedKipfRunner(SingleRunner):
+    """`gcnbatch.backends.base.Runner` over `gcnbatch.backends.cuda.fused.kipf.engine`.
+
+    The engine queues steps and launches several together. Every read or write launches the queued ones first.
+    """
 
     def __init__(self, backend: FusedBackend, task: RunnerTask) -> None:
         super().__init__(backend, task)
+        self._device = backend.device
         layers = describe(task.model)
         assert not isinstance(layers, str), layers
-        on = (task.source, task.targets, task.loss.weights, task.seed)
+        model, on = device_model(backend, self._model, task, backend.zeros), (task.source, task.targets)
         self._engine: engine.KipfEngine = engine.make_engine(
-            backend.device, backend.ops, layers, self._model(), self._optimizer(), *on
+            backend.device, backend.ops, layers, model, update_rule(task.train), *on, task.loss.weights, task.seed
         )
-        self._epoch, self._steps, self._learning_rate = 0, 1, 0.0
 
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
-        self._epoch, self._steps, self._learning_rate = epoch, len(batches), learning_rate
-
-    def step(self, index: int) -> None:
-        self._updates += 1
-        self._engine.step(TrainingStep(self._epoch, index, self._steps, self._learning_rate, self._updates))
-        if index == self._steps - 1:  # no further step can join the queued ones in one graph launch
+    def _step(self, clock: Clock) -> None:
+        self._model.updates += 1
+        steps, rate = len(self._epoch.batches), self._epoch.learning_rate
+        self._engine.step(TrainingStep(clock.epoch, clock.step, steps, rate, self._model.updates))
+        if clock.step == steps - 1:  # no further step can join the queued ones in one graph launch
             self._engine.flush()
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         self._engine.gradients(totals)
-        return self._gradient_views
+        return self._model.gradient_views
 
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
+    def _predict(self, graphs: Int64, rows: Int64 | None) -> NDArray[np.float32]:
         logits = self._engine.predict()
         return logits if rows is None else logits[rows]
+
+    def take_losses(self) -> list[tuple[float, float]]:
+        self._engine.flush()
+        totals = self._model.totals
+        ((loss, weight),) = self._device.fetch_rows(totals, totals.nbytes, 1, clears=True).tolist()
+        return [(loss, weight)]
+
+    def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        self._engine.flush()
+        return super().state()
+
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
+        self._engine.flush()
+        super().load_state(state)
+
+    def close(self) -> None:
+        self._engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,16 +60,18 @@ class FusedRanksRunner(FusedGraphsRunner):
     """`gcnbatch.backends.base.Runner` of one rank; all ranks call the same methods with the same arguments.
 
     A global batch is dealt out by nodes, in its order. Parameters and running statistics are equal on all ranks. The
-    device adds a rank's own losses; those of all ranks are added here, when they are asked for.
+    device adds a rank's own losses; those of all ranks are added here, when they are read.
     """
 
     def __init__(self, backend: FusedBackend, task: RunnerTask, ranks: Communicator) -> None:
-        self._ranks = ranks
-        super().__init__(backend, task)
+        self._ranks, self._source = ranks, task.source
+        super().__init__(backend, [task])
 
-    def _open_engine(self, backend: FusedBackend, stack: Stack, ranks: Ranks | None = None) -> FusedEngine:
+    def _open_engine(
+        self, backend: FusedBackend, stack: Stack, tasks: Sequence[RunnerTask], ranks: Ranks | None = None
+    ) -> FusedEngine:
         self._n_outputs = stack.n_outputs
-        return super()._open_engine(backend, stack, backend.ranks(stack, self._ranks, self._task.train))
+        return super()._open_engine(backend, stack, tasks, backend.ranks(stack, self._ranks, tasks[0].train))
 
     @property
     def eval_batch_size(self) -> int:
@@ -77,28 +80,34 @@ class FusedRanksRunner(FusedGraphsRunner):
     def about(self) -> dict[str, Any]:
         return super().about() | {"ranks": self._ranks.size}
 
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
-        return predict_together(self._predict_part, part_of(self._task.source, graphs, self._ranks), rows, self._ranks)
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        (own,), (asked,) = graphs, rows or (None,)
+        if own is None:
+            return [None]
+        return [predict_together(self._predict_part, part_of(self._source, own, self._ranks), asked, self._ranks)]
 
     def _predict_part(self, graphs: Int64, rows: Int64 | None) -> NDArray[np.float32]:
-        return super().predict(graphs, rows) if len(graphs) else np.zeros((0, self._n_outputs), np.float32)
+        found = super().predict([graphs], [rows])[0] if len(graphs) else None
+        return np.zeros((0, self._n_outputs), np.float32) if found is None else found
 
-    def take_loss(self) -> tuple[float, float]:
-        loss, weight = self._of_all(np.array(super().take_loss()))
-        return float(loss), float(weight)
+    def take_losses(self) -> list[tuple[float, float]]:
+        loss, weight = self._of_all(np.array(super().take_losses()[0]))
+        return [(float(loss), float(weight))]
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
         found = super().state()
         return found | {"loss": self._of_all(found["loss"])}
 
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         if "loss" in state and self._ranks.rank > 0:
             state = state | {"loss": state["loss"] * [0.0, 1.0]}  # the others add theirs to that of rank 0
         super().load_state(state)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         found = super()._backward(graphs, totals)
-        self._at.write(totals, self._of_all(self._at.read(totals)))
+        self._backend.write(totals, self._of_all(self._backend.read(totals)))
         return found
 
     def _of_all(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:

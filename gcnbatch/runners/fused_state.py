@@ -1,15 +1,14 @@
-"""Model state that a fused engine updates: the base class of the fused runners."""
+"""A model's arrays and optimizer as a fused engine takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.fused.backend import FusedBackend
+from gcnbatch.backends.base import Backend
 from gcnbatch.backends.cuda.fused.shared.epoch import Rates
 from gcnbatch.backends.cuda.fused.shared.model import VALUES, DeviceModel, UpdateRule, member_values
 from gcnbatch.backends.cuda.runtime.copies import aligned
@@ -21,70 +20,31 @@ from gcnbatch.runners.state import MOMENTS, ModelState
 from gcnbatch.runners.task import RunnerTask
 
 
-class Engine(Protocol):
-    """An engine that queues steps and launches several together."""
+def device_model(backend: Backend, state: ModelState, task: RunnerTask, zeros: Callable[..., Array]) -> DeviceModel:
+    """Return the arrays of a model that an engine works on; `zeros` allocates those that are not in its `state`."""
+    rates = [layer.rate for layer in task.model.layers if isinstance(layer, Dropout)]
+    values = member_values(task.seed, max(rates, default=0.0), task.train.clip_norm)
+    shifts, uploaded = zeros(state.layout.n_buffers), zeros(len(values), np.uint8)
+    backend.write(uploaded, values)
+    return DeviceModel(
+        state.flat,
+        state.buffers,
+        state.gradients,
+        tuple(state.moments.values()),
+        state.weight_decay,
+        state.l2,
+        state.loss_weights,
+        state.totals,
+        shifts,
+        uploaded,
+    )
 
-    def flush(self) -> None:
-        """Launch the queued steps."""
 
-    def close(self) -> None:
-        """Release the engine's resources."""
-
-
-class FusedState(ModelState):
-    """`ModelState` that an engine updates. Every read or write launches the queued steps first."""
-
-    _engine: Engine
-
-    def __init__(self, backend: FusedBackend, task: RunnerTask, zeros: Callable[..., Array] | None = None) -> None:
-        super().__init__(backend, task, zeros)
-        self._on = backend.device
-
-    def _model(self) -> DeviceModel:
-        """Return the arrays that the engine works on."""
-        return DeviceModel(
-            self._flat,
-            self._buffers,
-            self._gradients,
-            tuple(self._moments.values()),
-            self._weight_decay,
-            self._l2,
-            self._loss_weights,
-            self._totals,
-            self._zeros(self.layout.n_buffers),
-            self._values(),
-        )
-
-    def _values(self) -> Array:
-        """Upload the numbers that members of a cohort may differ in."""
-        rates = [layer.rate for layer in self._task.model.layers if isinstance(layer, Dropout)]
-        values = member_values(self._task.seed, max(rates, default=0.0), self._task.train.clip_norm)
-        array = self._zeros(len(values), np.uint8)
-        self._at.write(array, values)
-        return array
-
-    def _optimizer(self) -> UpdateRule:
-        """Return the optimiser's settings."""
-        train = self._task.train
-        is_sgd, decays = train.optimizer == "sgd", bool(train.weight_decay or train.l2)
-        beta1 = train.momentum if is_sgd else train.beta1
-        return UpdateRule(is_sgd, beta1, train.beta2, train.epsilon, train.clip_norm > 0, decays)
-
-    def take_loss(self) -> tuple[float, float]:
-        self._engine.flush()
-        ((loss, weight),) = self._on.fetch_rows(self._totals, self._totals.nbytes, 1, clears=True).tolist()
-        return loss, weight
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        self._engine.flush()
-        return super().state()
-
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        self._engine.flush()
-        super().load_state(state)
-
-    def close(self) -> None:
-        self._engine.close()
+def update_rule(train: TrainConfig) -> UpdateRule:
+    """Return the optimizer's settings."""
+    is_sgd, decays = train.optimizer == "sgd", bool(train.weight_decay or train.l2)
+    beta1 = train.momentum if is_sgd else train.beta1
+    return UpdateRule(is_sgd, beta1, train.beta2, train.epsilon, train.clip_norm > 0, decays)
 
 
 def state_bytes(layout: ParameterLayout, train: TrainConfig, loss_weights: int) -> int:

@@ -23,7 +23,7 @@ Float32 = NDArray[np.float32]
 
 
 class Contributions(NamedTuple):
-    """What the inputs of N nodes, E sampled edges and M sampled features of whole graphs add to T outputs.
+    """Contributions of N nodes, E sampled edges and M sampled features of whole graphs to T outputs.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class InputGradientRunner:
 
     def __init__(self, backend: Backend, model: Gcn, weights: Mapping[str, NDArray[Any]], heads: Float32) -> None:
         self.backend = backend.name
-        self._at, self._heads = backend, heads
+        self._backend, self._heads = backend, heads
         joined = {spec.name: spec for layer in model.layers if isinstance(layer, Join) for spec in layer.specs()}
         unscaled = {name: np.full(spec.shape, float(spec.init == "ones")) for name, spec in joined.items()}
         self._model = FrozenModel(backend, freeze(model, weights), {**weights, **unscaled})
@@ -66,13 +66,13 @@ class InputGradientRunner:
     def outputs(self, source: BatchSource) -> Float32:
         """Return the outputs (B, T) of all graphs of `source`, as one batch."""
         with self._batch(source) as batch:
-            logits: Float32 = self._at.read(self._model.forward(batch)[0])
+            logits: Float32 = self._backend.read(self._model.forward(batch)[0])
         return logits @ self._heads.T
 
     def contributions(
         self, source: BatchSource, edges: tuple[Int32, Int32], features: tuple[Int64, Int64]
     ) -> Contributions:
-        """Return what the inputs of all graphs of `source` add to their outputs, as one batch.
+        """Return the contributions of all graphs of `source` to their outputs, as one batch.
 
         Parameters
         ----------
@@ -89,25 +89,25 @@ class InputGradientRunner:
             heads = [self._upload(np.tile(head, (source.n_graphs, 1))) for head in self._heads]
             found: list[InputGradients] = []
             of_graphs = np.zeros((len(features[0]), len(heads)), np.float32)
-            for at, head in enumerate(heads):
+            for column, head in enumerate(heads):
                 one = self._model.gradients(batch, kept, head, pairs, nodes)
                 if one.graphs is not None:  # (B, D): kept for one output at a time
-                    of_graphs[:, at] = self._at.read(one.graphs)[features]
+                    of_graphs[:, column] = self._backend.read(one.graphs)[features]
                 found.append(one._replace(graphs=None))
-            of_edges = [sum(map(self._at.read, one.edges)) for one in found]
+            of_edges = [sum(map(self._backend.read, one.edges)) for one in found]
             return Contributions(
-                np.stack([self._at.read(one.nodes) for one in found], 1), np.stack(of_edges, 1), of_graphs
+                np.stack([self._backend.read(one.nodes) for one in found], 1), np.stack(of_edges, 1), of_graphs
             )
 
     @contextmanager
     def _batch(self, source: BatchSource) -> Iterator[Batch]:
-        with closing(self._at.feed(source, no_targets(source.header, source.n_graphs))) as feed:
+        with closing(self._backend.feed(source, no_targets(source.header, source.n_graphs))) as feed:
             yield feed.gather(np.arange(source.n_graphs))
 
     def _pairs(self, rows: Int32, columns: Int32) -> Pairs:
         return Pairs(self._upload(rows), self._upload(columns))
 
     def _upload(self, values: NDArray[Any]) -> Array:
-        flat = self._at.zeros(values.size, values.dtype.type)
-        self._at.write(flat, values.ravel())
-        return self._at.view(flat, 0, values.shape)
+        flat = self._backend.zeros(values.size, values.dtype.type)
+        self._backend.write(flat, values.ravel())
+        return self._backend.view(flat, 0, values.shape)

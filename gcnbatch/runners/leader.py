@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Runner
+from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.ranks.communicator import HostCommunicator
 
@@ -21,10 +21,10 @@ class Leader:
     """`gcnbatch.backends.base.Runner` of rank 0; the other ranks `follow` its calls."""
 
     def __init__(self, runner: Runner, ranks: HostCommunicator) -> None:
-        self.backend = runner.backend
+        self.backend, self.size = runner.backend, runner.size
         self._runner, self._ranks = runner, ranks
         self._in_step = True  # with the followers
-        self._expected: Sequence[Int64] | None = None  # batches that the followers have
+        self._expected: Sequence[Sequence[Int64] | None] = [None] * self.size  # batches that the followers have
 
     @property
     def eval_batch_size(self) -> int:
@@ -33,13 +33,17 @@ class Leader:
     def about(self) -> dict[str, Any]:
         return self._runner.about()
 
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
-        sent = None if batches is self._expected else batches
-        self._expected = None
-        self._announce("begin_epoch", epoch, sent, learning_rate)
-        self._run("begin_epoch", epoch, batches, learning_rate)
+    def begin_epoch(self, epochs: Sequence[MemberEpoch | None]) -> None:
+        given: Sequence[Any] = epochs
+        sent = [
+            one._replace(batches=None) if one and one.batches is expected else one
+            for one, expected in zip(given, self._expected, strict=True)
+        ]
+        self._expected = [None] * self.size
+        self._send("begin_epoch", sent)
+        self._run("begin_epoch", epochs)
 
-    def expect(self, batches: Sequence[Int64]) -> None:
+    def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
         self._on_all("expect", batches)
         self._expected = batches
 
@@ -50,33 +54,35 @@ class Leader:
         found: tuple[float, dict[str, NDArray[Any]]] = self._on_all("gradients", graphs)
         return found
 
-    def take_loss(self) -> tuple[float, float]:
-        loss, weight = self._on_all("take_loss")
-        return loss, weight
+    def take_losses(self) -> list[tuple[float, float]]:
+        losses: list[tuple[float, float]] = self._on_all("take_losses")
+        return losses
 
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = self._on_all("predict", graphs, rows)
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        logits: list[NDArray[np.float32] | None] = self._on_all("predict", graphs, rows)
         return logits
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        state: dict[str, NDArray[Any]] = self._on_all("state")
+    def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
+        state: dict[str, NDArray[Any]] = self._on_all("state", member)
         return state
 
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        self._on_all("load_state", state)
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
+        self._on_all("load_state", state, member)
 
     def close(self) -> None:
         if self._in_step:
-            self._ranks.announce(("close", ()))
+            self._ranks.send_call(("close", ()))
         self._runner.close()
 
     def _on_all(self, method: str, *arguments: Any) -> Any:
-        self._announce(method, *arguments)
+        self._send(method, *arguments)
         return self._run(method, *arguments)
 
-    def _announce(self, method: str, *arguments: Any) -> None:
+    def _send(self, method: str, *arguments: Any) -> None:
         self._in_step = False  # after an error, the followers wait for an exchange, not for a call
-        self._ranks.announce((method, arguments))
+        self._ranks.send_call((method, arguments))
 
     def _run(self, method: str, *arguments: Any) -> Any:
         result = getattr(self._runner, method)(*arguments)
@@ -88,13 +94,18 @@ def follow(runner: Runner, ranks: HostCommunicator) -> None:
     """Repeat the calls of the leader until it closes."""
     expected: Any = None
     while True:
-        method, arguments = ranks.hear()
+        method, arguments = ranks.receive_call()
         if method == "close":
             runner.close()
             return
         if method == "expect":
             (expected,) = arguments
-        if method == "begin_epoch" and arguments[1] is None:
-            epoch, _, learning_rate = arguments
-            arguments = epoch, expected, learning_rate
+        if method == "begin_epoch":
+            (sent,) = arguments
+            arguments = ([_with_batches(one, number, expected) for number, one in enumerate(sent)],)
         getattr(runner, method)(*arguments)
+
+
+def _with_batches(one: MemberEpoch | None, number: int, expected: Any) -> MemberEpoch | None:
+    """Return a member's epoch with its batches: those of `expected` if they were not sent again."""
+    return one._replace(batches=expected[number]) if one and one.batches is None else one

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, CohortRunner, Feed, Offset, Runner
+from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, Feed, Offset, Runner
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Flow
 from gcnbatch.model.layers import Context
-from gcnbatch.runners.cohort import SingleCohort
-from gcnbatch.runners.state import ModelState
+from gcnbatch.runners.single import SingleRunner
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -23,40 +22,34 @@ def refuses(backend: Backend, task: RunnerTask) -> str | None:
     return None
 
 
-def make_runner(backend: Backend, task: RunnerTask) -> Runner:
-    """Return the runner of a backend's operations."""
-    return OpsRunner(backend, task)
-
-
 def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
     """Return 1: operations compute one model."""
     return 1
 
 
-def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
-    """Return the cohort of one task."""
+def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
+    """Return the runner of one task by a backend's operations."""
     (task,) = tasks
-    return SingleCohort(make_runner(backend, task))
+    return OpsRunner(backend, task)
 
 
-class OpsRunner(ModelState):
+class OpsRunner(SingleRunner):
     """`gcnbatch.backends.base.Runner` over any backend's operations."""
 
     def __init__(self, backend: Backend, task: RunnerTask) -> None:
         super().__init__(backend, task)
         self._ops = backend.ops
         self._feed = self._open_feed(backend, task)
-        self._prepared: Flow | None = None  # one-graph data set: state behind the model's constant layers
+        self._prepared: Flow | None = None  # one-graph data set: state after the model's constant layers
 
     def _open_feed(self, backend: Backend, task: RunnerTask) -> Feed:
         return backend.feed(task.source, task.targets)
 
-    def begin_epoch(self, epoch: int, batches: Sequence[Int64], learning_rate: float) -> None:
-        self._epoch, self._learning_rate = epoch, learning_rate
+    def _begin(self, batches: Sequence[Int64]) -> None:
         self._feed.begin_epoch(batches)
 
-    def step(self, index: int) -> None:
-        self.gradients_of(self._feed.batch(index), Clock(self._epoch, index), self._totals)
+    def _step(self, clock: Clock) -> None:
+        self.gradients_of(self._feed.batch(clock.step), clock, self._model.totals)
         self._update()
 
     def gradients_of(self, batch: Batch, clock: Clock, totals: Array, offset: Offset = ORIGIN) -> dict[str, Array]:
@@ -64,26 +57,26 @@ class OpsRunner(ModelState):
         ctx = self._context(batch, training=True, clock=clock, offset=offset)
         logits, saved = self._forward(ctx, batch)
         targets = self._task.model.scored(batch).targets
-        _, _, dlogits = self._task.loss(self._ops, logits, targets, self._loss_weights, totals)
+        _, _, dlogits = self._task.loss(self._ops, logits, targets, self._model.loss_weights, totals)
         return self._task.model.backward(ctx, dlogits, saved)
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         return self.gradients_of(self._feed.gather(graphs), START, totals)
 
-    def predict(self, graphs: Int64, rows: Int64 | None = None) -> NDArray[np.float32]:
+    def _predict(self, graphs: Int64, rows: Int64 | None) -> NDArray[np.float32]:
         batch = self._feed.gather(graphs)
         logits, _ = self._forward(self._context(batch, training=False), batch)
         if rows is not None:  # of one large graph, these are few
-            asked = self._at.zeros(len(rows), np.int32)
-            self._at.write(asked, rows.astype(np.int32))
+            asked = self._backend.zeros(len(rows), np.int32)
+            self._backend.write(asked, rows.astype(np.int32))
             logits = self._ops.take(logits, asked)
-        return self._at.read(logits)
+        return self._backend.read(logits)
 
     def close(self) -> None:
         self._feed.close()
         self._prepared = None
 
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
         super().load_state(state)
         self._prepared = None
 
@@ -96,35 +89,35 @@ class OpsRunner(ModelState):
         return model.forward(ctx, self._prepared)
 
     def _context(self, batch: Batch, training: bool, clock: Clock = START, offset: Offset = ORIGIN) -> Context:
-        about = batch, training, self._task.seed, clock, self._gradient_views, offset
-        return Context(self._ops, self._parameters, *about)
+        about = batch, training, self._task.seed, clock, self._model.gradient_views, offset
+        return Context(self._ops, self._model.parameters, *about)
 
     def _update(self) -> None:
-        train, ops = self._task.train, self._ops
-        self._updates += 1
+        train, ops, model = self._task.train, self._ops, self._model
+        model.updates += 1
         if train.clip_norm:
-            ops.clip_norm(self._gradients, train.clip_norm)
+            ops.clip_norm(model.gradients, train.clip_norm)
         if train.optimizer == "adam":
             ops.adam_step(
-                self._flat,
-                self._gradients,
-                self._moments["adam.m"],
-                self._moments["adam.v"],
-                self._updates,
-                self._learning_rate,
+                model.flat,
+                model.gradients,
+                model.moments["adam.m"],
+                model.moments["adam.v"],
+                model.updates,
+                self._epoch.learning_rate,
                 train.beta1,
                 train.beta2,
                 train.epsilon,
-                self._weight_decay,
-                self._l2,
+                model.weight_decay,
+                model.l2,
             )
         else:
             ops.sgd_step(
-                self._flat,
-                self._gradients,
-                self._moments["sgd.velocity"],
-                self._learning_rate,
+                model.flat,
+                model.gradients,
+                model.moments["sgd.velocity"],
+                self._epoch.learning_rate,
                 train.momentum,
-                self._weight_decay,
-                self._l2,
+                model.weight_decay,
+                model.l2,
             )

@@ -14,7 +14,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.partition import deal
 from gcnbatch.ranks.communicator import Communicator
 
-Predict = Callable[[Int64, Int64 | None], NDArray[np.float32]]  # as `gcnbatch.backends.base.Runner.predict`
+Predict = Callable[[Int64, Int64 | None], NDArray[np.float32]]  # graphs, rows -> logits
 
 
 class Part(NamedTuple):

@@ -1,8 +1,8 @@
-"""Model state in a backend's memory: the base class of every runner."""
+"""The training state of one model in a backend's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,14 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.ops import Array
 from gcnbatch.config_sections import TrainConfig
-from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.runners.task import RunnerTask
 
-EVAL_BATCH_SIZE = 200  # graphs per batch in prediction, as in the papers
 MOMENTS = {"adam": ("adam.m", "adam.v"), "sgd": ("sgd.velocity",)}
 
 
 class ModelState:
     """Parameters, gradients, moments and running statistics of a model: flat float32 arrays, and views by name.
-
-    A runner adds `_backward` and the missing methods of `gcnbatch.backends.base.Runner`.
 
     Parameters
     ----------
@@ -30,81 +26,83 @@ class ModelState:
     task : RunnerTask
     zeros : callable or None
         Allocates an array as `Backend.zeros` does; None: that of the backend.
+
+    Attributes
+    ----------
+    layout : ParameterLayout
+    flat, gradients, weight_decay, l2 : Array, (n_trainable,)
+    buffers : Array, (n_buffers,)
+        Running statistics.
+    moments : dict of Array, (n_trainable,)
+    parameters : dict of Array
+        Views of `flat` and `buffers`.
+    gradient_views : dict of Array
+        Views of `gradients`.
+    totals : Array, (2,) float64
+        Sum of the loss and of its weights since `take_loss`.
+    loss_weights : Array
+    updates : int
+        How often the parameters were updated.
     """
 
     def __init__(self, backend: Backend, task: RunnerTask, zeros: Callable[..., Array] | None = None) -> None:
-        self.backend = backend.name
-        self._at, self._task = backend, task
+        self._backend = backend
         self._zeros: Callable[..., Array] = zeros or backend.zeros
         self.layout = task.model.layout()
         size = self.layout.n_trainable
-        self._flat, self._buffers = self._zeros(size), self._zeros(self.layout.n_buffers)
-        self._moments = {name: self._zeros(size) for name in MOMENTS[task.train.optimizer]}
-        self._totals = self._zeros(2, np.float64)
-        self._gradients = self._zeros(size)
-        self._parameters = self._views(self._flat, True) | self._views(self._buffers, False)
-        self._gradient_views = self._views(self._gradients, True)
-        self._weight_decay, self._l2 = (self._upload(values) for values in _decay(task.model, task.train))
-        self._loss_weights = self._upload(task.loss.weights)
-        self._updates = 0
+        self.flat, self.buffers = self._zeros(size), self._zeros(self.layout.n_buffers)
+        self.moments = {name: self._zeros(size) for name in MOMENTS[task.train.optimizer]}
+        self.totals = self._zeros(2, np.float64)
+        self.gradients = self._zeros(size)
+        self.parameters = self._views(self.flat, True) | self._views(self.buffers, False)
+        self.gradient_views = self._views(self.gradients, True)
+        self.weight_decay, self.l2 = (self._upload(values) for values in _decay(task.model, task.train))
+        self.loss_weights = self._upload(task.loss.weights)
+        self.updates = 0
         for name, value in (self.layout.initial(task.seed) | dict(task.initial)).items():
-            backend.write(self._parameters[name], value)
-
-    @property
-    def eval_batch_size(self) -> int:
-        return EVAL_BATCH_SIZE
-
-    def about(self) -> dict[str, Any]:
-        return {}
-
-    def expect(self, batches: Sequence[Int64]) -> None:
-        pass
-
-    def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        totals = self._at.zeros(2, np.float64)
-        found = self._backward(graphs, totals)
-        total, count = (float(value) for value in self._at.read(totals))
-        return total / count if count else 0.0, {name: self._at.read(value) for name, value in found.items()}
-
-    def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
-        """Return the gradients of these graphs by name; add their loss and its weight to `totals`, (2,) float64."""
-        raise NotImplementedError
+            backend.write(self.parameters[name], value)
 
     def take_loss(self) -> tuple[float, float]:
-        loss, weight = self._at.read(self._totals)
-        self._at.write(self._totals, np.zeros(2))
+        """Return (sum of loss, sum of its weights) since the last call, and reset them to 0."""
+        loss, weight = self._backend.read(self.totals)
+        self._backend.write(self.totals, np.zeros(2))
         return float(loss), float(weight)
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        found = {name: self._at.read(value) for name, value in self._arrays().items()}
-        return found | {"updates": np.array([self._updates], dtype=np.int64)}
+    def read(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of the state; see `gcnbatch.backends.base.Runner.state`."""
+        return {name: self._backend.read(value) for name, value in self.arrays().items()} | self.counted()
 
-    def _arrays(self) -> dict[str, Array]:
-        """Return the arrays of the training state by name."""
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays of the state by name."""
         moments = {
             f"{moment}/{name}": value
-            for moment, flat in self._moments.items()
+            for moment, flat in self.moments.items()
             for name, value in self._views(flat, True).items()
         }
-        return self._parameters | moments | {"loss": self._totals}
+        return self.parameters | moments | {"loss": self.totals}
 
-    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        for name, value in self._parameters.items():
-            self._at.write(value, state[name])
-        for moment, flat in self._moments.items():
+    def counted(self) -> dict[str, NDArray[np.int64]]:
+        """Return the part of the state that the host holds."""
+        return {"updates": np.array([self.updates], dtype=np.int64)}
+
+    def write(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore what `read` returned."""
+        for name, value in self.parameters.items():
+            self._backend.write(value, state[name])
+        for moment, flat in self.moments.items():
             for name, value in self._views(flat, True).items():
                 shape = self.layout.slots[name].spec.shape
-                self._at.write(value, state.get(f"{moment}/{name}", np.zeros(shape, dtype=np.float32)))
-        self._updates = int(state["updates"][0]) if "updates" in state else 0
-        self._at.write(self._totals, state.get("loss", np.zeros(2)))
+                self._backend.write(value, state.get(f"{moment}/{name}", np.zeros(shape, dtype=np.float32)))
+        self.updates = int(state["updates"][0]) if "updates" in state else 0
+        self._backend.write(self.totals, state.get("loss", np.zeros(2)))
 
     def _views(self, flat: Array, trainable: bool) -> dict[str, Array]:
         slots = {name: self.layout.slots[name] for name in self.layout.names(trainable)}
-        return {name: self._at.view(flat, slot.start, slot.spec.shape) for name, slot in slots.items()}
+        return {name: self._backend.view(flat, slot.start, slot.spec.shape) for name, slot in slots.items()}
 
     def _upload(self, values: NDArray[np.float32]) -> Array:
         array = self._zeros(len(values))
-        self._at.write(array, values)
+        self._backend.write(array, values)
         return array
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
-from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.model.predict import predict_members
-from gcnbatch.runners.choice import BackendChoice, cohort_size, make_cohort
+from gcnbatch.model.predict import predict_rows
+from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import listed
 from gcnbatch.training import checkpoint, loop, warm_start
@@ -90,7 +90,7 @@ class Fits:
         quiet: bool,
         say: Say,
         writer: ReportWriter,
-        make: Callable[[Backend, Sequence[RunnerTask]], CohortRunner] = make_cohort,
+        make: Callable[[Backend, Sequence[RunnerTask]], Runner] = make_runner,
     ) -> None:
         self._folder, self._backend, self._jobs = folder, backend, jobs
         self._quiet, self._say, self._writer, self._make = quiet, say, writer, make
@@ -103,7 +103,7 @@ class Fits:
         loop.fit(list(self._planned), self._form, self._report, self._quiet)
         return self._fitted
 
-    def _form(self, waiting: Sequence[Fit]) -> CohortRunner:
+    def _form(self, waiting: Sequence[Fit]) -> Runner:
         tasks = [member.task for member in waiting]
         size = cohort_size(self._backend, tasks)
         size = min(size, self._jobs) if self._jobs else size
@@ -130,13 +130,13 @@ class Fits:
         with ThreadPoolExecutor(loop.THREADS) as threads:  # each waits for the disk
             list(threads.map(open_one, members))
 
-    def _report(self, cohort: CohortRunner, ended: dict[int, Fit]) -> None:
+    def _report(self, cohort: Runner, ended: dict[int, Fit]) -> None:
         """Write the reports of the members of a cohort that have ended, with their best weights loaded."""
         outputs: dict[Fit, dict[str, Any]] = {member: {} for member in ended.values()}
         for part in PARTS:
             rows = [_rows(ended[i], part) if i in ended else None for i in range(cohort.size)]
             source, size = next((m.experiment.source, m.train.eval_batch_size) for m in ended.values())
-            logits_of = predict_members(cohort, source, rows, size)
+            logits_of = predict_rows(cohort, source, rows, size)
             for i, member in ended.items():
                 if (logits := logits_of[i]) is not None:
                     outputs[member][part] = member.outputs(logits)
@@ -153,7 +153,7 @@ def _rows(member: Fit, part: str) -> Any:
     return rows if len(rows) else None
 
 
-def _report(cohort: CohortRunner, member: Fit, outputs: dict[str, Any], has_figures: bool) -> Report:
+def _report(cohort: Runner, member: Fit, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
     experiment, parts = member.experiment, member.split.parts()
     config = experiment.config
@@ -174,7 +174,7 @@ def _report(cohort: CohortRunner, member: Fit, outputs: dict[str, Any], has_figu
     )
 
 
-def _course(cohort: CohortRunner, member: Fit) -> dict[str, Any]:
+def _course(cohort: Runner, member: Fit) -> dict[str, Any]:
     """Return the entries of metrics.json on training: backend and its properties, epochs, seconds, time of a step.
 
     The time of a step is host time, divided by the members that it trained: on an asynchronous device, the time to
@@ -225,5 +225,5 @@ def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[st
                 text = f"no labels of two classes in the training rows, so that predictions are NaN: {names}"
                 warnings.warn(text, stacklevel=2)
             backend = choice.backend_for([member.task])
-            loop.fit([member], lambda waiting: make_cohort(backend, [waiting[0].task]), None, quiet=True)
+            loop.fit([member], lambda waiting: make_runner(backend, [waiting[0].task]), None, quiet=True)
     return checkpoint.encode(member.best_weights()), member.rows

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import CohortRunner, MemberEpoch
+from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.errors import InputError
-from gcnbatch.model.predict import predict_members
+from gcnbatch.model.predict import predict_rows
 from gcnbatch.text import counted
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.fit import Fit
@@ -25,8 +25,8 @@ from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.training.validation import scores
 
 THREADS = 8  # that score validation rows, and write checkpoints: each waits for the disk several times
-Form = Callable[[Sequence[Fit]], CohortRunner]  # makes a cohort of the first of these members
-Done = Callable[[CohortRunner, dict[int, Fit]], object]  # takes the finished members of a cohort by number
+Form = Callable[[Sequence[Fit]], Runner]  # makes a cohort of the first of these members
+Done = Callable[[Runner, dict[int, Fit]], object]  # takes the finished members of a cohort by number
 
 
 def fit(
@@ -70,7 +70,7 @@ def fit(
             ended = {i: member for i, member in enumerate(here) if member.position.finished}
             if done and ended:
                 for i, member in ended.items():
-                    cohort.load_state(i, member.best)
+                    cohort.load_state(member.best, i)
                 done(cohort, ended)
             left = {i: member for i, member in enumerate(here) if member.running}
             for i, member in left.items():
@@ -87,7 +87,7 @@ class CohortLoop:
 
     def __init__(
         self,
-        cohort: CohortRunner,
+        cohort: Runner,
         members: Sequence[Fit],
         quiet: bool,
         after_epoch: Callable[[dict[int, Fit]], object],
@@ -193,7 +193,7 @@ class CohortLoop:
         """Return the logits of the validation rows of these members; None for the others, and without such rows."""
         rows = [member.split.valid if i in numbers else None for i, member in enumerate(self.members)]
         asked = [own if own is not None and len(own) else None for own in rows]
-        return predict_members(self.cohort, self._source, asked, self._eval_batch_size)
+        return predict_rows(self.cohort, self._source, asked, self._eval_batch_size)
 
     # -------------------------------------------------------------------------------------------- checkpoints
 
@@ -229,7 +229,7 @@ class CohortLoop:
 
     def _enter(self, number: int, member: Fit) -> None:
         if state := member.enter(self._state_of(number), self.cohort.about().get("ranks", 1)):
-            self.cohort.load_state(number, state)
+            self.cohort.load_state(state, number)
 
 
 def _mean_row(rows: list[dict[str, Any]]) -> dict[str, Any]:

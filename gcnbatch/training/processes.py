@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config import Config, resolve
 from gcnbatch.data.store import Dataset
@@ -23,7 +23,6 @@ from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import cohort_size, make_distributed
-from gcnbatch.runners.cohort import SingleCohort
 from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import finished, warm_start
@@ -210,11 +209,11 @@ def open_again(folder: Path, config: str, together: bool = False) -> tuple[Exper
             raise
 
 
-MakeCohort = Callable[[Backend, Sequence[RunnerTask]], CohortRunner]
+MakeRunner = Callable[[Backend, Sequence[RunnerTask]], Runner]
 
 
 @contextmanager
-def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -> Iterator[MakeCohort]:
+def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -> Iterator[MakeRunner]:
     """Open the run of this folder on the other ranks; yield what makes its cohort.
 
     Raises
@@ -226,16 +225,16 @@ def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -
     ranks.start_all(_follow_run, str(folder.resolve()), text)
     refused = [error for rank in range(1, ranks.size) if (error := ranks.receive(rank)) is not None]
     communicator = ranks.communicator()
-    communicator.announce(not refused)
+    communicator.send_call(not refused)
     if refused:
         raise refused[0]
 
-    def make_cohort(backend: Backend, tasks: Sequence[RunnerTask]) -> CohortRunner:
+    def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
         (task,) = tasks
-        return SingleCohort(Leader(make_distributed(backend, task, communicator), communicator))
+        return Leader(make_distributed(backend, task, communicator), communicator)
 
     with shared_processors(ranks.local_size):
-        yield make_cohort
+        yield make_runner
 
 
 def _follow_run(folder: str, config: str) -> None:
@@ -251,6 +250,6 @@ def _follow_run(folder: str, config: str) -> None:
     except GcnbatchError as error:
         refused = error
     ranks.send(refused)
-    if communicator.hear():
+    if communicator.receive_call():
         with shared_processors(ranks.local_size):
             follow(make_distributed(backend, task, communicator), communicator)

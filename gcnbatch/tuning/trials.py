@@ -8,11 +8,11 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.backends.base import Backend, CohortRunner
+from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.data.graphs import Split
 from gcnbatch.errors import BackendUnavailable, DeviceLost, GcnbatchError, InputError, MachineError
-from gcnbatch.runners.choice import cohort_size, make_cohort
-from gcnbatch.runners.cohort import JoinedCohorts, group
+from gcnbatch.runners.choice import cohort_size, make_runner
+from gcnbatch.runners.cohort import JoinedRunner, group
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop, metrics
 from gcnbatch.training.experiment import Experiment
@@ -186,20 +186,20 @@ class Trials:
         experiment = self._experiment.like(config)
         return [Fit(experiment, split) for split in self._splits]
 
-    def _form(self, waiting: Sequence[Fit]) -> CohortRunner:
+    def _form(self, waiting: Sequence[Fit]) -> Runner:
         """Return one cohort of all these members, so that the folds of a trial stay in lockstep."""
-        cohorts: list[CohortRunner] = []
+        runners: list[Runner] = []
         tasks = [member.task for member in waiting]
         try:
             while tasks:
                 size = self._size(tasks)
-                cohorts.append(make_cohort(self._backend, tasks[:size]))
+                runners.append(make_runner(self._backend, tasks[:size]))
                 tasks = tasks[size:]
         except BaseException:
-            for cohort in cohorts:
-                cohort.close()
+            for runner in runners:
+                runner.close()
             raise
-        return cohorts[0] if len(cohorts) == 1 else JoinedCohorts(cohorts)
+        return runners[0] if len(runners) == 1 else JoinedRunner(runners)
 
 
 def _after_epoch(runs: Sequence[_Run], members: dict[int, Fit]) -> None:

@@ -84,9 +84,9 @@ def test_parts_with_labels_together_are_the_labelled_rows(options: dict[str, Any
     rows = np.array([0, 1, 2, 25, 40, 41, 59])
     targets = targets_of(rows.tolist())
 
-    def part_of(door: Any) -> Any:
-        part = read_part(dataset, True, door)
-        return part, labelled_part(part, targets, door)
+    def part_of(communicator: Any) -> Any:
+        part = read_part(dataset, True, communicator)
+        return part, labelled_part(part, targets, communicator)
 
     with Dataset(tmp_path / "set.h5") as dataset:
         channels = dataset.header.n_channels
@@ -135,4 +135,6 @@ def test_parts_of_a_graph_with_many_labels_have_none(tmp_path: Path) -> None:
     write_graphset(tmp_path / "set.h5", one_graph({"n_channels": 1}))
     targets = targets_of(list(range(31)))
     with Dataset(tmp_path / "set.h5") as dataset:
-        assert on_ranks(2, lambda door: labelled_part(read_part(dataset, True, door), targets, door)) == [None, None]
+        assert on_ranks(
+            2, lambda communicator: labelled_part(read_part(dataset, True, communicator), targets, communicator)
+        ) == [None, None]

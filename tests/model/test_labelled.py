@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cpu import CpuBackend, HostFeed
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig, TrainConfig
@@ -113,10 +114,10 @@ def test_the_cpu_backend_trains_on_the_labelled_rows(compiled: bool, monkeypatch
         return cross_entropy(ops, logits, *more)
 
     monkeypatch.setattr(type(backend.ops), "softmax_cross_entropy", count)
-    runner = make_runner(backend, task)
-    runner.begin_epoch(0, [np.array([0])], 0.01)
+    runner = make_runner(backend, [task])
+    runner.begin_epoch([MemberEpoch(0, [np.array([0])], 0.01)])
     runner.step(0)
     assert counted == [len(LABELLED)]
-    _, weight = runner.take_loss()
+    _, weight = runner.take_losses()[0]
     assert weight == len(LABELLED)
-    assert len(runner.predict(np.array([0]))) == NODES
+    assert len(runner.predict([np.array([0])])[0]) == NODES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends.base import Clock, Runner
+from gcnbatch.backends.base import Clock, MemberEpoch, Runner
 from gcnbatch.backends.cpu import CpuBackend, CpuOps
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig, TrainConfig
@@ -33,7 +33,7 @@ class Setup:
     task: RunnerTask
 
     def runner(self) -> Runner:
-        return make_runner(open_backend("cpu"), self.task)
+        return make_runner(open_backend("cpu"), [self.task])
 
 
 def setup(model: Any = None, graphs: GraphSet | None = None, **train: Any) -> Setup:
@@ -46,7 +46,7 @@ def setup(model: Any = None, graphs: GraphSet | None = None, **train: Any) -> Se
 
 
 def run_epoch(runner: Runner, epoch: int = 0, rate: float = 0.01) -> None:
-    runner.begin_epoch(epoch, BATCHES, rate)
+    runner.begin_epoch([MemberEpoch(epoch, BATCHES, rate)])
     for index in range(len(BATCHES)):
         runner.step(index)
 
@@ -101,7 +101,7 @@ def test_each_step_agrees_with_the_reference_from_the_same_state(train: dict[str
     """Within the bounds of `compare-backends`."""
     given, rate = setup(**train), 0.01
     runner, units = given.runner(), longest_sum(given.task.model) ** 0.5
-    runner.begin_epoch(4, BATCHES, rate)
+    runner.begin_epoch([MemberEpoch(4, BATCHES, rate)])
     for index in range(len(BATCHES)):
         before = runner.state()
         runner.step(index)
@@ -112,8 +112,8 @@ def test_each_step_agrees_with_the_reference_from_the_same_state(train: dict[str
         for name, value in exact.items():
             assert distance(after[name], value) <= allowed[name], name
         assert after["updates"].tolist() == [index + 1]
-        assert runner.take_loss() == tuple(after["loss"])
-        assert runner.take_loss() == (0.0, 0.0)
+        assert runner.take_losses()[0] == tuple(after["loss"])
+        assert runner.take_losses()[0] == (0.0, 0.0)
 
 
 def test_two_runners_agree_to_the_bit() -> None:
@@ -129,14 +129,14 @@ def test_a_state_from_any_step_continues_to_the_bit(optimizer: str) -> None:
     given = setup(optimizer=optimizer)
     whole, first, second = given.runner(), given.runner(), given.runner()
     run_epoch(whole)
-    first.begin_epoch(0, BATCHES, 0.01)
+    first.begin_epoch([MemberEpoch(0, BATCHES, 0.01)])
     first.step(0)
     second.load_state(first.state())
-    second.begin_epoch(0, BATCHES, 0.01)
+    second.begin_epoch([MemberEpoch(0, BATCHES, 0.01)])
     for index in (1, 2):
         second.step(index)
     assert_states_equal(whole.state(), second.state())
-    assert whole.take_loss() == second.take_loss()
+    assert whole.take_losses()[0] == second.take_losses()[0]
 
 
 def test_a_state_is_a_copy() -> None:
@@ -178,9 +178,9 @@ def test_dropout_differs_from_epoch_to_epoch_and_step_to_step() -> None:
     losses = set()
     for epoch, index in ((0, 0), (0, 1), (1, 0)):
         runner = given.runner()
-        runner.begin_epoch(epoch, [BATCHES[0], BATCHES[0]], 0.01)
+        runner.begin_epoch([MemberEpoch(epoch, [BATCHES[0], BATCHES[0]], 0.01)])
         runner.step(index)
-        losses.add(runner.take_loss()[0])
+        losses.add(runner.take_losses()[0][0])
     assert len(losses) == 3
 
 
@@ -189,16 +189,18 @@ def test_dropout_differs_from_epoch_to_epoch_and_step_to_step() -> None:
 def test_a_prediction_does_not_depend_on_the_rest_of_its_batch(readout: Any) -> None:
     runner = setup(ChemGCNConfig(widths=(8, 8), readout=readout, dropout=0.5)).runner()
     run_epoch(runner)
-    together = runner.predict(np.array([5, 1, 4, 0, 2, 3]))
+    together = runner.predict([np.array([5, 1, 4, 0, 2, 3])])[0]
     for place, graph in enumerate([5, 1, 4, 0, 2, 3]):
-        np.testing.assert_allclose(runner.predict(np.array([graph])), together[place : place + 1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            runner.predict([np.array([graph])])[0], together[place : place + 1], rtol=1e-5, atol=1e-6
+        )
 
 
 def test_predicting_changes_nothing() -> None:
     runner = setup().runner()
     run_epoch(runner)
     before = runner.state()
-    runner.predict(np.arange(6))
+    runner.predict([np.arange(6)])
     assert_states_equal(runner.state(), before)
 
 
@@ -207,7 +209,7 @@ def test_a_batch_without_any_label_has_no_loss_and_no_gradient() -> None:
     runner = setup(graphs=graphs, optimizer="sgd").runner()
     before = runner.state()
     run_epoch(runner)
-    assert runner.take_loss() == (0.0, 0.0)
+    assert runner.take_losses()[0] == (0.0, 0.0)
     for name, value in runner.state().items():
         if "running" not in name and name != "updates":
             np.testing.assert_array_equal(value, before[name], err_msg=name)
@@ -217,10 +219,10 @@ def test_node_level_sets_of_several_graphs_train_on_the_rows_of_their_batch() ->
     graphs = build_graphset(6, level="node", target="multiclass", features="csr")
     runner = setup(KipfConfig(widths=(4,)), graphs).runner()
     run_epoch(runner)
-    assert runner.take_loss()[1] == np.count_nonzero(graphs.y >= 0)
-    logits = runner.predict(np.array([2, 0]))
+    assert runner.take_losses()[0][1] == np.count_nonzero(graphs.y >= 0)
+    logits = runner.predict([np.array([2, 0])])[0]
     assert logits.shape == (8, 3)
-    np.testing.assert_array_equal(runner.predict(np.array([2, 0]), np.array([7, 1, 1])), logits[[7, 1, 1]])
+    np.testing.assert_array_equal(runner.predict([np.array([2, 0])], [np.array([7, 1, 1])])[0], logits[[7, 1, 1]])
 
 
 def test_the_propagated_features_of_one_graph_are_computed_once() -> None:
@@ -237,11 +239,11 @@ def test_the_propagated_features_of_one_graph_are_computed_once() -> None:
     config = KipfConfig(widths=(16,), input_dropout=False)
     model = build(config, graphs.header, one_dense_graph=True)
     loss = Loss("multiclass", uniform_weights(graphs.header))
-    runner = make_runner(backend, RunnerTask(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0))
+    runner = make_runner(backend, [RunnerTask(model, loss, BatchSource(graphs), graphs.y, TrainConfig(), seed=0)])
     only = np.zeros(1, dtype=np.int64)
-    runner.begin_epoch(0, [only, only], 0.01)
+    runner.begin_epoch([MemberEpoch(0, [only, only], 0.01)])
     for step in range(2):
         runner.step(step)
-    runner.predict(only)
+    runner.predict([only])
     classes = graphs.header.n_outputs
     assert products == [graphs.n_features, classes, classes, classes]

@@ -151,7 +151,7 @@ class BackendOfThreads:
 def on_device_ranks(
     backend: CudaBackend, size: int, run: Callable[[Any, Any], Result], pushes: bool = True
 ) -> list[Result]:
-    """Call `run` with a backend and a door for host arrays on so many ranks; return what each returns."""
+    """Call `run` with a backend and a communicator of host arrays on so many ranks; return what each returns."""
     turn, context = Lock(), backend.device._context
 
     def guarded(ranks: ThreadCommunicator) -> Result:

@@ -40,8 +40,8 @@ class OneGraphParity(Parity):
 
     def observe(self, runner: Runner) -> Observed:
         found = {
-            ("predictions", "all rows"): runner.predict(GRAPH),
-            ("predictions", "some rows"): runner.predict(GRAPH, ROWS),
+            ("predictions", "all rows"): runner.predict([GRAPH])[0],
+            ("predictions", "some rows"): runner.predict([GRAPH], [ROWS])[0],
         }
         return found | super().observe(runner)
 

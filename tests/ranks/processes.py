@@ -85,18 +85,18 @@ def same(one: Observed, other: Observed) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(value, other[key]) for key, value in one.items())
 
 
-def run(name: str, path: Path, backend: Any, door: HostCommunicator, comm: Any) -> None:
+def run(name: str, path: Path, backend: Any, communicator: HostCommunicator, comm: Any) -> None:
     """Observe a case on all ranks, and print what was found on rank 0."""
-    if door.rank == 0:
+    if communicator.rank == 0:
         if name == ONE_GRAPH:
             write_reddit(path, 0.1 if entry(backend.name).on_gpu else 0.002)
         else:
             write_set(path, **CASES[name].data)
     comm.Barrier()
-    with held_to(name, path, door) as (parity, task):
-        once, again = (parity.observe(make_distributed(backend, task, door)) for _ in range(2))
+    with held_to(name, path, communicator) as (parity, task):
+        once, again = (parity.observe(make_distributed(backend, task, communicator)) for _ in range(2))
         everywhere = comm.gather(once)
-        if door.rank == 0:
+        if communicator.rank == 0:
             worst = max(parity.deviations(once), key=lambda deviation: deviation.ratio)
             equal = all(same(once, other) for other in everywhere)
             found = Found(name, worst.ratio, f"{worst.where}: {worst.name}", equal, same(once, again))
@@ -104,7 +104,7 @@ def run(name: str, path: Path, backend: Any, door: HostCommunicator, comm: Any) 
 
 
 @contextmanager
-def held_to(name: str, path: Path, door: HostCommunicator) -> Iterator[tuple[Parity, RunnerTask]]:
+def held_to(name: str, path: Path, communicator: HostCommunicator) -> Iterator[tuple[Parity, RunnerTask]]:
     """Yield the reference's runs and the task of a case.
 
     With statistics of all rows, the reference is one process. With local statistics it is on as many ranks.
@@ -116,7 +116,7 @@ def held_to(name: str, path: Path, door: HostCommunicator) -> Iterator[tuple[Par
     model, _, train = CASES[name]
     with opened(resolve({"data": {"path": str(path)}, "model": model, "train": TRAIN | train})) as workload:
         task = workload.task
-        local = None if task.train.sync_batch_norm else lambda of: DistributedRunner(of, task, door)
+        local = None if task.train.sync_batch_norm else lambda of: DistributedRunner(of, task, communicator)
         yield Parity(workload, EFFORT, runner=local), task
 
 
@@ -131,9 +131,9 @@ def main() -> None:
         from gcnbatch.backends.cuda.runtime import loader
 
         device = comm.Get_rank() % len(loader.devices())
-    door, backend = HostCommunicator(comm.Dup()), open_backend(name, device)
+    communicator, backend = HostCommunicator(comm.Dup()), open_backend(name, device)
     for case in cases or [*CASES, *([] if name == "fused" else [ONE_GRAPH])]:
-        run(case, Path(folder) / f"{case}.h5", backend, door, comm)
+        run(case, Path(folder) / f"{case}.h5", backend, communicator, comm)
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ def check(ranks: Any, path: str) -> None:
         pattern, part = pattern_of_graph(dataset), part_of_ones(dataset, host)
     first, stop = part.bounds[ranks.rank : ranks.rank + 2]
     rng, device = np.random.default_rng(0), backend.device
-    door = backend.communicator(host)
+    communicator = backend.communicator(host)
     for is_large in (True, False):
         halo.is_large = lambda entries, lengths, found=is_large: found
         feed = backend.part_feed(part, np.zeros((pattern.shape[0], 1), np.int32), host)
         assert feed.landing is not None, "ranks push"
-        adjacency, ops = feed.batch(0).adjacency, backend.distributed_ops(door, True)
+        adjacency, ops = feed.batch(0).adjacency, backend.distributed_ops(communicator, True)
         for width, zeros in WIDTHS:
             x = np.where(rng.random((pattern.shape[0], width)) < 0.25, rng.integers(1, 9, (pattern.shape[0], width)), 0)
             once = pattern @ x.astype(np.float32)
@@ -45,7 +45,7 @@ def check(ranks: Any, path: str) -> None:
             np.testing.assert_array_equal(device.download(two), (pattern @ once)[first:stop])
         feed.close()
         ops.close()
-    door.close()
+    communicator.close()
 
 
 def main() -> None:

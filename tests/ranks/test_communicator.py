@@ -1,4 +1,4 @@
-"""The door between ranks: sums in the order of ranks, rows from rank to rank, calls of rank 0."""
+"""The communicator between ranks: sums in the order of ranks, rows from rank to rank, calls of rank 0."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from mpi4py import MPI
 from gcnbatch.ranks.communicator import HostCommunicator
 
-door = HostCommunicator(MPI.COMM_WORLD)
-value = np.float32([1, 1e8, -1e8][door.rank])
+communicator = HostCommunicator(MPI.COMM_WORLD)
+value = np.float32([1, 1e8, -1e8][communicator.rank])
 for count in (1, 20_000, 100_001):  # gathered, and in shares
     array = np.full(count, value)
-    door.all_reduce(array)
+    communicator.all_reduce(array)
     assert (array == 0).all(), array
-found = door.all_gather(np.array([[door.rank, 7]]))
+found = communicator.all_gather(np.array([[communicator.rank, 7]]))
 assert found.tolist() == [[[0, 7]], [[1, 7]], [[2, 7]]]
-sent = [np.full((to * 2, 3), 10 * door.rank + to, np.float32) for to in range(3)]
-received = door.exchange(sent, [2 * door.rank] * 3)
-assert [part.shape for part in received] == [(2 * door.rank, 3)] * 3
-assert all((part == 10 * source + door.rank).all() for source, part in enumerate(received))
+sent = [np.full((to * 2, 3), 10 * communicator.rank + to, np.float32) for to in range(3)]
+received = communicator.exchange(sent, [2 * communicator.rank] * 3)
+assert [part.shape for part in received] == [(2 * communicator.rank, 3)] * 3
+assert all((part == 10 * source + communicator.rank).all() for source, part in enumerate(received))
 for call in (("step", 3), ("load", np.arange(5_000))):
-    if door.rank == 0:
-        door.announce(call)
+    if communicator.rank == 0:
+        communicator.send_call(call)
     else:
-        name, value = door.hear()
+        name, value = communicator.receive_call()
         assert name == call[0] and np.array_equal(value, call[1])
-assert door.all_gather(np.ones(1)).all()
-if door.rank == 0:
+assert communicator.all_gather(np.ones(1)).all()
+if communicator.rank == 0:
     print("right")
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.backends import registry
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cpu import CpuBackend
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config import resolve
@@ -21,7 +21,7 @@ from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.lab.backend_comparison.parity import Parity
 from gcnbatch.lab.backend_comparison.workload import Effort, opened
-from gcnbatch.runners.choice import distributed_refusal
+from gcnbatch.runners.choice import distributed_refusal, make_runner
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.training import run
 from gcnbatch.training.experiment import Experiment
@@ -63,8 +63,8 @@ def test_ranks_train_what_one_process_trains(model: dict[str, Any], data: dict[s
         for ranks in (2, 3, 9):  # the last batch has fewer graphs than nine ranks
             for backend in (CpuBackend(), open_backend("cpu")):
 
-                def observed(door: Any, backend: Any = backend, workload: Any = workload) -> Any:
-                    return parity.observe(DistributedRunner(backend, workload.task, door))
+                def observed(communicator: Any, backend: Any = backend, workload: Any = workload) -> Any:
+                    return parity.observe(DistributedRunner(backend, workload.task, communicator))
 
                 found = on_ranks(ranks, observed)
                 assert_agrees(parity, found[0])
@@ -76,12 +76,13 @@ def test_ranks_train_what_one_process_trains(model: dict[str, Any], data: dict[s
 def test_predictions_of_ranks_are_in_the_order_of_the_rows(tmp_path: Path) -> None:
     write_set(tmp_path / "set.h5")
     with opened(resolve({"data": {"path": str(tmp_path / "set.h5")}})) as workload:
-        one = registry.entry("cpu").make_runner(open_backend("cpu"), workload.task)
+        one = make_runner(open_backend("cpu"), [workload.task])
         rows = np.array([7, 3, 30, 12, 2])
         for logits in on_ranks(
-            3, lambda door: DistributedRunner(open_backend("cpu"), workload.task, door).predict(rows)
+            3,
+            lambda communicator: DistributedRunner(open_backend("cpu"), workload.task, communicator).predict([rows])[0],
         ):
-            np.testing.assert_allclose(logits, one.predict(rows), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(logits, one.predict([rows])[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.numerical(bound="they must differ")
@@ -92,9 +93,9 @@ def test_local_statistics_differ_from_global_ones_and_are_equal_on_all_ranks(tmp
         tree = {"data": {"path": str(tmp_path / "set.h5")}, "train": {**TRAIN, "sync_batch_norm": sync}}
         with opened(resolve(tree)) as workload:
 
-            def steps(door: Any, workload: Any = workload) -> dict[str, Any]:
-                runner = DistributedRunner(open_backend("cpu"), workload.task, door)
-                runner.begin_epoch(0, workload.batches, 0.01)
+            def steps(communicator: Any, workload: Any = workload) -> dict[str, Any]:
+                runner = DistributedRunner(open_backend("cpu"), workload.task, communicator)
+                runner.begin_epoch([MemberEpoch(0, workload.batches, 0.01)])
                 for step in range(len(workload.batches)):
                     runner.step(step)
                 return runner.state()
@@ -206,14 +207,14 @@ def test_a_run_on_two_ranks_has_the_losses_of_two_runners_to_the_bit(
         task, _ = experiment.task(split)
         graphs = experiment.source.graphs_of(split.train)
 
-        def losses(door: Any) -> list[float]:
-            runner, found = DistributedRunner(open_backend("cpu"), task, door), []
+        def losses(communicator: Any) -> list[float]:
+            runner, found = DistributedRunner(open_backend("cpu"), task, communicator), []
             for epoch in range(config.train.epochs):
                 batches = shuffled_batches(graphs, config.train.batch_size, config.seed, epoch)
-                runner.begin_epoch(epoch, batches, config.train.learning_rate)
+                runner.begin_epoch([MemberEpoch(epoch, batches, config.train.learning_rate)])
                 for step in range(len(batches)):
                     runner.step(step)
-                total, weight = runner.take_loss()
+                total, weight = runner.take_losses()[0]
                 found.append(total / weight)
             return found
 

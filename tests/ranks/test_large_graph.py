@@ -49,7 +49,7 @@ def test_parts_together_are_the_graph(options: dict[str, Any], ranks: int, tmp_p
     with Dataset(path) as dataset:
         whole = BatchSource(dataset.load()).batch(np.array([0]))
         channels = dataset.header.n_channels
-        parts = on_ranks(ranks, lambda door: read_part(dataset, True, door, block=17))
+        parts = on_ranks(ranks, lambda communicator: read_part(dataset, True, communicator, block=17))
     dense = dense_adjacency(whole, channels)
     for rank, part in enumerate(parts):
         first, stop = part.bounds[rank : rank + 2]
@@ -87,11 +87,11 @@ def test_a_symmetric_graph_has_one_matrix_on_every_rank_and_another_has_two(tmp_
     path = tmp_path / "set.h5"
     synthetic.write("reddit", path, scale=0.002)
     with Dataset(path) as dataset:
-        for part in on_ranks(3, lambda door: read_part(dataset, True, door)):
+        for part in on_ranks(3, lambda communicator: read_part(dataset, True, communicator)):
             assert part.adjacency.transpose is part.adjacency.forward
             assert part.adjacency.of_transpose is part.adjacency.of_forward
     with Dataset(write_one_graph(path, n_channels=1)) as dataset:
-        for part in on_ranks(3, lambda door: read_part(dataset, True, door)):
+        for part in on_ranks(3, lambda communicator: read_part(dataset, True, communicator)):
             assert part.adjacency.transpose is not part.adjacency.forward
 
 
@@ -99,7 +99,7 @@ def test_parts_of_an_unweighted_graph_have_scales_whose_products_are_their_value
     path = tmp_path / "set.h5"
     synthetic.write("reddit", path, scale=0.002)
     with Dataset(path) as dataset:
-        for part in on_ranks(2, lambda door: read_part(dataset, True, door)):
+        for part in on_ranks(2, lambda communicator: read_part(dataset, True, communicator)):
             matrix = part.adjacency.forward
             assert part.adjacency.of_forward.scales is not None
             rows, columns = part.adjacency.of_forward.scales
@@ -107,7 +107,7 @@ def test_parts_of_an_unweighted_graph_have_scales_whose_products_are_their_value
             np.testing.assert_allclose(rows[row] * columns[matrix.indices], matrix.data, rtol=1e-6)
     for options in ({"n_channels": 1, "weights": True}, {"n_channels": 2}):
         with Dataset(write_one_graph(path, **options)) as dataset:
-            (part,) = on_ranks(1, lambda door, dataset=dataset: read_part(dataset, True, door))
+            (part,) = on_ranks(1, lambda communicator, dataset=dataset: read_part(dataset, True, communicator))
             assert part.adjacency.of_forward.scales is None
 
 
@@ -132,7 +132,9 @@ def test_steps_and_predictions_on_ranks_are_those_of_one_process(
 def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int, communicator: Any = ThreadCommunicator) -> None:
     """Compare what each of so many ranks computes with the reference."""
     found = on_ranks(
-        ranks, lambda door: graph.parity.observe(DistributedRunner(backend, graph.on_ranks, door)), communicator
+        ranks,
+        lambda own: graph.parity.observe(DistributedRunner(backend, graph.on_ranks, own)),
+        communicator,
     )
     for one in found:
         graph.assert_agrees(one)
@@ -170,6 +172,6 @@ def test_dropout_of_sparse_features_does_not_depend_on_the_ranks(tmp_path: Path)
     config = resolve({"data": {"path": str(path)}, "model": {"kind": "kipf", "dropout": 0.5}})
     with one_graph(config) as graph:
         for found in on_ranks(
-            3, lambda door: graph.parity.observe(DistributedRunner(CpuBackend(), graph.on_ranks, door))
+            3, lambda communicator: graph.parity.observe(DistributedRunner(CpuBackend(), graph.on_ranks, communicator))
         ):
             graph.assert_agrees(found)

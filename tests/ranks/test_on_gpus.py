@@ -59,7 +59,9 @@ def test_ranks_train_what_one_process_trains(
     with opened(resolve(tree)) as workload:
         parity = Parity(workload, EFFORT)
         found = on_device_ranks(
-            backend, ranks, lambda own, door: parity.observe(DistributedRunner(own, workload.task, door))
+            backend,
+            ranks,
+            lambda own, communicator: parity.observe(DistributedRunner(own, workload.task, communicator)),
         )
         assert_agrees(parity, found[0])
         for other in found[1:]:
@@ -118,11 +120,11 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
         nodes = pattern.shape[0]
         x = np.where(rng.random((nodes, width)) < share, rng.integers(1, 9, (nodes, width)), 0).astype(np.float32)
 
-        def products(own: Any, door: Any) -> list[Any]:
-            part = part_of_ones(dataset, door)
-            first, stop = part.bounds[door.rank : door.rank + 2]
-            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), door).batch(0)
-            ops, h = own.distributed_ops(own.communicator(door), True), own.device.upload(x[first:stop])
+        def products(own: Any, communicator: Any) -> list[Any]:
+            part = part_of_ones(dataset, communicator)
+            first, stop = part.bounds[communicator.rank : communicator.rank + 2]
+            batch = own.part_feed(part, np.zeros((nodes, 1), np.int32), communicator).batch(0)
+            ops, h = own.distributed_ops(own.communicator(communicator), True), own.device.upload(x[first:stop])
             calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
             return [own.device.download(call(batch.adjacency, h, zeros)) for call in calls]
 
@@ -163,7 +165,7 @@ def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int, pushes: bool =
     for found in on_device_ranks(
         backend,
         ranks,
-        lambda own, door: graph.parity.observe(DistributedRunner(own, graph.on_ranks, door)),
+        lambda own, communicator: graph.parity.observe(DistributedRunner(own, graph.on_ranks, communicator)),
         pushes=pushes,
     ):
         graph.assert_agrees(found)

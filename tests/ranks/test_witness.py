@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.ranks.witness import Witness, has_said
+from gcnbatch.ranks.witness import Witness, has_reported_leader
 
 NAMES = ("rank 0 on a", "rank 1 on a", "rank 2 on b")
 SECONDS = 120.0
@@ -65,16 +65,16 @@ def test_the_first_of_several_that_end_is_named(capfd, order) -> None:
 def test_the_others_learn_that_the_end_of_rank_0_is_reported() -> None:
     with started() as (witness, ends):
         witness._process.stdin.close()
-        assert all(has_said(end, SECONDS) for end in ends.values())
-        assert not any(has_said(end, SECONDS) for end in ends.values())
+        assert all(has_reported_leader(end, SECONDS) for end in ends.values())
+        assert not any(has_reported_leader(end, SECONDS) for end in ends.values())
 
 
 def test_without_a_witness_nothing_is_said() -> None:
     here, there = socket.socketpair()
     with here:
-        assert not has_said(here, 0.01)
+        assert not has_reported_leader(here, 0.01)
         there.close()
-        assert not has_said(here, SECONDS)
+        assert not has_reported_leader(here, SECONDS)
 
 
 def test_after_an_end_in_order_nothing_is_reported(capfd) -> None:

@@ -87,8 +87,9 @@ class Apart(MadeEntry):
     ranks_runner: str = "none"
     apart: str = ""
 
-    def refuses_ranks(self, backend, task, ranks):
-        return self.apart or self.refuses(backend, task)
+    @property
+    def ranks(self):
+        return SimpleNamespace(refuses=lambda backend, task, ranks: self.apart or None)
 
 
 def test_auto_takes_the_next_backend_where_the_fastest_does_not_take_these_ranks(monkeypatch, task: RunnerTask) -> None:
@@ -128,7 +129,7 @@ def test_a_task_that_the_named_backend_refuses_is_an_error(monkeypatch, task, na
     choice = BackendChoice(name)
     backend = choice.fastest
     assert refusal(backend, task) == "this"
-    for make in (lambda: choice.make_runner(task), lambda: make_runner(backend, task)):
+    for make in (lambda: choice.make_runner(task), lambda: make_runner(backend, [task])):
         with pytest.raises(InputError) as error:
             make()
         assert str(error.value) == message
@@ -159,7 +160,8 @@ def test_may_use_gpu_follows_the_name(monkeypatch) -> None:
 def test_every_entry_names_modules_with_the_required_functions() -> None:
     for entry in registry.BACKENDS:
         for module, functions in (
-            (entry._backend_module, ("check", "open_backend")),
-            (entry._runner_module, ("refuses", "make_runner", "cohort_size", "make_cohort")),
+            (entry._module, ("check", "open_backend")),
+            (entry.runners, ("refuses", "cohort_size", "make_runner")),
+            *([(entry.ranks, ("refuses", "make_runner"))] if entry.data_parallel else []),
         ):
             assert all(callable(getattr(module, function)) for function in functions), entry.name

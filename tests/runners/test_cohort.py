@@ -1,9 +1,10 @@
-"""Cohorts of one member, and the grouping of tasks by architecture."""
+"""Runners of one model, joined ones, and the grouping of tasks by architecture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import build
-from gcnbatch.runners.choice import cohort_size, make_cohort, make_runner
-from gcnbatch.runners.cohort import group
+from gcnbatch.runners.choice import cohort_size, make_runner
+from gcnbatch.runners.cohort import JoinedRunner, group
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, register
 from tests.training.runs import configure, write_set
@@ -31,47 +32,86 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
         yield work
 
 
-def test_a_cohort_of_one_does_what_its_runner_does(work: Workload) -> None:
+def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_runner_of_one_model_runs_the_steps_of_its_epoch_alone(work: Workload) -> None:
     backend = open_backend("cpu")
     assert cohort_size(backend, [work.task, work.task]) == 1
-    cohort, runner = make_cohort(backend, [work.task]), make_runner(backend, work.task)
-    assert (cohort.backend, cohort.size, cohort.eval_batch_size) == ("cpu", 1, runner.eval_batch_size)
-    assert cohort.about() == runner.about()
-    cohort.begin_epoch([MemberEpoch(2, BATCHES, 0.01, first=1)])
-    runner.begin_epoch(2, BATCHES, 0.01)
+    runner, other = (make_runner(backend, [work.task]) for _ in range(2))
+    assert (runner.backend, runner.size) == ("cpu", 1)
+    runner.begin_epoch([MemberEpoch(2, BATCHES, 0.01, first=1)])
     for index in range(5):
-        cohort.step(index)
-    for index in (1, 2):
         runner.step(index)
-    assert cohort.take_losses() == [runner.take_loss()]
-    for name, value in runner.state().items():
-        np.testing.assert_array_equal(cohort.state(0)[name], value, err_msg=name)
-    (found,) = cohort.predict([BATCHES[2]])
-    np.testing.assert_array_equal(found, runner.predict(BATCHES[2]))
-    for one in cohort, runner:
-        one.close()
+    assert runner.state()["updates"].tolist() == [2]
+    other.begin_epoch([MemberEpoch(2, BATCHES, 0.01)])
+    for index in (1, 2):
+        other.step(index)
+    assert runner.take_losses() == other.take_losses()
+    assert_equal(runner.state(), other.state())
 
 
-def test_a_member_without_an_epoch_or_rows_rests(work: Workload) -> None:
-    cohort = make_cohort(open_backend("cpu"), [work.task])
-    cohort.begin_epoch([MemberEpoch(0, BATCHES, 0.01)])
-    before = cohort.state(0)
-    cohort.expect([None])
-    cohort.begin_epoch([None])
-    cohort.step(0)
-    assert cohort.take_losses() == [(0.0, 0.0)]
-    assert cohort.predict([None]) == [None]
-    for name, value in cohort.state(0).items():
-        np.testing.assert_array_equal(value, before[name], err_msg=name)
-    other = make_cohort(open_backend("cpu"), [replace(work.task, seed=1)])
-    other.load_state(0, before)
-    np.testing.assert_array_equal(other.predict([BATCHES[0]])[0], cohort.predict([BATCHES[0]])[0])
+def test_an_idle_member_keeps_its_state(work: Workload) -> None:
+    runner = make_runner(open_backend("cpu"), [work.task])
+    runner.begin_epoch([MemberEpoch(0, BATCHES, 0.01)])
+    before = runner.state()
+    runner.expect([None])
+    runner.begin_epoch([None])
+    runner.step(0)
+    assert runner.take_losses() == [(0.0, 0.0)]
+    assert runner.predict([None]) == [None]
+    assert_equal(runner.state(), before)
+    other = make_runner(open_backend("cpu"), [replace(work.task, seed=1)])
+    other.load_state(before)
+    np.testing.assert_array_equal(other.predict([BATCHES[0]])[0], runner.predict([BATCHES[0]])[0])
+
+
+def test_members_of_joined_runners_have_the_bits_of_the_same_models_alone(work: Workload) -> None:
+    backend = open_backend("cpu")
+    tasks = [replace(work.task, seed=seed) for seed in range(3)]
+    epochs = [MemberEpoch(0, BATCHES, 0.01), None, MemberEpoch(0, BATCHES[:2], 0.02, first=1)]
+    rows: list[Any] = [BATCHES[2], BATCHES[0], None]
+    few: list[Any] = [np.array([3, 1]), None, None]
+    alone = [make_runner(backend, [task]) for task in tasks]
+    inner = JoinedRunner([make_runner(backend, [task]) for task in tasks[1:]])
+    joined = JoinedRunner([make_runner(backend, tasks[:1]), inner])
+    assert (joined.backend, joined.size, joined.eval_batch_size) == ("cpu", 3, alone[0].eval_batch_size)
+    assert joined.about() == alone[0].about()
+    joined.begin_epoch(epochs)
+    for index in range(3):
+        joined.step(index)
+    joined.expect([BATCHES, None, None])
+    for one, epoch in zip(alone, epochs, strict=True):
+        one.begin_epoch([epoch])
+        for index in range(3):
+            one.step(index)
+    found = joined.predict(rows, few)
+    for member, (one, own, asked) in enumerate(zip(alone, rows, few, strict=True)):
+        assert_equal(joined.state(member), one.state())
+        np.testing.assert_array_equal(found[member], one.predict([own], [asked])[0])
+    assert joined.take_losses() == [losses for one in alone for losses in one.take_losses()]
+    joined.load_state(alone[0].state(), 2)
+    assert_equal(joined.state(2), alone[0].state())
+    assert_equal(joined.state(1), alone[1].state())
+    joined.close()
+
+
+def test_gradients_are_those_of_the_only_model(work: Workload) -> None:
+    runner = make_runner(open_backend("cpu"), [work.task])
+    (loss, gradients), (same, others) = runner.gradients(BATCHES[0]), JoinedRunner([runner]).gradients(BATCHES[0])
+    assert loss == same
+    assert_equal(gradients, others)
+    with pytest.raises(ValueError, match="too many values"):
+        JoinedRunner([runner, runner]).gradients(BATCHES[0])
 
 
 def test_a_refused_member_is_refused_with_its_reason(work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, MadeEntry("cpu", refused="such graphs"))
     with pytest.raises(InputError, match="backend cpu: it does not take such graphs"):
-        make_cohort(open_backend("cpu"), [work.task])
+        make_runner(open_backend("cpu"), [work.task])
 
 
 def like(work: Workload, *assignments: str) -> RunnerTask:

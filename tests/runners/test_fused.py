@@ -14,7 +14,6 @@ import pytest
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.model.gcn import freeze_layers
-from gcnbatch.runners import fused
 from gcnbatch.runners.choice import make_runner, refusal
 from gcnbatch.runners.cohort import group
 from gcnbatch.runners.fused_graphs import FusedGraphsRunner
@@ -42,15 +41,15 @@ def runner(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_set(tmp_path / "data.h5", **({} if is_graphs else ONE_GRAPH))
     model = () if is_graphs else ("model.kind=kipf",)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work:
-        made: Any = make_runner(fused_backend(), work.task)
+        made: Any = make_runner(fused_backend(), [work.task])
     assert type(made) is (FusedGraphsRunner if is_graphs else FusedKipfRunner)
     made._engine = EngineLog()
-    monkeypatch.setattr(made._at, "read", lambda array: np.zeros(array.shape, array.dtype))
+    monkeypatch.setattr(made._backend, "read", lambda array: np.zeros(array.shape, array.dtype))
     return made
 
 
 def test_queued_steps_run_before_the_state_is_read_or_written(runner) -> None:
-    for call in (runner.take_loss, runner.state, lambda: runner.load_state(runner.state())):
+    for call in (runner.take_losses, runner.state, lambda: runner.load_state(runner.state())):
         runner._engine.calls.clear()
         call()
         assert runner._engine.calls[0] == "flush"
@@ -62,9 +61,9 @@ def test_gradients_are_read_from_the_engines_arrays(runner) -> None:
     loss, gradients = runner.gradients(np.arange(1))
     assert runner._engine.calls == ["gradients"]
     assert loss == 0
-    assert {name: array.shape for name, array in gradients.items()} == {
-        name: runner.layout.slots[name].spec.shape for name in runner.layout.names(True)
-    }
+    state = runner.state()
+    trained = {name: value.shape for name, value in state.items() if f"adam.m/{name}" in state}
+    assert {name: array.shape for name, array in gradients.items()} == trained
 
 
 def test_frozen_layers_are_refused(tmp_path: Path) -> None:
@@ -89,10 +88,3 @@ def test_a_recipe_that_the_engine_does_not_have_is_refused(tmp_path: Path, model
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work:
         assert refusal(fused_backend(), work.task) == reason
-
-
-def test_a_level_without_a_runner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(fused.RUNNERS, "node")
-    write_set(tmp_path / "data.h5", **ONE_GRAPH)
-    with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.kind=kipf")) as work:
-        assert refusal(fused_backend(), work.task) == "a node-level data set"

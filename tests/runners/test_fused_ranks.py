@@ -49,14 +49,14 @@ class TwoRanks:
         self.size, self.local_size, self._other = size, size // hosts, other
         self.started: list[Any] = []
         slots, barrier = [None, None], Barrier(2, timeout=60)
-        self._doors = [ThreadCommunicator(rank, slots, barrier) for rank in range(2)]
+        self._communicators = [ThreadCommunicator(rank, slots, barrier) for rank in range(2)]
 
     def communicator(self) -> Any:
-        return self._doors[0]
+        return self._communicators[0]
 
     def start_all(self, function: Any, *arguments: Any) -> None:
         self.started.append((function.__name__, arguments))
-        Thread(target=why_apart, args=(self._doors[1], self._other), daemon=True).start()
+        Thread(target=why_apart, args=(self._communicators[1], self._other), daemon=True).start()
 
 
 def why(task: RunnerTask, ranks: Any, backend: FusedBackend | None = None) -> str | None:

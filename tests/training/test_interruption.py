@@ -123,7 +123,7 @@ def test_ctrl_c_in_the_last_epoch_of_a_fold_does_not_begin_the_next(tmp_path: Pa
     assignments = (*THOROUGH, "split.folds=2")
     fit(data, tmp_path / "whole", *assignments)
     folder = tmp_path / "run"
-    original, validations = loop.predict_members, iter(range(100))
+    original, validations = loop.predict_rows, iter(range(100))
 
     def interrupted(*about: Any) -> Any:
         if next(validations) == 2:
@@ -131,7 +131,7 @@ def test_ctrl_c_in_the_last_epoch_of_a_fold_does_not_begin_the_next(tmp_path: Pa
         return original(*about)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "predict_members", interrupted)
+        patch.setattr(loop, "predict_rows", interrupted)
         with pytest.raises(Interrupted, match=r"^stopped after 3 epochs and 0 steps: all is saved\. Go on"):
             fit(data, folder, *assignments)
     assert not (folder / "fold2").exists()

@@ -41,7 +41,7 @@ def with_nodes(count: int, **options: Any) -> GraphSet:
 def test_the_next_epochs_batches_are_announced_and_predictions_made_before_the_loss_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`expect` gets the batches of the next `begin_epoch` after the last step, before `take_loss`; not at the end.
+    """`expect` gets the batches of the next `begin_epoch` after the last step, before `take_losses`; not at the end.
 
     A device then computes the predictions right after the last step.
     """
@@ -56,17 +56,17 @@ def test_the_next_epochs_batches_are_announced_and_predictions_made_before_the_l
 
         monkeypatch.setattr(OpsRunner, name, logged)
 
-    for name in ("begin_epoch", "expect", "step", "predict", "take_loss"):
+    for name in ("begin_epoch", "expect", "step", "predict", "take_losses"):
         tell(name)
     keys = (*EVERYTHING_TRAINS, "split.valid=0.1", "train.epochs=3", "train.batch_size=8")
     fit(save(tmp_path, with_nodes(20)), tmp_path / "run", *keys)
     names = [name for name, *_ in seen]
     epoch = ["begin_epoch", "step", "step", "step"]
-    end, parts = ["predict", "take_loss"], ["predict"] * 2  # of training and validation rows with the best weights
+    end, parts = ["predict", "take_losses"], ["predict"] * 2  # of training and validation rows with the best weights
     assert names == [*epoch, "expect", *end, *epoch, "expect", *end, *epoch, *end, *parts]
     begun = [batches for name, *batches in seen if name == "begin_epoch"]
     for (expected,), (found,) in zip((batches for name, *batches in seen if name == "expect"), begun[1:], strict=True):
-        assert expected is found
+        assert expected[0] is found[0].batches
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
@@ -319,14 +319,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_advice(tmp_path: Path) -> 
 def test_weights_that_are_not_finite_end_the_training(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = loop.predict_members
+    original = loop.predict_rows
 
     def break_weights(cohort: Any, *about: Any) -> Any:
         state = cohort.state(0)
-        cohort.load_state(0, {**state, "output.bias": np.full_like(state["output.bias"], np.nan)})
+        cohort.load_state({**state, "output.bias": np.full_like(state["output.bias"], np.nan)})
         return original(cohort, *about)
 
-    monkeypatch.setattr(loop, "predict_members", break_weights)
+    monkeypatch.setattr(loop, "predict_rows", break_weights)
     message = (
         r"weights after epoch 1: numbers that are not finite in output\.bias; expected finite numbers\. Lower train"
     )

@@ -18,7 +18,7 @@ from gcnbatch.config import resolve
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.predictions import read_outputs
-from gcnbatch.runners.state import ModelState
+from gcnbatch.runners.single import SingleRunner
 from gcnbatch.training import metrics as figures
 from gcnbatch.training import run
 from gcnbatch.training.checkpoint import load
@@ -84,7 +84,7 @@ def test_a_run_writes_its_tables_as_parquet_too(tmp_path: Path, data: Path) -> N
 def test_metrics_record_the_properties_that_the_bits_depend_on(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ModelState, "about", lambda self: {"tiles": 15})
+    monkeypatch.setattr(SingleRunner, "about", lambda self: {"tiles": 15})
     assert fit(data, tmp_path / "run")["tiles"] == 15
 
 

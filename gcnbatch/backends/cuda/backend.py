@@ -76,13 +76,13 @@ class CudaBackend:
         load_nccl()
 
     def communicator(self, ranks: Communicator) -> NcclCommunicator:
-        """Return the door for device arrays between these ranks."""
+        """Return the communicator of device arrays, given that of host arrays."""
         return NcclCommunicator(self.device, ranks)
 
     def distributed_ops(self, ranks: Communicator, sync_batch_norm: bool) -> OpsOnPart:
         """Return the operations on this rank's part of global batches."""
-        local, door = cast(BatchedOps, self.ops), cast(DeviceCommunicator, ranks)
-        return cast(OpsOnPart, DeviceDistributedOps(local, door, sync_batch_norm))
+        local, communicator = cast(BatchedOps, self.ops), cast(DeviceCommunicator, ranks)
+        return cast(OpsOnPart, DeviceDistributedOps(local, communicator, sync_batch_norm))
 
     def part_feed(self, part: GraphPart, targets: NDArray[Any], ranks: Communicator) -> Feed:
         """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""

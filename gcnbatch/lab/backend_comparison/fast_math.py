@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.backends.base import Backend
+from gcnbatch.backends.base import Backend, MemberEpoch
 from gcnbatch.lab.backend_comparison.parity import Agreement, Parity
 from gcnbatch.lab.backend_comparison.timing import Timing, measure
 from gcnbatch.lab.backend_comparison.workload import Effort, Workload
@@ -67,15 +67,16 @@ def _trained(backend: Backend, workload: Workload, figure: str) -> float | None:
     experiment, split = workload.experiment, workload.split
     train, target = experiment.config.train, experiment.header.target
     graphs = experiment.source.graphs_of(split.train)
-    runner = make_runner(backend, workload.task)
+    runner = make_runner(backend, [workload.task])
     try:
         for epoch in range(train.epochs):
             batches = shuffled_batches(graphs, train.batch_size, experiment.config.seed, epoch)
-            runner.begin_epoch(epoch, batches, learning_rate(train, epoch, Plateau()))
+            runner.begin_epoch([MemberEpoch(epoch, batches, learning_rate(train, epoch, Plateau()))])
             for step in range(len(batches)):
                 runner.step(step)
-        logits = predict_rows(runner, experiment.source, split.test, train.eval_batch_size)
+        (logits,) = predict_rows(runner, experiment.source, [split.test], train.eval_batch_size)
     finally:
         runner.close()
+    assert logits is not None
     outputs = workload.scaling.undo(logits) if target == "regression" else metrics.activate(target, logits)
     return metrics.score(figure, target, experiment.measured[split.test], outputs) if len(split.test) else None

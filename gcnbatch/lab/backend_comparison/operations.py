@@ -248,7 +248,7 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
     recorder = RecordingBackend(backend, queued=True, apart=True)
     runner = recorded_runner(recorder, workload)
     steps = workload.repeated(effort.profiled + 1)
-    runner.begin_epoch(0, steps, workload.learning_rate)
+    runner.begin_epoch(workload.epoch(len(steps)))
     host = HostFeed(workload.task.source, workload.task.targets)
     rows: list[dict[Row, Cost]] = []
     for step in range(len(steps)):
@@ -264,11 +264,11 @@ def profile(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, C
 
 def _profile_kernels(backend: Backend, workload: Workload, effort: Effort) -> dict[Row, Cost]:
     """Return the cost of each kernel per training step, for a backend that does not run `Ops`."""
-    meter, runner = backend.meter, make_runner(backend, workload.task)
-    steps = workload.repeated(effort.profiled + 1)
-    runner.begin_epoch(0, steps, workload.learning_rate)
+    meter, runner = backend.meter, make_runner(backend, [workload.task])
+    steps = effort.profiled + 1
+    runner.begin_epoch(workload.epoch(steps))
     rows: list[dict[Row, Cost]] = []
-    for step in range(len(steps)):
+    for step in range(steps):
         with meter.traced() as launches, meter.queued():
             runner.step(step)
         found: dict[Row, Cost] = {}

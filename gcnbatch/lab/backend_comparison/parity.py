@@ -167,7 +167,7 @@ class Parity:
 
     def check(self, backend: Backend) -> Agreement:
         """Return how far `backend` is from the reference."""
-        found = self.observe(make_runner(backend, self._workload.task))
+        found = self.observe(make_runner(backend, [self._workload.task]))
         return Agreement(backend.name, self.deviations(found), _losses(found))
 
     def observe(self, runner: Runner) -> Observed:
@@ -214,9 +214,9 @@ def observe(
         found |= {(where, name): gradient for name, gradient in gradients.items()}
     for step in range(steps):
         runner.load_state(_start(exact or found, step))
-        runner.begin_epoch(0, workload.repeated(steps), workload.learning_rate)
+        runner.begin_epoch(workload.epoch(steps, first=step))
         runner.step(step)
-        total, weight = runner.take_loss()
+        ((total, weight),) = runner.take_losses()
         found[f"step {step + 1}", "loss"] = np.asarray(total / weight if weight else 0.0)
         found |= _placed(_before(step + 1), runner.state())
     return found

@@ -57,7 +57,7 @@ def trace(backend: Backend, workload: Workload) -> Trace:
     meter = backend.meter
     recorder = RecordingBackend(backend, queued=True)
     runner = recorded_runner(recorder, workload)
-    runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
+    runner.begin_epoch(workload.epoch(STEP + 1))
     for step in range(STEP):
         runner.step(step)
     with meter.traced() as queued:
@@ -92,8 +92,8 @@ def trace(backend: Backend, workload: Workload) -> Trace:
 
 def _trace_kernels(backend: Backend, workload: Workload) -> Trace:
     """Return the trace of a step that does not run `Ops`: its kernels, queued before they run."""
-    meter, runner = backend.meter, make_runner(backend, workload.task)
-    runner.begin_epoch(0, workload.repeated(STEP + 1), workload.learning_rate)
+    meter, runner = backend.meter, make_runner(backend, [workload.task])
+    runner.begin_epoch(workload.epoch(STEP + 1))
     with meter.traced():  # traced one by one, so that no launch of these steps waits until the traced step
         for step in range(STEP):
             runner.step(step)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.backends.base import Backend, MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.lab.backend_comparison.workload import Effort, Say, Workload
 from gcnbatch.runners.choice import make_runner
@@ -111,7 +111,7 @@ def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = la
     """Measure `backend` on `workload`. A timed step reads back only what a step needs."""
     tick("memory")
     peak = backend.meter.peak_bytes(lambda: _short_run(backend, workload))
-    runner = make_runner(backend, workload.task)
+    runner = make_runner(backend, [workload.task])
     try:
         tick("training")
         training = _training(backend, runner, workload, effort)
@@ -126,7 +126,7 @@ def measure(backend: Backend, workload: Workload, effort: Effort, tick: Say = la
 
 
 def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effort) -> Timing:
-    runner.begin_epoch(0, workload.repeated(effort.warmup), workload.learning_rate)
+    runner.begin_epoch(workload.epoch(effort.warmup))
     for step in range(effort.warmup):
         runner.step(step)
     batches = workload.batches[: effort.steps or None]
@@ -135,7 +135,7 @@ def _training(backend: Backend, runner: Runner, workload: Workload, effort: Effo
     number = itertools.count(1)
 
     def epoch() -> None:
-        runner.begin_epoch(next(number), batches, workload.learning_rate)
+        runner.begin_epoch([MemberEpoch(next(number), batches, workload.learning_rate)])
         for step in range(len(batches)):
             runner.step(step)
 
@@ -152,12 +152,12 @@ def _own_batches(runner: Runner, workload: Workload) -> list[Int64]:
 
 def _inference(backend: Backend, runner: Runner, whole: list[Int64], effort: Effort) -> Timing:
     for graphs in whole[: effort.warmup]:
-        runner.predict(graphs)
+        runner.predict([graphs])
     batches = whole[: effort.steps or None]
 
     def everything() -> None:
         for graphs in batches:
-            runner.predict(graphs)
+            runner.predict([graphs])
 
     return _timing(backend, everything, effort.repeats, batches, whole)
 
@@ -179,22 +179,22 @@ def _timing(
 def _launches(backend: Backend, runner: Runner, workload: Workload) -> int | None:
     if backend.meter.clock == "host":
         return None
-    runner.begin_epoch(0, workload.repeated(2), workload.learning_rate)
+    runner.begin_epoch(workload.epoch(2))
     runner.step(0)
-    runner.take_loss()  # launches any step that the runner still holds to batch with others
+    runner.take_losses()  # launches any step that the runner still holds to batch with others
     before = backend.meter.launches
     runner.step(1)
     return backend.meter.launches - before
 
 
 def _short_run(backend: Backend, workload: Workload) -> None:
-    runner = make_runner(backend, workload.task)
+    runner = make_runner(backend, [workload.task])
     try:
-        runner.begin_epoch(0, workload.repeated(2), workload.learning_rate)
+        runner.begin_epoch(workload.epoch(2))
         for step in range(2):
             runner.step(step)
         for graphs in workload.inference[:2]:
-            runner.predict(graphs)
+            runner.predict([graphs])
     finally:
         runner.close()
 

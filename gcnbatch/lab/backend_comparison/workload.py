@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.config import Config
 from gcnbatch.data import splits, synthetic
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.runners.state import EVAL_BATCH_SIZE
+from gcnbatch.runners.single import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import warm_start
 from gcnbatch.training.experiment import Experiment
@@ -92,6 +93,10 @@ class Workload:
     def repeated(self, steps: int) -> list[Int64]:
         """Return the batches of `steps` steps: the epoch's, from the start again where it is shorter."""
         return [self.batches[index % len(self.batches)] for index in range(steps)]
+
+    def epoch(self, steps: int, first: int = 0) -> list[MemberEpoch]:
+        """Return an epoch of `steps` steps for `Runner.begin_epoch`."""
+        return [MemberEpoch(0, self.repeated(steps), self.learning_rate, first)]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 
 from gcnbatch.backends.cuda.batches import batch
 from gcnbatch.backends.cuda.spmm import table as spmm_table
-from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, SpmmKernel, SpmmOperands, spmm_kernel, vector_width
 from gcnbatch.backends.cuda.spmm.ops import launch_each
 from gcnbatch.errors import BackendUnavailable
 from gcnbatch.lab.bench.problems import SpmmProblem
@@ -225,8 +225,8 @@ def launch_batch(
 ) -> None:
     """Launch one kernel for a whole batch: `out` (N, P) = A `dense` (N*C, P)."""
     matrix, width = found.forward, out.shape[1]
-    product = Product(out, dense, matrix, 0, 0, width, width, 0, 0, matrix.indices.size, out.shape[0], width, 0)
-    kernel.batched(device, product, Blocks(found.node_ptr, found.layout, 1))
+    operands = SpmmOperands(out, dense, matrix, 0, 0, width, width, 0, 0, matrix.indices.size, out.shape[0], width, 0)
+    kernel.batched(device, operands, Blocks(found.node_ptr, found.layout, 1))
 
 
 def _choice(operands: Operands) -> str:

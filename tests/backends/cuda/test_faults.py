@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gcnbatch.backends import registry
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.config import Config
@@ -59,11 +60,11 @@ def test_a_failed_allocation_of_a_runner_is_one_error_and_leaks_nothing(
         def train() -> None:
             runner = OpsRunner(CudaBackend(name, device, CudaConfig(resident=resident)), work.task)
             try:
-                runner.begin_epoch(0, work.batches, 1e-3)
+                runner.begin_epoch([MemberEpoch(0, work.batches, 1e-3)])
                 for step in range(len(work.batches)):
                     runner.step(step)
-                runner.take_loss()
-                runner.predict(work.batches[0])
+                runner.take_losses()
+                runner.predict([work.batches[0]])
             finally:
                 runner.close()
 

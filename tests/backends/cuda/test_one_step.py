@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.spmm import table as spmm_table
@@ -185,10 +186,10 @@ def recorded(machine: Fake, name: str, work: Workload) -> list[Row]:
     backend, trail = CudaBackend(name, devices._open[0], CudaConfig()), Trail(machine)
     backend.ops = TracedOps(backend.ops, trail)
     task = replace(work.task, model=Gcn(tuple(TracedLayer(layer, trail) for layer in work.task.model.layers)))
-    runner = make_runner(backend, task)
+    runner = make_runner(backend, [task])
     for epoch in range(2):
         machine.calls.clear()
-        runner.begin_epoch(epoch, work.batches, 1e-3)
+        runner.begin_epoch([MemberEpoch(epoch, work.batches, 1e-3)])
         assert len(machine.named("upload")) == 1, "the plan of an epoch is one copy"
         machine.calls.clear()
         trail.at("gather", "", "")

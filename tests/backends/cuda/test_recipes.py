@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.lab.backend_comparison.parity import Parity
 from gcnbatch.lab.backend_comparison.workload import opened
@@ -47,9 +48,9 @@ def test_frozen_layers_keep_their_bits_and_the_others_agree(tmp_path: Path, name
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work:
         task = replace(work.task, model=freeze_layers(work.task.model, ["conv1"]))
         assert Parity(replace(work, task=task), FOUR_STEPS).check(open_backend(name)).passed
-        runner = make_runner(open_backend(name), task)
+        runner = make_runner(open_backend(name), [task])
         before = runner.state()
-        runner.begin_epoch(0, work.batches, 0.01)
+        runner.begin_epoch([MemberEpoch(0, work.batches, 0.01)])
         for index in range(len(work.batches)):
             runner.step(index)
         after = runner.state()
@@ -64,7 +65,7 @@ def test_a_warm_start_begins_with_the_given_bits(tmp_path: Path, name: str) -> N
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
         other = work.task.model.layout().initial(seed=9)
-        runner = make_runner(open_backend(name), replace(work.task, initial={"conv1.weight": other["conv1.weight"]}))
+        runner = make_runner(open_backend(name), [replace(work.task, initial={"conv1.weight": other["conv1.weight"]})])
         state = runner.state()
         runner.close()
     np.testing.assert_array_equal(state["conv1.weight"], other["conv1.weight"])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused.engine import FusedEngine
 from gcnbatch.backends.cuda.fused.wide import geometry as geometry_fused_wide
 from gcnbatch.backends.cuda.spmm.kernels import KERNELS
@@ -187,12 +188,12 @@ def test_a_run_resumes_on_another_backend(
     before = load(folder / "last.safetensors").group("state")
     run.resume(folder, backend_name=name, quiet=True)
     with opened(config) as work:
-        runner = make_runner(open_backend(name, options=config.cuda), work.task)
+        runner = make_runner(open_backend(name, options=config.cuda), [work.task])
         runner.load_state(before)
         for epoch in range(1, config.train.epochs):
             graphs = work.task.source.graphs_of(work.split.train)
             batches = shuffled_batches(graphs, config.train.batch_size, config.seed, epoch)
-            runner.begin_epoch(epoch, batches, config.train.learning_rate)
+            runner.begin_epoch([MemberEpoch(epoch, batches, config.train.learning_rate)])
             for step in range(len(batches)):
                 runner.step(step)
         expected = runner.state()
@@ -225,9 +226,9 @@ def test_a_step_does_not_wait_for_the_device(
     copies: list[Event] = []
     with opened(config) as workload:
         options = config.cuda.model_copy(update={"resident": resident})
-        runner = make_runner(open_backend(name, options=options), workload.task)
+        runner = make_runner(open_backend(name, options=options), [workload.task])
         for epoch in range(2):  # in the first, kernels are loaded and graphs recorded; each begins with an upload
-            runner.begin_epoch(epoch, workload.repeated(4), 1e-3)
+            runner.begin_epoch([MemberEpoch(epoch, workload.repeated(4), 1e-3)])
             runner.step(0)
             with monkeypatch.context() as patched:
                 if epoch:
@@ -237,7 +238,7 @@ def test_a_step_does_not_wait_for_the_device(
                     patched.setattr(Event, "synchronize", wait_for_copy)
                 for step in (1, 2, 3):
                     runner.step(step)
-        assert runner.take_loss()[1] > 0
+        assert runner.take_losses()[0][1] > 0
         runner.close()
     assert bool(copies) == (resident == "off")
 
@@ -262,16 +263,18 @@ def test_predictions_use_the_present_weights_and_statistics(
             update={"cuda": config.cuda.model_copy(update={"precision": "fp32"})}
         )  # those of before take no other
     with opened(config) as work:
-        at_hand, reference = (make_runner(open_backend(of, options=config.cuda), work.task) for of in (name, "cpu"))
+        at_hand, reference = (make_runner(open_backend(of, options=config.cuda), [work.task]) for of in (name, "cpu"))
         graphs = np.concatenate(work.batches)
         for epoch in range(3):
-            at_hand.begin_epoch(epoch, work.batches, 5e-2)
+            at_hand.begin_epoch([MemberEpoch(epoch, work.batches, 5e-2)])
             for step in range(len(work.batches) if epoch else 0):  # before the first step, too
                 at_hand.step(step)
             reference.load_state(at_hand.state())
-            want = reference.predict(graphs)
+            want = reference.predict([graphs])[0]
             atol = 2e-2 if config.cuda.precision == "tf32" else 1e-4
-            np.testing.assert_allclose(at_hand.predict(graphs), want, rtol=0, atol=atol * float(np.abs(want).max()))
+            np.testing.assert_allclose(
+                at_hand.predict([graphs])[0], want, rtol=0, atol=atol * float(np.abs(want).max())
+            )
         at_hand.close()
 
 
@@ -280,7 +283,9 @@ def test_predictions_of_one_graph_agree_with_the_reference(config: Config) -> No
         pytest.skip("the fused backend predicts graphs as it trains on them")
     fits(config, "fused")
     with opened(config) as work:
-        found = [make_runner(open_backend(name), work.task).predict(np.array([0])) for name in ("fused", "batched")]
+        found = [
+            make_runner(open_backend(name), [work.task]).predict([np.array([0])])[0] for name in ("fused", "batched")
+        ]
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5 * float(np.abs(found[1]).max()))
 
 
@@ -291,13 +296,13 @@ def test_batched_graph_launches_of_epochs_equal_single_steps(tmp_path: Path) -> 
     states = []
     with opened(config) as work:
         for observed in (False, True):
-            runner = make_runner(open_backend("fused"), work.task)
+            runner = make_runner(open_backend("fused"), [work.task])
             for epoch, steps, rate in ((0, 45, 1e-2), (1, 3, 1e-2), (7, 2, 1e-3)):
-                runner.begin_epoch(epoch, work.repeated(steps), rate)
+                runner.begin_epoch([MemberEpoch(epoch, work.repeated(steps), rate)])
                 for step in range(steps):
                     runner.step(step)
                     if observed:
-                        runner.take_loss()
+                        runner.take_losses()
             states.append({name: array for name, array in runner.state().items() if name != "loss"})
             runner.close()
     for name, value in states[0].items():
@@ -334,8 +339,8 @@ def test_a_comparison_shows_the_kernels_of_a_fused_step(
 def first_step(task: RunnerTask, name: str, batches: list[Any]) -> int:
     """Return the launches of one training step on `name`."""
     backend = open_backend(name)
-    runner = make_runner(backend, task)
-    runner.begin_epoch(0, batches, 1e-3)
+    runner = make_runner(backend, [task])
+    runner.begin_epoch([MemberEpoch(0, batches, 1e-3)])
     runner.step(0)
     before = backend.meter.launches
     runner.step(1)
@@ -379,7 +384,7 @@ def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> float:
     """Return how far gradients of the CPU move when the operands of products are rounded to TF32."""
     backend = open_backend("cpu")
-    exact = make_runner(backend, task).gradients(batch)[1]
+    exact = make_runner(backend, [task]).gradients(batch)[1]
     ops = type(backend.ops)
     matmul, matmul_backward = ops.matmul, ops.matmul_backward
     with monkeypatch.context() as patched:
@@ -391,7 +396,7 @@ def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch
                 self, rounded(dy), rounded(x), rounded(w), *more, **named
             ),
         )
-        return farthest(exact, make_runner(backend, task).gradients(batch)[1])
+        return farthest(exact, make_runner(backend, [task]).gradients(batch)[1])
 
 
 @pytest.mark.parametrize("name", ["fused", "batched"])
@@ -405,7 +410,7 @@ def test_tf32_is_close_and_is_not_fp32(config: Config, name: str, monkeypatch: p
             backend = open_backend(name, options=config.cuda.model_copy(update={"precision": precision}))
             if reason := refusal(backend, workload.task):
                 pytest.skip(reason)
-            gradients[precision] = make_runner(backend, workload.task).gradients(batch)[1]
+            gradients[precision] = make_runner(backend, [workload.task]).gradients(batch)[1]
         rounding = distance_of_rounding(workload.task, batch, monkeypatch)
     bound = 5e-2 if name == "fused" else 2e-2  # fused rounds A Z, others Z
     assert 0 < farthest(gradients["fp32"], gradients["tf32"]) < max(bound, 2 * rounding)

@@ -16,7 +16,7 @@ from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineE
 from gcnbatch.lab.backend_comparison import session, workload
 from gcnbatch.lab.backend_comparison.timeline import DEVICE, HOST
 from gcnbatch.lab.backend_comparison.workload import QUICK, opened
-from gcnbatch.runners.state import ModelState
+from gcnbatch.runners.single import SingleRunner
 from tests.lab.backend_comparison import backends
 from tests.lab.backend_comparison.backends import Another, CountingMeter, DeviceLike, FusedLike, LaunchingOps
 
@@ -80,7 +80,7 @@ def test_a_report_of_a_host_and_a_device_backend(install, run, tmp_path: Path) -
 def test_a_backend_is_also_timed_with_its_own_batch_size(install, run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "EVAL_BATCH_SIZE", 12)
     sizes = {"cpu": 12, "batched": 35}
-    monkeypatch.setattr(ModelState, "eval_batch_size", property(lambda self: sizes[self.backend]))
+    monkeypatch.setattr(SingleRunner, "eval_batch_size", property(lambda self: sizes[self.backend]))
     install(cpu=Another("cpu"), batched=DeviceLike())
     folder, report = run()
     assert report["timing"]["cpu"]["own_inference"] is None

@@ -34,12 +34,6 @@ class FusedBackend(CudaBackend):
         self._mailboxes: Mailboxes | None = None
         self._sets: WeakKeyDictionary[BatchSource, tuple[tuple[type[Form], ...], FusedSet]] = WeakKeyDictionary()
 
-    def graphs_refusal(
-        self, stack: Stack, source: BatchSource, targets: NDArray[Any], train: TrainConfig, ranks: int = 0
-    ) -> str | None:
-        """Return why the engine cannot train this model on this data set, or None. `ranks`: together; 0: alone."""
-        return forms.refusal(source, targets, stack, train, *self.limits(), ranks) or None
-
     def graphs_engine(
         self,
         stack: Stack,
@@ -49,7 +43,7 @@ class FusedBackend(CudaBackend):
         labels: Sequence[tuple[NDArray[Any], NDArray[np.float64]]],
         ranks: Ranks | None = None,
     ) -> FusedEngine:
-        """Return the engine of a cohort on a data set for which `graphs_refusal` returned None.
+        """Return the engine of a cohort on a data set, for tasks that `gcnbatch.runners.fused_graphs.refuses` accepts.
 
         Parameters
         ----------
@@ -78,8 +72,8 @@ class FusedBackend(CudaBackend):
         """Return whether several models of this architecture train in the same launches."""
         return all(form.shares_launches for form in self._training_forms(stack, source))
 
-    def ranks(self, stack: Stack, door: Communicator, train: TrainConfig) -> Ranks:
-        """Return the ranks of `door`, which train a model together and all call this, with mailboxes for the model.
+    def ranks(self, stack: Stack, communicator: Communicator, train: TrainConfig) -> Ranks:
+        """Return the ranks of `communicator`, which train a model together and all call this, with mailboxes for it.
 
         Raises
         ------
@@ -87,13 +81,13 @@ class FusedBackend(CudaBackend):
             On all ranks alike, when one does not reach the memory of another.
         """
         sync, held = train.sync_batch_norm, self._mailboxes
-        nbytes = mailbox_bytes(stack, sync, door.size)
+        nbytes = mailbox_bytes(stack, sync, communicator.size)
         if held is None or held.nbytes < nbytes:
             if held is not None:
                 held.close()
-            held = self._mailboxes = Mailboxes(self.device, door, nbytes)
+            held = self._mailboxes = Mailboxes(self.device, communicator, nbytes)
         held.settle()
-        return Ranks(door.rank, door.size, sync, train.batch_size, held)
+        return Ranks(communicator.rank, communicator.size, sync, train.batch_size, held)
 
     def _training_forms(self, stack: Stack, source: BatchSource, ranks: int = 0) -> tuple[type[Form], ...]:
         on = self.device.compute_capability, self.options.precision, ranks

@@ -39,7 +39,7 @@ EVAL_GRAPHS = 16_384
 FIRST_GRAPH_STEPS = 8  # of an epoch's first graph: short, so that the device starts early
 MAX_GRAPH_STEPS = 64
 FLUSH_GRAPH_STEPS = (8, 1)  # of the graphs that run queued steps when the state is needed early
-MOST_RESTING = 0.25  # share of the launched members that may rest before launches are captured again without them
+MOST_IDLE = 0.25  # share of the launched members that may be idle before launches are captured again without them
 
 
 def graph_steps(steps: int) -> list[int]:
@@ -61,7 +61,7 @@ class Training:
     """
 
     device: Device
-    at: Workspace
+    workspace: Workspace
     rule: UpdateRule
     stage: Callable[[], None] = lambda: None  # launches the staging of the first batch of an epoch
     branches: list[list[Call]] = field(default_factory=list)
@@ -69,29 +69,31 @@ class Training:
 
     def can_run(self, planned: PlannedEpoch) -> bool:
         """Return whether the workspace is large enough for an epoch."""
-        return self.at.capacity.holds(planned.needed) and self.at.plan.holds(planned.steps, planned.graphs)
+        return self.workspace.capacity.holds(planned.needed) and self.workspace.plan.holds(
+            planned.steps, planned.graphs
+        )
 
     def works_for(self, members: tuple[int, ...], rows: int) -> bool:
-        """Return whether launches work for these members, with few that rest, and for batches of so many nodes."""
-        of_now, few = self.at.launched, (1 - MOST_RESTING) * len(self.at.launched)
-        return bool(self.branches) and set(members) <= set(of_now) and len(members) > few and self.at.takes(rows)
+        """Return whether launches work for these members, with few idle ones, and for batches of so many nodes."""
+        of_now, few = self.workspace.launched, (1 - MOST_IDLE) * len(self.workspace.launched)
+        return bool(self.branches) and set(members) <= set(of_now) and len(members) > few and self.workspace.takes(rows)
 
     def launch_for(self, members: tuple[int, ...], rows: int) -> None:
         """Let launches work for these members and such batches, unless they already do."""
         if self.works_for(members, rows):
             return
         self.close()
-        self.at.most_rows = rows
-        self.at.launched = members
-        self.branches = [self._step_of(group) for group in self.at.branches()]
-        self.at.work_for(members)
-        call = self.at.stage()
+        self.workspace.most_rows = rows
+        self.workspace.launched = members
+        self.branches = [self._step_of(group) for group in self.workspace.branches()]
+        self.workspace.work_for(members)
+        call = self.workspace.stage()
         self.stage = self.device.prepared(call.entry, call.launch, **call.arguments)
 
     def _step_of(self, members: tuple[int, ...]) -> list[Call]:
         """Return the launches of a step for some of the launched members."""
-        self.at.work_for(members)
-        return [*self.at.forward(), *self.at.backward(), *self.at.update(self.rule)]
+        self.workspace.work_for(members)
+        return [*self.workspace.forward(), *self.workspace.backward(), *self.workspace.update(self.rule)]
 
     def close(self) -> None:
         """Destroy the captured graphs."""
@@ -164,19 +166,19 @@ class FusedEngine:
         held = self._training.get(form)
         if not (held and held.can_run(planned)):
             return
-        packed = planned.pack(held.at)
+        packed = planned.pack(held.workspace)
         if self._queued or self._remaining:  # later steps read the plan that it replaces
-            self._upload = Upload(held.at, packed)
+            self._upload = Upload(held.workspace, packed)
             return
         if guess and not self._cohort.ranks and held.works_for(members_of(guess), planned.rows):
             self._early = guess
-            write_begin(held.at, packed, guess)
-        self._upload = Upload(held.at, held.at.send_plan(packed))
+            write_begin(held.workspace, packed, guess)
+        self._upload = Upload(held.workspace, held.workspace.send_plan(packed))
         if self._early:
             held.stage()
 
     def begin_epoch(self, epochs: Epochs) -> None:
-        """Upload the plans of an epoch of each member and stage the first batches; a member with None rests."""
+        """Upload the plans of an epoch of each member and stage the first batches; a member with None is idle."""
         self.flush()
         batches = [one.batches if one else None for one in epochs]
         if self._planned is None or any(
@@ -192,11 +194,11 @@ class FusedEngine:
             one.begins_as(guessed) for one, guessed in zip(epochs, early, strict=True) if one and guessed
         )
         if not has_begun:
-            packed = upload.packed if upload and upload.at is held.at else planned.pack(held.at)
-            write_begin(held.at, packed, epochs, self._turn)
+            packed = upload.packed if upload and upload.workspace is held.workspace else planned.pack(held.workspace)
+            write_begin(held.workspace, packed, epochs, self._turn)
             held.launch_for(members, planned.rows)
-            held.at.begin_epoch(packed)
-        self._run(self._packing(held.at))
+            held.workspace.begin_epoch(packed)
+        self._run(self._packing(held.workspace))
         if not has_begun:
             held.stage()
         self._remaining = planned.steps - first_step(epochs)
@@ -221,10 +223,10 @@ class FusedEngine:
             return held
         if held is not None:
             held.close()
-            self._packed.pop(held.at, None)
+            self._packed.pop(held.workspace, None)
             del self._training[planned.form], held
-        at = self._workspace(planned.needed, planned.steps, planned.graphs, planned.form)
-        self._training[planned.form] = Training(self._device, at, self._rule)
+        workspace = self._workspace(planned.needed, planned.steps, planned.graphs, planned.form)
+        self._training[planned.form] = Training(self._device, workspace, self._rule)
         return self._training[planned.form]
 
     def _workspace(self, capacity: Capacity, steps: int, graphs: int, form: Form) -> Workspace:
@@ -273,16 +275,16 @@ class FusedEngine:
     def _launch(self, steps: int) -> None:
         now = self._training[self._now]
         if steps not in now.graphs:
-            now.graphs[steps] = self._recorder.record(now.branches, steps, now.at.same_carveout)
+            now.graphs[steps] = self._recorder.record(now.branches, steps, now.workspace.same_carveout)
         now.graphs[steps].launch()
         self._keep_packed()
         self._queued -= steps
 
     def _keep_packed(self) -> None:
         """Note that a step changed the weights of all launched members, and packed them for its own workspace."""
-        now = self._training[self._now].at
-        for at, members in self._packed.items():
-            if at is not now:
+        now = self._training[self._now].workspace
+        for workspace, members in self._packed.items():
+            if workspace is not now:
                 members.difference_update(now.launched)
 
     # -------------------------------------------------------------------------------------------- one batch
@@ -302,38 +304,38 @@ class FusedEngine:
             return [None for _ in rows]
         predictions = self._predictions(max(len(own) for own in rows if own is not None))
         predictions.work_for(asked)
-        self._run(self._packing(predictions.at))
+        self._run(self._packing(predictions.workspace))
         predictions.stage(rows, lambda graphs: self._data.plan([graphs]))
         return predictions.logits(rows)
 
     def _predictions(self, graphs: int) -> PredictionBatches:
         """Return the workspace of predictions for batches of so many graphs; replace it if it is too small."""
         held = self._predicted
-        if held is None or held.at.capacity.graphs < graphs:
+        if held is None or held.workspace.capacity.graphs < graphs:
             if held is not None:
-                self._packed.pop(held.at, None)
+                self._packed.pop(held.workspace, None)
             self._predicted = held = None  # before the next is allocated
-            at = self._workspace(self._data.capacity(graphs), 1, graphs, self._predicting)
-            self._predicted = held = PredictionBatches(self._device, at)
+            workspace = self._workspace(self._data.capacity(graphs), 1, graphs, self._predicting)
+            self._predicted = held = PredictionBatches(self._device, workspace)
         return held
 
     def gradients(self, graphs: Int64, totals: DeviceArray) -> None:
         """Write the gradients of a training step on these graphs to the only member; dropout of step 0, epoch 0."""
         self.flush()
         form, plans = self._plan([[graphs]])
-        at = self._single.get(form)
-        if at is None or at.capacity.graphs < len(graphs):
-            if at is not None:
+        workspace = self._single.get(form)
+        if workspace is None or workspace.capacity.graphs < len(graphs):
+            if workspace is not None:
                 self._packed.pop(self._single.pop(form), None)
-            del at
-            at = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
+            del workspace
+            workspace = self._single[form] = self._workspace(self._data.capacity(len(graphs)), 1, len(graphs), form)
         weights_of = self._cohort.labels[0].weights
-        upload_batches(at, [graphs], plans, lambda _, own: weights_of([own]), self._turn(0))
+        upload_batches(workspace, [graphs], plans, lambda _, own: weights_of([own]), self._turn(0))
         self._take_turn()
-        calls = [*at.forward(), *at.backward(), at.gradients(self._rule, totals)]
-        self._run([*self._packing(at), at.stage(), *calls])
+        calls = [*workspace.forward(), *workspace.backward(), workspace.gradients(self._rule, totals)]
+        self._run([*self._packing(workspace), workspace.stage(), *calls])
         if self._predicted is not None:  # its weights contain running statistics, which the step changed
-            self._packed.pop(self._predicted.at, None)
+            self._packed.pop(self._predicted.workspace, None)
 
     def parameters_changed(self, member: int = 0) -> None:
         """Mark a member's packed weights as out of date: something other than a step wrote its parameters."""
@@ -343,13 +345,13 @@ class FusedEngine:
         if self._predicted is not None:
             self._predicted.forget()  # the scaling of features of graphs
 
-    def _packing(self, at: Workspace) -> list[Call]:
+    def _packing(self, workspace: Workspace) -> list[Call]:
         """Return the launches that pack weights, if those of a launched member are out of date."""
-        packed = self._packed.setdefault(at, set())
-        if packed >= set(at.launched):
+        packed = self._packed.setdefault(workspace, set())
+        if packed >= set(workspace.launched):
             return []
-        packed.update(at.launched)
-        return at.pack()
+        packed.update(workspace.launched)
+        return workspace.pack()
 
     def _run(self, calls: Sequence[Call]) -> None:
         for call in calls:

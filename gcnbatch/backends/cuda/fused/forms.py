@@ -66,7 +66,7 @@ def refusal(
     options: CudaConfig,
     ranks: int = 0,
 ) -> str:
-    """Return what no form supports of a data set, a model and options, or "".
+    """Return the property of a data set, a model or options that no form supports, or "".
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class EngineEpoch(NamedTuple):
         ) and (mine.corrections is theirs.corrections or np.array_equal(mine.corrections, theirs.corrections))
 
 
-Epochs = Sequence[EngineEpoch | None]  # by member; None: the member rests
+Epochs = Sequence[EngineEpoch | None]  # by member; None: the member is idle
 Batches = Sequence[Sequence[Int64] | None]  # of an epoch
 
 
@@ -60,7 +60,7 @@ def first_step(epochs: Epochs) -> int:
 
 
 def write_begin(
-    at: Workspace, packed: NDArray[np.int32], epochs: Epochs, turn: Callable[[int], int] = lambda first: 0
+    workspace: Workspace, packed: NDArray[np.int32], epochs: Epochs, turn: Callable[[int], int] = lambda first: 0
 ) -> None:
     """Write how an epoch begins to its packed upload, (members, …), or the front of it.
 
@@ -71,7 +71,7 @@ def write_begin(
         member: BegunEpoch(one.first, len(one.batches), one.epoch, one.rates, turn(one.first))
         for member, one in running
     }
-    at.plan.begin(packed, first_step(epochs), begun)
+    workspace.plan.begin(packed, first_step(epochs), begun)
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,17 @@ class PlannedEpoch:
     rows: int
     weights: Sequence[NDArray[np.float32]]
 
-    def pack(self, at: Workspace) -> NDArray[np.int32]:
+    def pack(self, workspace: Workspace) -> NDArray[np.int32]:
         """Return the upload to a workspace, (members, …), without what `begin_epoch` fills in."""
-        packed = np.zeros((len(self.plans), *at.plan.array.shape), np.int32)
+        packed = np.zeros((len(self.plans), *workspace.plan.array.shape), np.int32)
         for row, plan, weights in zip(packed, self.plans, self.weights, strict=True):
             if plan:
-                at.pack_plan(row, plan, weights)
+                workspace.pack_plan(row, plan, weights)
         return packed
 
 
 class Upload(NamedTuple):
     """A planned epoch, packed for a workspace: (members, …); only the front if the rest is sent."""
 
-    at: Workspace
+    workspace: Workspace
     packed: NDArray[np.int32]

@@ -23,18 +23,18 @@ class PredictionBatches:
     Parameters
     ----------
     device : Device
-    at : Workspace
+    workspace : Workspace
     """
 
-    def __init__(self, device: Device, at: Workspace) -> None:
-        self.at, self._device = at, device
+    def __init__(self, device: Device, workspace: Workspace) -> None:
+        self.workspace, self._device = workspace, device
         self._staged: dict[int, Int64] = {}  # copies of the graphs whose batch each member holds
         self._launches: list[Callable[[], None]] = []  # staging, then the kernels of the logits
 
     def work_for(self, members: tuple[int, ...]) -> None:
         """Launch for these members from now on."""
-        if self.at.launched != members:
-            self.at.launched, self._launches = members, []
+        if self.workspace.launched != members:
+            self.workspace.launched, self._launches = members, []
 
     def stage(self, rows: Rows, plan: Callable[[Int64], EpochPlan]) -> None:
         """Stage the graphs of each launched member, unless it holds their batch; `plan` plans a member's graphs."""
@@ -42,7 +42,7 @@ class PredictionBatches:
         if all(member in self._staged and np.array_equal(self._staged[member], own) for member, own in asked.items()):
             return
         self.forget()
-        upload_batches(self.at, rows, [None if own is None else plan(own) for own in rows])
+        upload_batches(self.workspace, rows, [None if own is None else plan(own) for own in rows])
         self._prepared()[0]()
         self._staged = {member: own.copy() for member, own in asked.items()}
 
@@ -55,18 +55,20 @@ class PredictionBatches:
         for launch in self._prepared()[1:]:
             launch()
         most = max(len(own) for own in rows if own is not None)
-        found = arena_of(self.at.logits).fetch(self.at.logits.view(0, (most, self.at.logits.shape[1])))
+        found = arena_of(self.workspace.logits).fetch(
+            self.workspace.logits.view(0, (most, self.workspace.logits.shape[1]))
+        )
         return [None if own is None else found[member, : len(own)] for member, own in enumerate(rows)]
 
     def _prepared(self) -> list[Callable[[], None]]:
         if not self._launches:
-            calls = [self.at.stage(), *(call for call in self.at.forward() if call.launch.blocks)]
+            calls = [self.workspace.stage(), *(call for call in self.workspace.forward() if call.launch.blocks)]
             self._launches = [self._device.prepared(call.entry, call.launch, **call.arguments) for call in calls]
         return self._launches
 
 
 def upload_batches(
-    at: Workspace,
+    workspace: Workspace,
     rows: Rows,
     plans: Sequence[EpochPlan | None],
     weights_of: Callable[[int, Int64], NDArray[np.float32]] = lambda member, graphs: np.zeros(1, np.float32),
@@ -76,10 +78,10 @@ def upload_batches(
 
     `weights_of` are the label weights of its step, `turn` its number among the turns of all ranks.
     """
-    packed, begun = np.zeros((len(rows), *at.plan.array.shape), np.int32), dict[int, BegunEpoch]()
+    packed, begun = np.zeros((len(rows), *workspace.plan.array.shape), np.int32), dict[int, BegunEpoch]()
     for member, (own, plan) in enumerate(zip(rows, plans, strict=True)):
         if own is not None and plan is not None:
-            at.pack_plan(packed[member], plan, weights_of(member, own))
+            workspace.pack_plan(packed[member], plan, weights_of(member, own))
             begun[member] = BegunEpoch(0, 1, 0, Rates(0.0, np.zeros((1, 2), np.float32)), turn)
-    at.plan.begin(packed, 0, begun)
-    at.begin_epoch(packed)
+    workspace.plan.begin(packed, 0, begun)
+    workspace.begin_epoch(packed)

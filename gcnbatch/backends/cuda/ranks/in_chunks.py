@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, product_bounds,
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import large as spmm_large
-from gcnbatch.backends.cuda.spmm.kernels import ROW_SPLIT, Product
+from gcnbatch.backends.cuda.spmm.kernels import ROW_SPLIT, SpmmOperands
 from gcnbatch.backends.cuda.spmm.large import (
     MOST_COLUMNS,
     ROW_BYTES,
@@ -243,7 +243,7 @@ class OpsInChunks:
         """Multiply with columns `group` = (first, stop) of H, at most `MOST_COLUMNS`."""
         landing, route, device, (begin, behind) = matrix.landing, matrix.route, self._device, group
         stride = 8 * ceil_div(behind - begin, 8)
-        parts = [(at, min(at + PUSHED_COLUMNS, behind)) for at in range(begin, behind, PUSHED_COLUMNS)]
+        parts = [(first, min(first + PUSHED_COLUMNS, behind)) for first in range(begin, behind, PUSHED_COLUMNS)]
         numbers: list[int] = []
 
         beside = bool(self._later)
@@ -310,9 +310,9 @@ def _product_of(
     columns: tuple[int, int],
     stride: int,
     place: int,
-) -> Product:
+) -> SpmmOperands:
     """Return the product of a chunk of rows; columns `columns` of the operand lie at `place` of rows of `stride`."""
     (first, stop), held = columns, matrix.chunks[chunk]
     about = {"out_first": first, "dense_first": place, "out_stride": out.shape[1], "dense_stride": stride}
     counts = {"n_entries": matrix.entries[chunk], "n_rows": held.indptr.shape[0] - 1, "width": stop - first}
-    return Product(out, dense, held, **about, first_row=0, first_entry=0, **counts, accumulate=0)
+    return SpmmOperands(out, dense, held, **about, first_row=0, first_entry=0, **counts, accumulate=0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_RANKS = declared("ranks/flags.cuh").constant("MAX_RANKS")
-_SAID_BYTES = 200  # of the reason why a rank has failed
+_REASON_BYTES = 200  # of the reason why a rank has failed
 
 
 class Mailboxes:
@@ -85,13 +85,13 @@ def on_all(ranks: Communicator, work: Callable[[], T]) -> T:
     MachineError
         On all ranks, if it failed on one.
     """
-    said, done = "", list[T]()
+    failure, done = "", list[T]()
     try:
         done.append(work())
     except GcnbatchError as error:
-        said = f"{error.subject}: {error.got}"
-    raw = np.zeros(1 + _SAID_BYTES, np.uint8)
-    text = said.encode()[:_SAID_BYTES]
+        failure = f"{error.subject}: {error.got}"
+    raw = np.zeros(1 + _REASON_BYTES, np.uint8)
+    text = failure.encode()[:_REASON_BYTES]
     raw[0], raw[1 : 1 + len(text)] = not done, np.frombuffer(text, np.uint8)
     for rank, found in enumerate(ranks.all_gather(raw)):
         if found[0]:

@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, PushedRows, SplitRows
 from gcnbatch.backends.cuda.ranks.in_chunks import OpsInChunks, is_packed
-from gcnbatch.backends.cuda.ranks.packed import Door, PackedExchange, Rooms
+from gcnbatch.backends.cuda.ranks.packed import PackedExchange, Rooms, SideCommunicator
 from gcnbatch.backends.cuda.ranks.pipeline import rows_of
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -36,8 +36,8 @@ from gcnbatch.ranks.communicator import Communicator
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
 
 
-class DeviceCommunicator(Communicator, Door, Protocol):
-    """What the operations need of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`."""
+class DeviceCommunicator(Communicator, SideCommunicator, Protocol):
+    """The methods of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator` that the operations call."""
 
     def all_reduce(self, array: DeviceArray, out: DeviceArray | None = None) -> None:
         """Write the sum of an array over all ranks to `out`, else in place."""

@@ -39,8 +39,8 @@ class Gathering(Protocol):
         """Wait for it, and return the arrays of all ranks."""
 
 
-class Door(Protocol):
-    """What a packed exchange needs of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator`."""
+class SideCommunicator(Protocol):
+    """The methods of `gcnbatch.backends.cuda.runtime.nccl.NcclCommunicator` that a packed exchange calls."""
 
     @property
     def rank(self) -> int:
@@ -64,10 +64,10 @@ class Rooms:
         self.packed = self.rows = DeviceArray(0, (0,), np.dtype(np.uint8))
 
     def own_rows(self, n: int, exchanged: Exchanged) -> DeviceArray:
-        """Return memory for the rows of `n` own nodes, (n, ROW_BYTES), with room for an exchange of usual rows."""
-        usual = EXPECTED * SECTOR * exchanged.n_received + CHUNK
-        if self.rows.nbytes < n * ROW_BYTES + usual:
-            self.rows = self._device.empty((n * ROW_BYTES + usual,), np.uint8)
+        """Return memory for the rows of `n` own nodes, (n, ROW_BYTES), with room for the halo that is expected."""
+        expected = EXPECTED * SECTOR * exchanged.n_received + CHUNK
+        if self.rows.nbytes < n * ROW_BYTES + expected:
+            self.rows = self._device.empty((n * ROW_BYTES + expected,), np.uint8)
         self._make_packed(EXPECTED * SECTOR * exchanged.rows.size)
         return self.rows.view(0, (n, ROW_BYTES))
 
@@ -93,7 +93,7 @@ class PackedExchange:
     Parameters
     ----------
     device : Device
-    door : Door
+    communicator : SideCommunicator
     rooms : Rooms
         Of no other exchange at the same time.
     dense : CompressedRows
@@ -106,44 +106,46 @@ class PackedExchange:
     def __init__(
         self,
         device: Any,
-        door: Door,
+        communicator: SideCommunicator,
         rooms: Rooms,
         dense: CompressedRows,
         exchanged: Exchanged,
         places: DeviceArray,
     ) -> None:
-        self._device, self._door, self._rooms = device, door, rooms
+        self._device, self._communicator, self._rooms = device, communicator, rooms
         self._dense, self._exchanged, self._places = dense, exchanged, places
         self._sent_places = device.empty((exchanged.rows.size + 1,), np.int32)
         self._pack()
         ends = device.empty((len(exchanged.sent) + 1,), np.int32)
         about = {"ends": ends, "places": self._sent_places, "firsts": exchanged.firsts, "n": ends.size}
         device.launch("halo_ends", elementwise(ends.size), **about)
-        self._ends = door.gather_beside(ends)
+        self._ends = communicator.gather_beside(ends)
 
     def arrive(self) -> tuple[CompressedRows, CompressedRows]:
         """Wait for the lengths, receive the rows, and let kernels launched from now on wait for them.
 
         Return those of the halo, and those of own nodes and halo.
         """
-        device, door, rooms, exchanged = self._device, self._door, self._rooms, self._exchanged
+        device, communicator, rooms, exchanged = self._device, self._communicator, self._rooms, self._exchanged
         n, n_halo = self._dense.shape[0], exchanged.n_received
         ends = self._ends.read().astype(np.int64)  # by sender: where the sectors for each rank begin
         sectors = np.diff(ends, axis=1)
-        coming = sectors[:, door.rank]
+        coming = sectors[:, communicator.rank]
         sizes = (SECTOR * coming).tolist()
-        held = rooms.holds(SECTOR * int(ends[door.rank, -1]), n * ROW_BYTES, sum(sizes))
+        held = rooms.holds(SECTOR * int(ends[communicator.rank, -1]), n * ROW_BYTES, sum(sizes))
         if not held:
             self._pack()
-        parts = parts_of(rooms.packed, (SECTOR * sectors[door.rank]).tolist())
-        sending = door.exchange_beside(parts, sizes, rooms.rows.view(n * ROW_BYTES, sum(sizes)), follows=not held)
+        parts = parts_of(rooms.packed, (SECTOR * sectors[communicator.rank]).tolist())
+        sending = communicator.exchange_beside(
+            parts, sizes, rooms.rows.view(n * ROW_BYTES, sum(sizes)), follows=not held
+        )
         of_halo = self._places.view(n, (n_halo,))
-        placing = door.exchange_beside(
+        placing = communicator.exchange_beside(
             parts_of(self._sent_places, exchanged.sent), exchanged.received, of_halo, follows=False
         )
         sending.arrive()
         placing.arrive()
-        shifts = n * ROW_BYTES // SECTOR + np.cumsum(coming) - coming - ends[:, door.rank]
+        shifts = n * ROW_BYTES // SECTOR + np.cumsum(coming) - coming - ends[:, communicator.rank]
         for part, by in zip(parts_of(of_halo, exchanged.received), shifts.tolist(), strict=True):
             if part.size:
                 device.launch("halo_shift", elementwise(part.size), places=part, by=by, n=part.size)

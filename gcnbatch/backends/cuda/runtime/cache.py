@@ -303,7 +303,7 @@ def _intact(path: Path) -> bytes | None:
 
 
 def _parse(path: Path) -> Cubin | None:
-    """Return what the name of a cubin, or of a file beside it, says; None for any other name."""
+    """Parse the name of a cubin or of a file beside it; None for any other name."""
     if (match := _NAME.match(path.name)) is None:
         return None
     stem, arch, source, compiler = match.groups()

@@ -281,10 +281,10 @@ def _failure(compiler: Compiler, arch: str, source: KernelSource, flags: tuple[s
     """Return the error of a compilation: of the source, or of the machine, which would fail for every source."""
     if re.search(r"gpu.architecture", output, re.IGNORECASE):
         return no_code(compiler, arch)
-    if compiler.name == "nvcc" and (said := HOST_FAILS.search(output)):
+    if compiler.name == "nvcc" and (failure := HOST_FAILS.search(output)):
         return MachineError(
             f"nvcc {compiler.version}",
-            f"its host compiler does not serve ({said[0].strip().rstrip('.')})",
+            f"its host compiler does not serve ({failure[0].strip().rstrip('.')})",
             hint="Install g++, or name one that this nvcc supports in NVCC_CCBIN; where there is no g++ at all, NVRTC "
             "serves (pip install 'gcnbatch[cuda,nvrtc13]').",
         )

@@ -318,6 +318,7 @@ class DeviceContext:
             return np.empty((rows, *array.shape), array.dtype)
         if rows == 1 and not clears:
             return self.fetch(array)[np.newaxis]
+        pitch = pitch if rows > 1 else array.nbytes  # CUDA takes no pitch above 2 GiB
         host = self._pinned_for(nbytes)
         with self.errors():
             copy_rows = self.driver.Memcpy2D()
@@ -381,7 +382,7 @@ class DeviceContext:
 
     def out_of_memory(self, asked: int = 0) -> MachineError:
         """Return the out-of-memory error: requested bytes if known, free bytes, fix."""
-        facts = [f"{asked / 2**20:,.1f} MiB asked for"] if asked else []
+        facts = [f"{asked / 2**20:,.1f} MiB requested"] if asked else []
         with suppress(self.driver.Error):  # a lost device answers no further calls
             free, total = self.driver.mem_get_info()
             facts.append(f"{free / 2**20:,.0f} of {total / 2**20:,.0f} MiB free")
@@ -392,9 +393,9 @@ class DeviceContext:
             "GPU (nvidia-smi lists them).",
         )
 
-    def lost(self, said: str) -> DeviceLost:
-        """Return the error of a lost device, whose driver call failed with the message `said`."""
-        return DeviceLost(self._subject, said, hint="If it happens again, 'nvidia-smi' and the system log say more.")
+    def lost(self, message: str) -> DeviceLost:
+        """Return the error of a lost device, whose driver call failed with this message."""
+        return DeviceLost(self._subject, message, hint="If it happens again, 'nvidia-smi' and the system log say more.")
 
     @property
     def _subject(self) -> str:

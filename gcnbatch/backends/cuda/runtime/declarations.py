@@ -211,8 +211,8 @@ class Declarations:
         scope = scanned(self._only("structs", outer)[1]) if outer in self.scope.structs else self.scope
         found = getattr(scope, what).get(last, ())
         if len(found) != 1:
-            said = "declares several of that name" if found else "does not declare it"
-            raise ValueError(f"{what.removesuffix('s')} {name}: {self.name} {said}")
+            problem = "declares several of that name" if found else "does not declare it"
+            raise ValueError(f"{what.removesuffix('s')} {name}: {self.name} {problem}")
         return next(iter(found))
 
 

@@ -56,7 +56,7 @@ class Prepared(NamedTuple):
 
 def addresses(packed: NDArray[np.uint8], offsets: Sequence[int]) -> NDArray[np.uint64]:
     """Return the addresses of the arguments at these byte offsets: CUDA's kernelParams."""
-    return np.array([packed.ctypes.data + at for at in offsets], np.uint64)
+    return np.array([packed.ctypes.data + offset for offset in offsets], np.uint64)
 
 
 def load_bindings() -> Any:

@@ -222,16 +222,18 @@ class Layout:
     @cached_property
     def size(self) -> int:
         """Size in bytes, with the padding after the last field."""
-        end = max((at + kind.size for at, kind in zip(self.offsets, self.fields.values(), strict=True)), default=0)
+        end = max(
+            (offset + kind.size for offset, kind in zip(self.offsets, self.fields.values(), strict=True)), default=0
+        )
         return end if self.packed_end else max(-(-end // self.alignment) * self.alignment, 1)
 
     @cached_property
     def format(self) -> str:
         """Format of `struct`, with padding."""
         text, end = "", 0
-        for at, kind in zip(self.offsets, self.fields.values(), strict=True):
-            text += "x" * (at - end) + kind.format
-            end = at + kind.size
+        for offset, kind in zip(self.offsets, self.fields.values(), strict=True):
+            text += "x" * (offset - end) + kind.format
+            end = offset + kind.size
         return text + "x" * (self.size - end)
 
     @cached_property

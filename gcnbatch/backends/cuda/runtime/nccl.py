@@ -1,4 +1,4 @@
-"""NCCL through nccl4py: the door for device arrays between ranks, on PyCUDA's context and the device's stream.
+"""NCCL through nccl4py: the communicator of device arrays, on PyCUDA's context and the device's stream.
 
 Nothing here runs before several ranks share a model on GPUs. nccl4py's plain bindings take addresses, so no array
 library is needed. Calls are queued on the stream and return at once, like kernel launches. `exchange_beside` has a
@@ -221,11 +221,11 @@ class NcclCommunicator:
         try:
             yield
         except self._calls.NCCLError as error:
-            said = (str(error).splitlines() or ["failed"])[0]
+            message = (str(error).splitlines() or ["failed"])[0]
             if self._device.memory().free < NEEDED_BYTES:
                 raise self._device.out_of_memory(NEEDED_BYTES) from error
             hint = "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more."
-            raise MachineError(f"NCCL between {self.size} ranks", said, hint=hint) from error
+            raise MachineError(f"NCCL between {self.size} ranks", message, hint=hint) from error
 
     def close(self) -> None:
         """Give back NCCL's memory and streams; all ranks call, after their last operation."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 
-class Product(NamedTuple):
+class SpmmOperands(NamedTuple):
     """``out = A dense`` (or ``out += A dense``) for a sparse A of `n_rows` rows and dense operands of `width` columns.
 
     Element (i, p) of a dense operand is ``array[first + i * stride + p]``. A is a `DeviceCsr`, or the matrix of a
@@ -94,10 +94,10 @@ class SpmmKernel(Protocol):
     coo: bool
     pieces: bool
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
         """Launch the product of a whole block-diagonal matrix; it overwrites `out`, and all offsets are 0."""
 
-    def graph(self, device: Device, product: Product) -> None:
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
         """Launch the product of the matrix of one graph and channel."""
 
 
@@ -107,13 +107,13 @@ class Naive:
     coo = False
     pieces = False
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        launch = thread_per_output(product.n_rows, product.width)
-        device.launch("spmm_naive_batched", launch, n_rows=product.n_rows, **product.csr())
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        launch = thread_per_output(operands.n_rows, operands.width)
+        device.launch("spmm_naive_batched", launch, n_rows=operands.n_rows, **operands.csr())
 
-    def graph(self, device: Device, product: Product) -> None:
-        launch = thread_per_output(product.n_rows, product.width)
-        device.launch("spmm_naive_graph", launch, **product.csr_part())
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        launch = thread_per_output(operands.n_rows, operands.width)
+        device.launch("spmm_naive_graph", launch, **operands.csr_part())
 
 
 class RowSplit:
@@ -122,16 +122,16 @@ class RowSplit:
     coo = False
     pieces = True
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        self.graph(device, product)
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        self.graph(device, operands)
 
-    def graph(self, device: Device, product: Product) -> None:
-        n_rows, width = product.n_rows, product.width
-        vector = vector_width(width, product.out, product.dense)
-        if (product.out_first | product.dense_first | product.out_stride | product.dense_stride) % 4:
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        n_rows, width = operands.n_rows, operands.width
+        vector = vector_width(width, operands.out, operands.dense)
+        if (operands.out_first | operands.dense_first | operands.out_stride | operands.dense_stride) % 4:
             vector = 1
-        shape = geometry.sparse_rows(n_rows, product.n_entries, width, vector, device.multiprocessors)
-        device.launch(f"spmm_csr_float{vector}", shape.launch, **shape.shares(), **product.csr_part())
+        shape = geometry.sparse_rows(n_rows, operands.n_entries, width, vector, device.multiprocessors)
+        device.launch(f"spmm_csr_float{vector}", shape.launch, **shape.shares(), **operands.csr_part())
 
 
 ROW_SPLIT = RowSplit()
@@ -173,19 +173,19 @@ class ShortRows:
             found = geometry.short_rows(*size, 1, lanes, self.threads)
         return None if found is None else (form, *found)
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        n_rows, width = product.n_rows, product.width
-        vector = vector_width(width, product.out, product.dense)
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        n_rows, width = operands.n_rows, operands.width
+        vector = vector_width(width, operands.out, operands.dense)
         found = self.plan(n_rows, width, vector)
         if found is None:
-            ROW_SPLIT.batched(device, product, blocks)
+            ROW_SPLIT.batched(device, operands, blocks)
             return
         form, launch, lane_bits = found
         sizes = {"n_rows": n_rows, "lane_bits": lane_bits}
-        device.launch(f"spmm_rows_float{vector}_{form}", launch, **sizes, **product.csr())
+        device.launch(f"spmm_rows_float{vector}_{form}", launch, **sizes, **operands.csr())
 
-    def graph(self, device: Device, product: Product) -> None:
-        ROW_SPLIT.graph(device, product)
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        ROW_SPLIT.graph(device, operands)
 
 
 class SwaCsr:
@@ -197,10 +197,10 @@ class SwaCsr:
     coo = False
     pieces = False
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        size = (blocks.layout.n_graphs, blocks.max_rows, product.width)
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        size = (blocks.layout.n_graphs, blocks.max_rows, operands.width)
         if not geometry.swa_csr_reaches(*size):
-            ROW_SPLIT.batched(device, product, blocks)
+            ROW_SPLIT.batched(device, operands, blocks)
             return
         shape = geometry.swa_csr(*size)
         device.launch(
@@ -211,16 +211,16 @@ class SwaCsr:
             column_block=shape.column_block,
             sub_bits=shape.sub_bits,
             blocks_per_graph=shape.blocks_per_graph,
-            **product.csr(),
+            **operands.csr(),
         )
 
-    def graph(self, device: Device, product: Product) -> None:
-        if not geometry.swa_csr_reaches(1, product.n_rows, product.width):
-            ROW_SPLIT.graph(device, product)
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        if not geometry.swa_csr_reaches(1, operands.n_rows, operands.width):
+            ROW_SPLIT.graph(device, operands)
             return
-        shape = geometry.swa_csr(1, product.n_rows, product.width)
+        shape = geometry.swa_csr(1, operands.n_rows, operands.width)
         sizes = {"column_block": shape.column_block, "sub_bits": shape.sub_bits}
-        device.launch("spmm_swa_csr_graph", shape.launch, **sizes, **product.csr_part())
+        device.launch("spmm_swa_csr_graph", shape.launch, **sizes, **operands.csr_part())
 
 
 class SwaCoo:
@@ -229,34 +229,36 @@ class SwaCoo:
     coo = True
     pieces = False
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        shape = geometry.swa_coo(blocks.layout.n_graphs, blocks.max_rows, product.n_entries, product.width)
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        shape = geometry.swa_coo(blocks.layout.n_graphs, blocks.max_rows, operands.n_entries, operands.width)
         if shape.case == 3:
-            self._case_3(device, product, shape)
+            self._case_3(device, operands, shape)
             return
         device.launch(
             "spmm_swa_coo_batched",
             shape.launch,
-            indptr=product.matrix.indptr,
+            indptr=operands.matrix.indptr,
             node_ptr=blocks.node_ptr,
             rows_per_node=blocks.rows_per_node,
             column_block=shape.column_block,
             partition_bits=shape.partition_bits,
             sub_bits=shape.sub_bits,
-            **product.coo(),
+            **operands.coo(),
         )
 
-    def graph(self, device: Device, product: Product) -> None:
-        shape = geometry.swa_coo(1, product.n_rows, product.n_entries, product.width)
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        shape = geometry.swa_coo(1, operands.n_rows, operands.n_entries, operands.width)
         if shape.case == 3:
-            self._case_3(device, product, shape)
+            self._case_3(device, operands, shape)
             return
-        sizes = {"column_block": shape.column_block, "sub_bits": shape.sub_bits, "n_rows": product.n_rows}
-        device.launch("spmm_swa_coo_graph", shape.launch, accumulate=product.accumulate, **sizes, **product.coo_part())
+        sizes = {"column_block": shape.column_block, "sub_bits": shape.sub_bits, "n_rows": operands.n_rows}
+        device.launch(
+            "spmm_swa_coo_graph", shape.launch, accumulate=operands.accumulate, **sizes, **operands.coo_part()
+        )
 
-    def _case_3(self, device: Device, product: Product, shape: geometry.SwaCooGeometry) -> None:
-        zero_unless_adding(device, product)
-        device.launch("spmm_swa_coo_global", shape.launch, sub_bits=shape.sub_bits, **product.coo_part())
+    def _case_3(self, device: Device, operands: SpmmOperands, shape: geometry.SwaCooGeometry) -> None:
+        zero_unless_adding(device, operands)
+        device.launch("spmm_swa_coo_global", shape.launch, sub_bits=shape.sub_bits, **operands.coo_part())
 
 
 class TensorFlow:
@@ -268,30 +270,30 @@ class TensorFlow:
     coo = True
     pieces = False
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        self.graph(device, product)
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        self.graph(device, operands)
 
-    def graph(self, device: Device, product: Product) -> None:
-        if not geometry.tf_reaches(product.n_entries, product.width):
-            ROW_SPLIT.graph(device, product)
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        if not geometry.tf_reaches(operands.n_entries, operands.width):
+            ROW_SPLIT.graph(device, operands)
             return
-        zero_unless_adding(device, product)
-        launch = geometry.entries_by_columns(product.n_entries, product.width)
-        device.launch("spmm_tf", launch, **product.coo_part())
+        zero_unless_adding(device, operands)
+        launch = geometry.entries_by_columns(operands.n_entries, operands.width)
+        device.launch("spmm_tf", launch, **operands.coo_part())
 
 
-def zero_unless_adding(device: Device, product: Product) -> None:
+def zero_unless_adding(device: Device, operands: SpmmOperands) -> None:
     """Zero the output of a kernel that adds atomically, unless the product accumulates."""
-    if not product.accumulate:
-        launch = geometry.entries_by_columns(product.n_rows, product.width)
+    if not operands.accumulate:
+        launch = geometry.entries_by_columns(operands.n_rows, operands.width)
         device.launch(
             "spmm_zero",
             launch,
-            out=product.out,
-            out_first=product.out_first,
-            out_stride=product.out_stride,
-            n_rows=product.n_rows,
-            width=product.width,
+            out=operands.out,
+            out_first=operands.out_first,
+            out_stride=operands.out_stride,
+            n_rows=operands.n_rows,
+            width=operands.width,
         )
 
 
@@ -328,15 +330,15 @@ class Auto:
     coo = False
     pieces = True
 
-    def batched(self, device: Device, product: Product, blocks: Blocks) -> None:
-        vector = vector_width(product.width, product.out, product.dense)
-        size = (product.n_rows, product.n_entries, product.width, blocks.layout.n_graphs)
+    def batched(self, device: Device, operands: SpmmOperands, blocks: Blocks) -> None:
+        vector = vector_width(operands.width, operands.out, operands.dense)
+        size = (operands.n_rows, operands.n_entries, operands.width, blocks.layout.n_graphs)
         table = spmm_table.load(device.name, _KNOWN)
         name = spmm_table.choose(table, *size, vector)
-        (CANDIDATES[name] if name else ROW_SPLIT).batched(device, product, blocks)
+        (CANDIDATES[name] if name else ROW_SPLIT).batched(device, operands, blocks)
 
-    def graph(self, device: Device, product: Product) -> None:
-        ROW_SPLIT.graph(device, product)
+    def graph(self, device: Device, operands: SpmmOperands) -> None:
+        ROW_SPLIT.graph(device, operands)
 
 
 KERNELS: dict[str, SpmmKernel] = {

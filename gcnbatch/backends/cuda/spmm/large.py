@@ -23,7 +23,7 @@ from gcnbatch.backends.cuda.runtime.launch import (
     next_power_of_two,
 )
 from gcnbatch.backends.cuda.runtime.sources import declared
-from gcnbatch.backends.cuda.spmm.kernels import Product
+from gcnbatch.backends.cuda.spmm.kernels import SpmmOperands
 from gcnbatch.backends.cuda.spmm.pieces import STEP, Large, Pieces, Scales
 
 if TYPE_CHECKING:
@@ -185,17 +185,17 @@ def mark(device: Device, matrix: DeviceCsr, uses: NDArray[Any]) -> DeviceCsr:
     return replace(matrix, large=large._replace(marked=True))
 
 
-def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0) -> None:
+def multiply(device: Device, operands: SpmmOperands, large: Large, zeros: float = 0.0) -> None:
     """Launch ``out = A dense``, or ``out += A dense``, for a matrix in pieces.
 
     An unweighted matrix has scales instead of values. `zeros` is the expected share of zeros in the dense operand. It
     changes the speed, and results by rounding.
     """
-    for start in range(0, product.width, MOST_COLUMNS):
-        part = product._replace(
-            out_first=product.out_first + start,
-            dense_first=product.dense_first + start,
-            width=min(product.width - start, MOST_COLUMNS),
+    for start in range(0, operands.width, MOST_COLUMNS):
+        part = operands._replace(
+            out_first=operands.out_first + start,
+            dense_first=operands.dense_first + start,
+            width=min(operands.width - start, MOST_COLUMNS),
         )
         if large.scales is not None and is_compressed(part.width, zeros, large.scales):
             place = part.dense_first, part.dense_stride
@@ -206,11 +206,11 @@ def multiply(device: Device, product: Product, large: Large, zeros: float = 0.0)
             _multiply(device, part, *large)
 
 
-def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales | None, marked: bool) -> None:
-    matrix, width = product.matrix, product.width
-    sizes = (pieces.target.size, product.n_entries, pieces.longest, matrix.n_cols, width)
+def _multiply(device: Device, operands: SpmmOperands, pieces: Pieces, scales: Scales | None, marked: bool) -> None:
+    matrix, width = operands.matrix, operands.width
+    sizes = (pieces.target.size, operands.n_entries, pieces.longest, matrix.n_cols, width)
     shape = large_product(*sizes, device.l2_bytes, device.multiprocessors)
-    dense, dense_first, stride = product.dense, product.dense_first, product.dense_stride
+    dense, dense_first, stride = operands.dense, operands.dense_first, operands.dense_stride
     slice_step = shape.slice_width
     has_scales = scales is not None and scales.columns is not None
     if has_scales or 4 * ceil_div(width, 4) > stride or stride % 4 or dense_first % 4 or dense.ptr % 16:
@@ -229,10 +229,10 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         )
         dense, dense_first, stride = sliced, 0, shape.slice_width
         slice_step = matrix.n_cols * shape.slice_width
-    results = _results(device, product, pieces, scales, shape.n_slices * shape.slice_width)
+    results = _results(device, operands, pieces, scales, shape.n_slices * shape.slice_width)
     arguments = {
         "results": results,
-        "pieces": _pieces(product, pieces),
+        "pieces": _pieces(operands, pieces),
         "dense": dense.view(dense_first, (dense.size - dense_first,)) if dense_first else dense,
         "data": matrix.data,
         "slice_step": slice_step,
@@ -242,8 +242,8 @@ def _multiply(device: Device, product: Product, pieces: Pieces, scales: Scales |
         "group_bits": shape.group_bits,
     }
     kernel = "spmm_large_marked" if marked else f"spmm_large_{'un' if scales else ''}weighted"
-    device.launch(_entry(kernel, product), shape.product, **arguments)
-    _reduce(device, product, pieces, results)
+    device.launch(_entry(kernel, operands), shape.product, **arguments)
+    _reduce(device, operands, pieces, results)
 
 
 def compress_relu_dropout(
@@ -315,58 +315,58 @@ def _no_rows(device: Device, shape: tuple[int, int], rows: DeviceArray | None) -
     return CompressedRows(rows, device.zeros(1, np.int32), shape)
 
 
-def multiply_compressed(device: Device, product: Product, dense: CompressedRows, large: Large) -> None:
-    """Launch ``out = A dense``, or ``out += A dense``, for an unweighted matrix; `product.dense` is not read."""
+def multiply_compressed(device: Device, operands: SpmmOperands, dense: CompressedRows, large: Large) -> None:
+    """Launch ``out = A dense``, or ``out += A dense``, for an unweighted matrix; `operands.dense` is not read."""
     pieces = large.pieces
-    results = _results(device, product, pieces, large.scales, MOST_COLUMNS)
+    results = _results(device, operands, pieces, large.scales, MOST_COLUMNS)
     launch = Launch((ceil_div(pieces.target.size, COMPRESSED_THREADS // 32), 1, 1), (COMPRESSED_THREADS, 1, 1))
     arguments = {
         "results": results,
-        "pieces": _pieces(product, pieces),
+        "pieces": _pieces(operands, pieces),
         "rows": dense.rows,
         "unfit": dense.unfit,
         "n_operand_rows": dense.shape[0],
         "places": dense.places,
     }
     kernel = "spmm_compressed" if dense.places is None else "spmm_compressed_packed"
-    device.launch(_entry(kernel, product), launch, **arguments)
-    _reduce(device, product, pieces, results)
+    device.launch(_entry(kernel, operands), launch, **arguments)
+    _reduce(device, operands, pieces, results)
 
 
-def _entry(kernel: str, product: Product) -> str:
+def _entry(kernel: str, operands: SpmmOperands) -> str:
     """Return the form of a kernel that overwrites the result, or adds to it."""
-    return f"{kernel}_add" if product.accumulate else kernel
+    return f"{kernel}_add" if operands.accumulate else kernel
 
 
-def _pieces(product: Product, pieces: Pieces) -> dict[str, Any]:
+def _pieces(operands: SpmmOperands, pieces: Pieces) -> dict[str, Any]:
     """Return the fields of `Pieces` in spmm/pieces.cuh."""
     return {
         "first": pieces.first,
         "target": pieces.target,
-        "indices": product.matrix.indices,
+        "indices": operands.matrix.indices,
         "count": pieces.target.size,
     }
 
 
 def _results(
-    device: Device, product: Product, pieces: Pieces, scales: Scales | None, partial_stride: int
+    device: Device, operands: SpmmOperands, pieces: Pieces, scales: Scales | None, partial_stride: int
 ) -> dict[str, Any]:
     """Return the fields of `Results` in spmm/pieces.cuh, with memory for the partial sums of rows of several pieces."""
     n_split = pieces.split_row.size
-    slots = pieces.target.size - (product.n_rows - n_split) if n_split else 0
+    slots = pieces.target.size - (operands.n_rows - n_split) if n_split else 0
     return {
-        "out": product.out,
+        "out": operands.out,
         "partials": device.empty((slots, partial_stride)),
         "row_scale": scales and scales.rows,
-        "out_first": product.out_first,
-        "out_stride": product.out_stride,
+        "out_first": operands.out_first,
+        "out_stride": operands.out_stride,
         "partial_stride": partial_stride,
-        "width": product.width,
-        "out_aligned": not (product.out_first % 4 or product.out_stride % 4 or product.out.ptr % 16),
+        "width": operands.width,
+        "out_aligned": not (operands.out_first % 4 or operands.out_stride % 4 or operands.out.ptr % 16),
     }
 
 
-def _reduce(device: Device, product: Product, pieces: Pieces, results: dict[str, Any]) -> None:
+def _reduce(device: Device, operands: SpmmOperands, pieces: Pieces, results: dict[str, Any]) -> None:
     """Reduce the partial sums of rows of several pieces."""
     if not (n_split := pieces.split_row.size):
         return
@@ -378,4 +378,4 @@ def _reduce(device: Device, product: Product, pieces: Pieces, results: dict[str,
         "n_split": n_split,
         "lane_bits": lane_bits,
     }
-    device.launch(_entry("spmm_reduce_pieces", product), launch, **reduction)
+    device.launch(_entry("spmm_reduce_pieces", operands), launch, **reduction)

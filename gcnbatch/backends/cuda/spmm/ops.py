@@ -8,7 +8,7 @@ from gcnbatch.backends.cuda.batches.batch import ChannelMatrices, DeviceAdjacenc
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry as geometry_sparse
 from gcnbatch.backends.cuda.spmm import large as spmm_large
-from gcnbatch.backends.cuda.spmm.kernels import Blocks, Product, SpmmKernel, spmm_kernel, vector_width
+from gcnbatch.backends.cuda.spmm.kernels import Blocks, SpmmKernel, SpmmOperands, spmm_kernel, vector_width
 from gcnbatch.backends.cuda.spmm.large import CompressedRows
 from gcnbatch.backends.cuda.spmm.pieces import Large
 from gcnbatch.data.sparse import Csr
@@ -80,7 +80,7 @@ class SparseOps:
     def sparse_matmul(self, x: Csr, w: DeviceArray) -> DeviceArray:
         n_rows, width = x.indptr.size - 1, w.shape[1]
         y = self.device.empty((n_rows, width))
-        self._sparse_rows(y, w, x, Product(y, w, x, 0, 0, width, width, 0, 0, x.indices.size, n_rows, width, 0))
+        self._sparse_rows(y, w, x, SpmmOperands(y, w, x, 0, 0, width, width, 0, 0, x.indices.size, n_rows, width, 0))
         return y
 
     def sparse_matmul_backward(self, dy: DeviceArray, x: Any, out: DeviceArray | None = None) -> DeviceArray:
@@ -122,19 +122,19 @@ class SparseOps:
         large = self._large(matrix)
         if isinstance(dense, CompressedRows):
             assert large is not None, "rows are compressed for its product"
-            spmm_large.multiply_compressed(self.device, Product(out, dense.rows, matrix, *place), dense, large)
+            spmm_large.multiply_compressed(self.device, SpmmOperands(out, dense.rows, matrix, *place), dense, large)
             return
-        product = Product(out, dense, matrix, *place)
+        operands = SpmmOperands(out, dense, matrix, *place)
         if large is not None:
-            spmm_large.multiply(self.device, product, large, zeros)
+            spmm_large.multiply(self.device, operands, large, zeros)
             return
         assert not accumulate, "a matrix in pieces"
-        self._kernel.batched(self.device, product, blocks)
+        self._kernel.batched(self.device, operands, blocks)
 
-    def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, product: Product) -> None:
-        n_rows, width = product.n_rows, product.width
+    def _sparse_rows(self, y: DeviceArray, w: DeviceArray, x: Csr, operands: SpmmOperands) -> None:
+        n_rows, width = operands.n_rows, operands.width
         vector = vector_width(width, y, w)
-        shape = geometry_sparse.sparse_rows(n_rows, product.n_entries, width, vector, self.device.multiprocessors)
+        shape = geometry_sparse.sparse_rows(n_rows, operands.n_entries, width, vector, self.device.multiprocessors)
         self.device.launch(
             f"sparse_matmul_forward_float{vector}",
             shape.launch,
@@ -143,11 +143,11 @@ class SparseOps:
             indptr=x.indptr,
             indices=x.indices,
             data=x.data,
-            y_first=product.out_first,
-            w_first=product.dense_first,
-            y_stride=product.out_stride,
-            w_stride=product.dense_stride,
-            first_row=product.first_row,
+            y_first=operands.out_first,
+            w_first=operands.dense_first,
+            y_stride=operands.out_stride,
+            w_stride=operands.dense_stride,
+            first_row=operands.first_row,
             n_rows=n_rows,
             width=width,
             **shape.shares(),
@@ -184,7 +184,7 @@ class PerGraphSparseOps(SparseOps):
         for first, n in layout.graphs:
             for c in range(0, columns, width):
                 place = (first * columns + c, c, columns, columns, first, 0, mean * n)
-                self._sparse_rows(y, w, x, Product(y, w, x, *place, n, width, 0))
+                self._sparse_rows(y, w, x, SpmmOperands(y, w, x, *place, n, width, 0))
         return y
 
 
@@ -207,5 +207,5 @@ def launch_each(
             sides = (narrow_first, wide_first + c * width, width, wide)
             if not sums_channels:
                 sides = (sides[1], sides[0], sides[3], sides[2])
-            product = Product(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
-            kernel.graph(device, product)
+            operands = SpmmOperands(out, dense, matrices, *sides, *next(places), n, width, int(sums_channels and c > 0))
+            kernel.graph(device, operands)

@@ -13,7 +13,8 @@ from gcnbatch.backends.cuda.fused.shared.form import Form
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, member_values
 from gcnbatch.backends.cuda.fused.shared.ranks import Ranks
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
-from gcnbatch.runners.fused_graphs import describe, labels_of
+from gcnbatch.runners.fused_graphs import labels_of
+from gcnbatch.runners.fused_stack import describe
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -28,7 +29,7 @@ def cohort_of(
     values = device.upload(member_values(task.seed, 0.0, task.train.clip_norm))
     moments, of_parameters = (flat[2], flat[3]), (flat[4], flat[5])
     model = DeviceModel(flat[0], buffers, flat[1], moments, *of_parameters, weights, totals, shifts, values)
-    stack = describe(task.model, layout, task.loss.target)
+    stack = describe(task)
     held = FusedSet(device, task.source, training[-1])
     labels, clips = upload_labels(device, [labels_of(task)]), task.train.clip_norm > 0
     return Cohort(device, stack, model, held, labels, clips, ranks(stack) if ranks else None)

@@ -23,7 +23,7 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
-from gcnbatch.runners.fused_cohort import FusedCohort
+from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from tests.backends.cuda.fused.host import HostDevice
 from tests.backends.cuda.fused.test_refusals import fused_backend
 from tests.training.runs import configure, write_set
@@ -123,7 +123,7 @@ def test_threads_of_a_cohort_add_few_partial_sums_alone() -> None:
 
 
 @pytest.fixture
-def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedCohort:
+def cohort(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedGraphsRunner:
     """Four members on a device without memory; graphs and launches are logged in `launched`."""
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", ModuleType("driver"))
     monkeypatch.setattr(loader, "driver_cuda_version", lambda: (13, 0))
@@ -138,7 +138,9 @@ def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FusedCohort:
     monkeypatch.setattr(HostDevice, "launch", launch, raising=False)
     write_set(tmp_path / "data.h5", n_channels=1)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
-        made = FusedCohort(fused_backend(), [replace(work.task, seed=seed) for seed in range(4)])
+        made = FusedGraphsRunner(
+            fused_backend(), [replace(work.task, seed=seed) for seed in range(getattr(request, "param", 4))]
+        )
 
     class Logged:
         def __init__(self, steps: int, members: int) -> None:
@@ -168,7 +170,7 @@ def epochs(steps: list[int | None], first: int = 0) -> list[MemberEpoch | None]:
     return [None if n is None else MemberEpoch(0, [np.arange(8)] * n, 0.1, first) for n in steps]
 
 
-def run(cohort: FusedCohort, given: list[MemberEpoch | None]) -> list[Any]:
+def run(cohort: FusedGraphsRunner, given: list[MemberEpoch | None]) -> list[Any]:
     launched: list[Any] = getattr(cohort, "launched")  # noqa: B009
     launched.clear()
     cohort.begin_epoch(given)
@@ -177,28 +179,42 @@ def run(cohort: FusedCohort, given: list[MemberEpoch | None]) -> list[Any]:
     return [what for what in launched if "steps" in what[0] or what[0] == "closed"]
 
 
-def test_members_that_stopped_leave_the_launches_when_they_are_many(cohort: FusedCohort) -> None:
+def test_members_that_stopped_leave_the_launches_when_they_are_many(cohort: FusedGraphsRunner) -> None:
     assert run(cohort, epochs([10, 10, 10, 10])) == [("8 steps", 4), ("2 steps", 4)]
-    assert engine.MOST_RESTING == 0.25
+    assert engine.MOST_IDLE == 0.25
     assert run(cohort, epochs([10, 9, None, 10])) == [("closed", 4), ("closed", 4), ("8 steps", 3), ("2 steps", 3)]
     assert run(cohort, epochs([None, 9, None, None])) == [("closed", 3), ("closed", 3), ("8 steps", 1), ("1 steps", 1)]
     assert run(cohort, epochs([None, None, 3, 2])) == [("closed", 1), ("closed", 1), ("3 steps", 2)]
     assert run(cohort, epochs([None, None, None, None])) == []
 
 
-def test_each_member_counts_its_own_updates(cohort: FusedCohort) -> None:
+def test_each_member_counts_its_own_updates(cohort: FusedGraphsRunner) -> None:
     run(cohort, epochs([10, 7, None, 1]))
     assert [int(cohort.state(member)["updates"][0]) for member in range(4)] == [10, 7, 0, 1]
     run(cohort, [*epochs([10, 7], first=7), *epochs([2, 1], first=1)])
     assert [int(cohort.state(member)["updates"][0]) for member in range(4)] == [13, 7, 1, 1]
 
 
-def test_an_epoch_begins_with_the_first_step_of_any_member(cohort: FusedCohort) -> None:
+@pytest.mark.parametrize("cohort", [1], indirect=True)
+def test_a_model_alone_is_a_cohort_of_one(cohort: FusedGraphsRunner) -> None:
+    assert run(cohort, epochs([10])) == [("8 steps", 1), ("2 steps", 1)]
+    assert cohort.take_losses() == [(0.0, 0.0)]
+    assert int(cohort.state()["updates"][0]) == 10
+    run(cohort, epochs([10], first=7))
+    state = cohort.state()
+    assert int(state["updates"][0]) == 13
+    cohort.load_state({**state, "updates": np.array([2])})
+    run(cohort, epochs([4]))
+    assert int(cohort.state()["updates"][0]) == 6
+    assert cohort.predict([np.arange(3)])[0].shape == (3, 2)  # type: ignore[union-attr]
+
+
+def test_an_epoch_begins_with_the_first_step_of_any_member(cohort: FusedGraphsRunner) -> None:
     assert run(cohort, epochs([5, None, 3, None], first=3)) == [("2 steps", 1)]
     assert cohort._steps == range(3, 5)
 
 
-def test_members_predict_their_own_rows(cohort: FusedCohort) -> None:
+def test_members_predict_their_own_rows(cohort: FusedGraphsRunner) -> None:
     found = cohort.predict([np.arange(3), None, np.arange(5), None])
     assert [None if own is None else own.shape for own in found] == [(3, 2), None, (5, 2), None]
     assert cohort.predict([None] * 4) == [None] * 4

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import CohortRunner, MemberEpoch
+from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.backends.cuda.fused.wide import geometry as wide
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import Loss
 from gcnbatch.model.layers import Dropout
-from gcnbatch.runners.choice import cohort_size, make_cohort, make_runner
-from gcnbatch.runners.fused_cohort import FusedCohort
+from gcnbatch.runners.choice import cohort_size, make_runner
+from gcnbatch.runners.fused_graphs import FusedGraphsRunner
 from gcnbatch.runners.task import RunnerTask
 from tests.training.runs import configure, write_set
 
@@ -117,20 +117,20 @@ class Results:
 
 
 def alone(backend: Any, plan: Plan) -> Results:
-    runner, found = make_runner(backend, plan.task), Results([], [], [])
+    runner, found = make_runner(backend, [plan.task]), Results([], [], [])
     for one, rows in zip(plan.epochs, plan.rows, strict=True):
         if one is not None:
-            runner.begin_epoch(one.epoch, one.batches, one.learning_rate)
+            runner.begin_epoch([one])
             for index in range(len(one.batches)):
                 runner.step(index)
-        found.losses.append(runner.take_loss())
+        found.losses.append(runner.take_losses()[0])
         found.states.append(runner.state())
-        found.predictions.append(None if rows is None else runner.predict(rows))
+        found.predictions.append(None if rows is None else runner.predict([rows])[0])
     runner.close()
     return found
 
 
-def together(cohort: CohortRunner, given: list[Plan], epochs: range = range(EPOCHS)) -> list[Results]:
+def together(cohort: Runner, given: list[Plan], epochs: range = range(EPOCHS)) -> list[Results]:
     found = [Results([], [], []) for _ in given]
     for number in epochs:
         cohort.begin_epoch([plan.epochs[number] for plan in given])
@@ -170,8 +170,8 @@ def test_members_train_to_the_bits_of_the_same_models_alone(work: Workload, memb
     given = plans(work, members)
     tasks = [plan.task for plan in given]
     assert cohort_size(backend, tasks) == members
-    cohort = make_cohort(backend, tasks)
-    assert isinstance(cohort, FusedCohort)
+    cohort = make_runner(backend, tasks)
+    assert isinstance(cohort, FusedGraphsRunner)
     found = together(cohort, given)
     cohort.close()
     for plan, results in zip(given, found, strict=True):
@@ -190,7 +190,7 @@ def test_teams_and_groups_of_any_number_of_warps_train_to_the_bits_of_models_alo
     backend: Any = open_backend("fused")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
         given = plans(work, members)
-        cohort = make_cohort(backend, [plan.task for plan in given])
+        cohort = make_runner(backend, [plan.task for plan in given])
         found = together(cohort, given)
         cohort.close()
         for plan, results in zip(given, found, strict=True):
@@ -201,7 +201,7 @@ def test_a_cohort_without_wide_kernels_predicts_the_same_bits(work: Workload, mo
     monkeypatch.setattr(wide, "CAPABILITIES", ())
     backend: Any = open_backend("fused")
     given = plans(work, 3)
-    cohort = make_cohort(backend, [plan.task for plan in given])
+    cohort = make_runner(backend, [plan.task for plan in given])
     for plan, results in zip(given, together(cohort, given), strict=True):
         assert_equal(results, alone(backend, plan))
 
@@ -212,7 +212,7 @@ def test_a_cohort_resumes_within_an_epoch(work: Workload) -> None:
     given, stopped = plans(work, 5), 2
     tasks = [plan.task for plan in given]
     expected = [alone(backend, plan) for plan in given]
-    cohort = make_cohort(backend, tasks)
+    cohort = make_runner(backend, tasks)
     together(cohort, given, range(1))
     cohort.begin_epoch([plan.epochs[1] for plan in given])
     for index in range(stopped):
@@ -220,9 +220,9 @@ def test_a_cohort_resumes_within_an_epoch(work: Workload) -> None:
     states = [cohort.state(member) for member in range(5)]
     cohort.close()
     for order in ([0, 1, 2, 3, 4], [3, 0]):
-        again = make_cohort(backend, [tasks[member] for member in order])
+        again = make_runner(backend, [tasks[member] for member in order])
         for place, member in enumerate(order):
-            again.load_state(place, states[member])
+            again.load_state(states[member], place)
         rest = [one and one._replace(first=stopped) for member in order for one in [given[member].epochs[1]]]
         again.begin_epoch(rest)
         for index in range(stopped, max(len(one.batches) for one in rest if one)):

@@ -32,7 +32,8 @@ from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
-from gcnbatch.runners.fused_graphs import describe, label_weights
+from gcnbatch.runners.fused_graphs import label_weights
+from gcnbatch.runners.fused_stack import describe
 from tests.backends.cuda.fused.fp16 import workspaces as fp16
 from tests.backends.cuda.fused.host import HostDevice, workspace
 from tests.backends.cuda.models import MODELS
@@ -154,7 +155,7 @@ def test_which_models_the_fp16_form_trains(
 ) -> None:
     graphs = write_set(tmp_path / "data.h5", **{"n_channels": 1, **about})
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256]", *assignments)) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
+        stack = describe(work.task)
     largest = int(np.diff(graphs.node_ptr).max())
     setting = Setting(stack, (9, 0), "tf32", about.get("n_channels", 1), largest)
     assert training_forms(setting) == ((Fp16, WideTf32) if fits else (WideTf32,))
@@ -177,7 +178,7 @@ def test_training_forms_depend_on_weights_and_gpu(
 ) -> None:
     write_set(tmp_path / "data.h5")
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", f"model.widths=[{widths}]")) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
+        stack = describe(work.task)
     assert training_forms(Setting(stack, capability, precision, channels=3, largest=50)) == forms
 
 
@@ -185,7 +186,7 @@ def test_a_model_of_bond_types_and_properties_trains_in_cohorts(tmp_path: Path) 
     """Nine channels of 86 atom features: layers of 64 columns have 44,000 weights on average."""
     write_set(tmp_path / "data.h5", n_channels=9, n_features=86)
     with opened(configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[64,64]")) as work:
-        stack = describe(work.task.model, work.task.model.layout(), "binary")
+        stack = describe(work.task)
     (form,) = training_forms(Setting(stack, (9, 0), "fp32", channels=9, largest=50))
     assert form.shares_launches
 
@@ -263,7 +264,7 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
         done.clear()
         fused.begin_epoch([EngineEpoch(0, batches, rates, 0)])
         assert done == ([] if expected is batches else ["planned", "packed"])
-        uploads.append(device.uploaded[fused._training[fused._forms[0]].at.plan.progress.ptr])
+        uploads.append(device.uploaded[fused._training[fused._forms[0]].workspace.plan.progress.ptr])
     np.testing.assert_array_equal(uploads[1], uploads[2])
     np.testing.assert_array_equal(uploads[1], uploads[3])
     assert (uploads[0] != uploads[1]).any()

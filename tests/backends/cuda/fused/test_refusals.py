@@ -48,7 +48,7 @@ def test_unsupported_models_and_sets_are_refused_in_one_line(
         opened(configure(f"data.path={tmp_path / 'data.h5'}", *model)) as work,
         pytest.raises(InputError) as error,
     ):
-        make_runner(fused_backend(), work.task)
+        make_runner(fused_backend(), [work.task])
     assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
 
 
@@ -90,7 +90,7 @@ def test_batches_beyond_32_bit_indices_are_refused_before_training(
     with opened(configure(*about)) as work:
         assert refusal(backend, work.task) is None
     with opened(configure(*about, f"train.{key}=1000")) as work, pytest.raises(InputError) as error:
-        make_runner(backend, work.task)
+        make_runner(backend, [work.task])
     assert str(error.value) == (
         f"backend fused: it does not take train.{key} 1,000 with up to {graphs.n_nodes:,} nodes a batch, more "
         f"than {graphs.n_nodes - 1:,} with these layers. Use --backend batched."

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
@@ -74,12 +75,12 @@ class OnHost:
 def test_pushed_rows_land_where_products_read_them(ranks: int, tmp_path: Path) -> None:
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.002)
 
-    def pushed(door: Any) -> Any:
-        part = read_part(dataset, True, door)
-        first, stop = (int(bound) for bound in part.bounds[door.rank : door.rank + 2])
+    def pushed(communicator: Any) -> Any:
+        part = read_part(dataset, True, communicator)
+        first, stop = (int(bound) for bound in part.bounds[communicator.rank : communicator.rank + 2])
         found = part.adjacency.of_forward
         device: Any = OnHost()
-        return np.arange(first, stop), found.nodes, route_of(device, door, stop - first, found)
+        return np.arange(first, stop), found.nodes, route_of(device, communicator, stop - first, found)
 
     with Dataset(tmp_path / "set.h5") as dataset:
         of_ranks = on_ranks(ranks, pushed)
@@ -137,11 +138,11 @@ def rooms(device: Any, ranks: Any, halos: Any) -> Landing:
 def part_of_rank_0(path: Path) -> tuple[Machine, Any]:
     """Return a recording device, and the batch of rank 0 of two."""
 
-    def batch(door: Any) -> tuple[Machine, Any]:
-        part, device = read_part(dataset, True, door), Machine()
+    def batch(communicator: Any) -> tuple[Machine, Any]:
+        part, device = read_part(dataset, True, communicator), Machine()
         targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
         any_device: Any = device
-        return device, GraphPartBatch(any_device, part, targets, door, "csr", rooms).batch(0)
+        return device, GraphPartBatch(any_device, part, targets, communicator, "csr", rooms).batch(0)
 
     with Dataset(path) as dataset:
         return on_ranks(2, batch)[0]
@@ -281,14 +282,14 @@ def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
     model = build(KipfConfig(kind="kipf", widths=(128, 128), input_dropout=False), header_of, once)
     loss = Loss("multiclass", uniform_weights(header_of))
 
-    def step(door: Any) -> list[str]:
+    def step(communicator: Any) -> list[str]:
         device: Any = Training()
         with Dataset(tmp_path / "set.h5") as dataset:
             targets = np.where(np.arange(dataset.node_ptr[-1])[:, None] % 100 < 100 * share, 1, -1).astype(np.int32)
             source: Any = SimpleNamespace(n_graphs=1, header=dataset.header, file=dataset, normalize=True)
             task = RunnerTask(model, loss, source, targets, train, 0)
-            runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, door)
-            runner.begin_epoch(0, [np.zeros(1, np.int64)], 0.01)
+            runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, communicator)
+            runner.begin_epoch([MemberEpoch(0, [np.zeros(1, np.int64)], 0.01)])
             runner.step(0)  # it prepares A X and counts the labels
             device.launched.clear()
             runner.step(0)

@@ -170,7 +170,7 @@ def test_a_loss_adds_both_numbers_of_the_ranks_at_once(device: Machine, loss: st
 def halo_batch(device: Machine, path: Path) -> tuple[Any, Any]:
     """Return rank 0's part of a graph on two ranks, and its batch."""
     with Dataset(path) as dataset:
-        part = on_ranks(2, lambda door: read_part(dataset, True, door))[0]
+        part = on_ranks(2, lambda communicator: read_part(dataset, True, communicator))[0]
     targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
     only: Any = SimpleNamespace(rank=0, size=2)
     return part, GraphPartBatch(device, part, targets, only, "csr").batch(0)  # type: ignore[arg-type]

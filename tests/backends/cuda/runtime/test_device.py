@@ -406,7 +406,7 @@ def test_out_of_memory_reports_requested_and_free_bytes(opened: Device, fake: Fa
     with pytest.raises(MachineError) as caught:
         opened.empty((1 << 20, 5))
     assert str(caught.value) == (
-        "device 0 (Fake 90): out of memory: 20.0 MiB asked for, 3 of 8 MiB free. Lower train.batch_size or "
+        "device 0 (Fake 90): out of memory: 20.0 MiB requested, 3 of 8 MiB free. Lower train.batch_size or "
         "train.eval_batch_size, give --resident off, or end other programs on this GPU (nvidia-smi lists them)."
     )
 
@@ -414,7 +414,7 @@ def test_out_of_memory_reports_requested_and_free_bytes(opened: Device, fake: Fa
 def test_out_of_memory_on_a_lost_device_reports_requested_bytes(opened: Device, fake: Fake) -> None:
     fake.failures["allocate"] = fake.driver.MemoryError("out of memory")
     fake.failures["memory"] = fake.driver.LogicError("an illegal memory access was encountered")
-    with pytest.raises(MachineError, match=r"\(Fake 90\): out of memory: 20\.0 MiB asked for\. Lower"):
+    with pytest.raises(MachineError, match=r"\(Fake 90\): out of memory: 20\.0 MiB requested\. Lower"):
         opened.empty((1 << 20, 5))
 
 

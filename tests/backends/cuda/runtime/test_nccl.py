@@ -120,27 +120,27 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     return found
 
 
-def doors(size: int = 2) -> list[NcclCommunicator]:
+def communicators(size: int = 2) -> list[NcclCommunicator]:
     return on_ranks(size, lambda ranks: NcclCommunicator(HostDevice(), ranks))  # type: ignore[arg-type]
 
 
 def test_all_ranks_join_with_the_identifier_of_rank_0(library: Library) -> None:
-    assert [(door.rank, door.size) for door in doors(3)] == [(0, 3), (1, 3), (2, 3)]
+    assert [(communicator.rank, communicator.size) for communicator in communicators(3)] == [(0, 3), (1, 3), (2, 3)]
     assert sorted(library.calls) == [("comm_init_rank", 3, bytes(range(128)), rank) for rank in range(3)]
 
 
 def test_a_sum_is_one_call_on_the_devices_stream_and_none_for_an_empty_array(library: Library) -> None:
-    door, device = doors()[1], HostDevice()
+    communicator, device = communicators()[1], HostDevice()
     one, out, empty = (device.empty((count,)) for count in (3, 3, 0))
     totals = device.empty((2,), np.float64)
     library.calls.clear()
-    door.all_reduce(one)
-    door.all_reduce(one, out)
-    door.all_reduce(empty)
-    door.all_reduce(totals)
-    found = door.all_gather(one)
+    communicator.all_reduce(one)
+    communicator.all_reduce(one, out)
+    communicator.all_reduce(empty)
+    communicator.all_reduce(totals)
+    found = communicator.all_gather(one)
     assert found.shape == (2, 3)
-    door.broadcast(one)
+    communicator.broadcast(one)
     assert library.calls == [
         ("all_reduce", one.ptr, one.ptr, 3, 7, 0, "comm 1", STREAM),
         ("all_reduce", one.ptr, out.ptr, 3, 7, 0, "comm 1", STREAM),
@@ -151,10 +151,10 @@ def test_a_sum_is_one_call_on_the_devices_stream_and_none_for_an_empty_array(lib
 
 
 def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(library: Library) -> None:
-    door, device = doors(3)[1], HostDevice()
+    communicator, device = communicators(3)[1], HostDevice()
     parts, out = [device.empty((count, 4)) for count in (2, 0, 0)], device.empty((8, 4))
     library.calls.clear()
-    received = door.exchange(parts, [5, 0, 3], out)
+    received = communicator.exchange(parts, [5, 0, 3], out)
     assert [part.shape for part in received] == [(5, 4), (0, 4), (3, 4)]
     assert library.calls == [
         ("group_start",),
@@ -163,7 +163,7 @@ def test_an_exchange_sends_and_receives_in_one_group_and_skips_empty_parts(libra
         ("recv", out.ptr + 5 * 16, 12, 7, 2, "comm 1", STREAM),
         ("group_end",),
     ]
-    assert [part.shape for part in door.exchange(parts, [5, 0, 3])] == [(5, 4), (0, 4), (3, 4)]
+    assert [part.shape for part in communicator.exchange(parts, [5, 0, 3])] == [(5, 4), (0, 4), (3, 4)]
 
 
 class Side:
@@ -195,27 +195,27 @@ def test_an_exchange_beside_the_stream_follows_it_and_precedes_what_comes_after_
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
-    door, device = doors()[1], HostDevice()
+    communicator, device = communicators()[1], HostDevice()
     parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
     library.calls.clear()
-    exchange = door.exchange_beside(parts, [3, 0], out)
+    exchange = communicator.exchange_beside(parts, [3, 0], out)
     beside = [("send", parts[0].ptr, 8, 7, 0, "comm 1", 99), ("recv", out.ptr, 12, 7, 0, "comm 1", 99)]
     assert library.calls == [("follow",), ("group_start",), *beside, ("group_end",)]
     exchange.arrive()
     assert library.calls[-1] == ("precede",)
     library.calls.clear()
-    door._device.observer = seen = []  # type: ignore[assignment]
-    door.exchange_beside(parts, [3, 0], out)
+    communicator._device.observer = seen = []  # type: ignore[assignment]
+    communicator.exchange_beside(parts, [3, 0], out)
     assert [tuple(one)[::2] for one in seen] == [("exchange", "after 1 calls")]
     assert seen[0].stop == "after 5 calls"
 
 
 def test_the_host_reads_what_ranks_gather_beside_the_stream(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
-    door, device = doors()[1], HostDevice()
+    communicator, device = communicators()[1], HostDevice()
     array = device.empty((3,), np.int32)
     library.calls.clear()
-    gathering = door.gather_beside(array)
+    gathering = communicator.gather_beside(array)
     (_, sent, received, *about), (_, downloaded) = library.calls[1:3]
     assert [name for name, *_ in library.calls] == ["follow", "all_gather", "download"]
     assert (sent, about, downloaded) == (array.ptr, [3, 2, "comm 1", 99], received)
@@ -223,16 +223,16 @@ def test_the_host_reads_what_ranks_gather_beside_the_stream(library: Library, mo
     assert library.calls[-1] == ("synchronize",)
     library.calls.clear()
     parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
-    door.exchange_beside(parts, [3, 0], out, follows=False)
+    communicator.exchange_beside(parts, [3, 0], out, follows=False)
     assert library.calls[0] == ("group_start",)
 
 
 def test_the_arrays_of_an_exchange_live_until_it_has_arrived(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "SideStream", lambda device: Side(library))
-    door, device = doors()[1], HostDevice()
+    communicator, device = communicators()[1], HostDevice()
     parts, out = [device.empty((2, 4)), device.empty((0, 4))], device.empty((3, 4))
     held = [weakref.ref(array.owner) for array in (parts[0], out)]
-    exchange = door.exchange_beside(parts, [3, 0], out)
+    exchange = communicator.exchange_beside(parts, [3, 0], out)
     del parts, out
     assert all(each() is not None for each in held)
     exchange.arrive()
@@ -240,11 +240,11 @@ def test_the_arrays_of_an_exchange_live_until_it_has_arrived(library: Library, m
 
 
 def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:
-    door = doors()[0]
+    communicator = communicators()[0]
     library.failing = "all_reduce"
     array, calls = HostDevice().empty((3,)), len(library.calls)
     with pytest.raises(MachineError) as failed:
-        door.all_reduce(array)
+        communicator.all_reduce(array)
     assert str(failed.value) == (
         "NCCL between 2 ranks: UnhandledCudaError (1): unhandled cuda error. Each rank needs a GPU of its own; "
         "NCCL_DEBUG=INFO says more."
@@ -252,24 +252,24 @@ def test_a_failure_of_nccl_is_one_line_with_a_hint(library: Library) -> None:
     assert len(library.calls) == calls
     library.failing = "send"
     with pytest.raises(MachineError):
-        door.exchange([array, array], [0, 1])
+        communicator.exchange([array, array], [0, 1])
     assert library.calls[-1] == ("group_end",)  # a group left open would hold back all later calls
 
 
 def test_short_memory_is_one_line_with_the_bytes(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = doors()[0]
+    communicator = communicators()[0]
     library.failing = "all_reduce"
     monkeypatch.setattr(HostDevice, "free", 200 << 20)
     with pytest.raises(MachineError) as failed:
-        door.all_reduce(HostDevice().empty((3,)))
+        communicator.all_reduce(HostDevice().empty((3,)))
     assert str(failed.value) == "device 0: out of memory: 536870912 bytes asked for, 209715200 free"
 
 
 def test_a_closed_communicator_gives_back_what_it_held(library: Library) -> None:
-    door = doors()[1]
-    device: Any = door._device
+    communicator = communicators()[1]
+    device: Any = communicator._device
     assert device.released == 1  # NCCL takes memory beside the pool
-    door.close()
+    communicator.close()
     assert library.calls[-1] == ("comm_destroy", "comm 1")
     assert device.released == 2
 

@@ -11,7 +11,7 @@ import pytest
 from gcnbatch.backends.cuda.batches.batch import DeviceAdjacency, DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.spmm import large as spmm_large
-from gcnbatch.backends.cuda.spmm.kernels import Product
+from gcnbatch.backends.cuda.spmm.kernels import SpmmOperands
 from gcnbatch.backends.cuda.spmm.large import CompressedRows, mark, much_read
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales, cut_rows
 from gcnbatch.backends.ops import Reader
@@ -49,7 +49,7 @@ def multiply(device: Any, held: Any, x: Any, width: int, zeros: float = MANY, be
     """Return the product of a matrix on the device by the first `width` columns of `x`, added to `before`, if given."""
     out = device.upload(np.full((N_ROWS, width), np.nan, np.float32) if before is None else before)
     about = (0, 0, width, x.shape[1], 0, 0, held.indices.size, N_ROWS, width, int(before is not None))
-    spmm_large.multiply(device, Product(out, x, held, *about), held.large, zeros)
+    spmm_large.multiply(device, SpmmOperands(out, x, held, *about), held.large, zeros)
     return out
 
 

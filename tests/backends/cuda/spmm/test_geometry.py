@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.batches.batch import DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry
-from gcnbatch.backends.cuda.spmm.kernels import KERNELS, Blocks, Product, spmm_kernel
+from gcnbatch.backends.cuda.spmm.kernels import KERNELS, Blocks, SpmmOperands, spmm_kernel
 from gcnbatch.errors import InputError
 
 H200 = 132
@@ -197,7 +197,7 @@ def test_a_graph_too_large_for_a_published_kernel_runs_the_general_one(
 ) -> None:
     array = DeviceArray(0, (0,), np.dtype(np.float32))
     matrix = DeviceCsr(array, array, array, n_rows, array)
-    asked = Product(array, array, matrix, 0, 0, 64, 64, 0, 0, n_entries, n_rows, 64, 0)
+    asked = SpmmOperands(array, array, matrix, 0, 0, 64, 64, 0, 0, n_entries, n_rows, 64, 0)
     device: Any = Noting()
     spmm_kernel(name).batched(device, asked, Blocks(array, GraphLayout(np.array([0, n_rows])), 1))
     spmm_kernel(name).graph(device, asked)

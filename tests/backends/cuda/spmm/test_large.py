@@ -157,15 +157,17 @@ def test_the_unweighted_form_agrees_with_the_reference(monkeypatch, width):
     rows, columns = (rng.uniform(0.1, 1, n).astype(np.float32) for n in (n_rows, n_cols))
     device = open_backend("batched").device
     from gcnbatch.backends.cuda.batches.batch import DeviceCsr
-    from gcnbatch.backends.cuda.spmm.kernels import Product
+    from gcnbatch.backends.cuda.spmm.kernels import SpmmOperands
 
     large = Large(cut_rows(matrix.indptr), Scales(rows, columns))
     nothing = np.zeros(0, np.float32)
     held = DeviceCsr(matrix.indptr, matrix.indices, nothing, n_cols, None, large).map(device.upload)
     x = rng.normal(size=(n_cols, width)).astype(np.float32)
     out = device.upload(np.full((n_rows, width), np.nan, np.float32))
-    product = Product(out, device.upload(x), held, 0, 0, width, width, 0, 0, len(matrix.indices), n_rows, width, 0)
-    spmm_large.multiply(device, product, held.large)
+    operands = SpmmOperands(
+        out, device.upload(x), held, 0, 0, width, width, 0, 0, len(matrix.indices), n_rows, width, 0
+    )
+    spmm_large.multiply(device, operands, held.large)
 
     row = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
     data = rows[row].astype(np.float64) * columns[matrix.indices]

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.batches.batch import DeviceCsr, GraphLayout
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.backends.cuda.spmm import table as spmm_table
-from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, Product, ShortRows, spmm_kernel
+from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES, Blocks, ShortRows, SpmmOperands, spmm_kernel
 from gcnbatch.backends.cuda.spmm.table import SpmmTable
 from gcnbatch.resources import cuda_sources
 
@@ -133,12 +133,12 @@ class Noting:
         self.launched.append(entry)
 
 
-def asked(width: int, n_rows: int = 500, address: int = 256, n_graphs: int = 10) -> tuple[Product, Blocks]:
+def asked(width: int, n_rows: int = 500, address: int = 256, n_graphs: int = 10) -> tuple[SpmmOperands, Blocks]:
     values = DeviceArray(address, (0,), np.dtype(np.float32))
     numbers = DeviceArray(256, (0,), np.dtype(np.int32))
     matrix = DeviceCsr(numbers, numbers, values, n_rows, numbers)
-    product = Product(values, values, matrix, 0, 0, width, width, 0, 0, 3 * n_rows, n_rows, width, 0)
-    return product, Blocks(numbers, GraphLayout(np.linspace(0, n_rows, n_graphs + 1).astype(np.int64)), 1)
+    operands = SpmmOperands(values, values, matrix, 0, 0, width, width, 0, 0, 3 * n_rows, n_rows, width, 0)
+    return operands, Blocks(numbers, GraphLayout(np.linspace(0, n_rows, n_graphs + 1).astype(np.int64)), 1)
 
 
 def test_auto_runs_what_the_table_names() -> None:

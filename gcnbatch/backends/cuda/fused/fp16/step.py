@@ -117,16 +117,16 @@ class Fp16Workspace(Workspace):
         return self._stack.nodes[0].n_out
 
     def _allocate_batch(self) -> None:
-        memory, at, rows = self._memory, self.capacity, geometry.TILE_ROWS * self.tiles
+        memory, capacity, rows = self._memory, self.capacity, geometry.TILE_ROWS * self.tiles
         self._graph_parts = self.tiles  # each leaves a sum of losses
         self._size, self._shape = memory.zeros(SIZE_FIELDS, np.int32), memory.zeros(2, np.int32)
         self._tile_ptr, self._tile_rows = memory.zeros(self.tiles + 1, np.int32), memory.zeros(self.tiles, np.int32)
-        self._node_ptr, self._n_nodes = memory.zeros(at.graphs, np.int32), memory.zeros(at.graphs, np.int32)
-        self._rows = self._csr(rows, at.edges)
-        self._t_rows = self._rows if self._data.symmetric else self._csr(rows, at.t_edges)
+        self._node_ptr, self._n_nodes = memory.zeros(capacity.graphs, np.int32), memory.zeros(capacity.graphs, np.int32)
+        self._rows = self._csr(rows, capacity.edges)
+        self._t_rows = self._rows if self._data.symmetric else self._csr(rows, capacity.t_edges)
         self._row_sums, self._x = memory.zeros(rows), self._panels(self._features.columns)
         targets = self._cohort.labels[0].targets
-        self._targets = memory.empty((at.graphs, targets.shape[1]), targets.dtype)
+        self._targets = memory.empty((capacity.graphs, targets.shape[1]), targets.dtype)
         self._exchange = memory.zeros(
             geometry.exchange_bytes(len(self._stack.nodes), self.tiles, self._width), np.uint8
         )

@@ -52,7 +52,7 @@ def refusal(
     capability: tuple[int, int],
     options: CudaConfig,
 ) -> str:
-    """Return what these kernels do not support of a node-level set, a model and options, or "".
+    """Return the property of a node-level set, a model or options that these kernels do not support, or "".
 
     Parameters
     ----------

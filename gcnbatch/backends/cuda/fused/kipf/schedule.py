@@ -60,8 +60,8 @@ class StepSchedule:
         self.keys = self._array.view(PROGRESS, 2 * size)
         self.rates = self._array.view(PROGRESS + 2 * size, RATE.itemsize // 4 * size).astype_view(RATE)
         self._known: list[TrainingStep] = []  # the first steps; all others follow from the last of them
-        self._at = 0
-        self._staged: tuple[int, int] | None = None  # epoch and step whose U the device holds for step `_at`
+        self._next = 0
+        self._staged: tuple[int, int] | None = None  # epoch and step whose U the device holds for step `_next`
 
     def _step(self, number: int) -> TrainingStep:
         beyond = number - len(self._known) + 1
@@ -69,14 +69,14 @@ class StepSchedule:
 
     def fits(self, steps: Sequence[TrainingStep]) -> bool:
         """Return whether these steps come next and the dropout of the first is staged."""
-        if self._staged != steps[0][:2] or self._at + len(steps) > SCHEDULED:
+        if self._staged != steps[0][:2] or self._next + len(steps) > SCHEDULED:
             return False
-        return all(self._step(self._at + i) == step for i, step in enumerate(steps))
+        return all(self._step(self._next + i) == step for i, step in enumerate(steps))
 
     def replace(self, steps: Sequence[TrainingStep]) -> None:
         """Upload a schedule that begins with these steps. The dropout of the first must be staged before it runs."""
-        self._at = self._at & 1
-        self._known = [steps[0]] * self._at + list(steps)
+        self._next = self._next & 1
+        self._known = [steps[0]] * self._next + list(steps)
         last, size = self._known[-1], SCHEDULED + 2
         beyond = np.arange(1, size - len(self._known) + 1)
         epochs, numbers = np.divmod(last.step + beyond, last.steps)
@@ -89,16 +89,16 @@ class StepSchedule:
         if not self._rule.sgd:
             rates["correction1"] = 1.0 / (1.0 - self._rule.beta1**updates)
             rates["correction2"] = 1.0 / (1.0 - self._rule.beta2**updates)
-        before = np.full(PROGRESS, self._at - 1, np.int32)
+        before = np.full(PROGRESS, self._next - 1, np.int32)
         packed = np.concatenate([before, keys.ravel(), rates.view(np.int32)])
         self._device.upload(packed, self._array)
 
     def mark_staged(self) -> None:
         """Set the device's progress to the first step, whose dropout is staged."""
-        self._device.upload(np.full(PROGRESS, self._at, np.int32), self.progress)
-        self._staged = self._step(self._at)[:2]
+        self._device.upload(np.full(PROGRESS, self._next, np.int32), self.progress)
+        self._staged = self._step(self._next)[:2]
 
     def advance(self, steps: int) -> None:
         """Advance by `steps` steps that the device runs; the last of them stages the next step."""
-        self._at += steps
-        self._staged = self._step(self._at)[:2]
+        self._next += steps
+        self._staged = self._step(self._next)[:2]

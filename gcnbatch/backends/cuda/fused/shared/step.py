@@ -179,15 +179,20 @@ class Workspace(ABC):
 
     def _allocate_batch(self) -> None:
         """Allocate the arrays of the staged batch; a symmetric adjacency is its own transpose."""
-        memory, at, channels, targets = self._memory, self.capacity, self._data.channels, self._cohort.labels[0].targets
+        memory, capacity, channels, targets = (
+            self._memory,
+            self.capacity,
+            self._data.channels,
+            self._cohort.labels[0].targets,
+        )
         self._size = memory.zeros(SIZE_FIELDS, np.int32)
-        self._node_ptr = memory.zeros(at.graphs + 1, np.int32)
-        self._rows = self._csr(at.rows, at.edges)
-        self._t_rows = self._rows if self._data.symmetric else self._csr(at.rows * channels, at.t_edges)
+        self._node_ptr = memory.zeros(capacity.graphs + 1, np.int32)
+        self._rows = self._csr(capacity.rows, capacity.edges)
+        self._t_rows = self._rows if self._data.symmetric else self._csr(capacity.rows * channels, capacity.t_edges)
         self._x = self._allocate_x()
-        self._targets = memory.empty((at.graphs, targets.shape[1]), targets.dtype)
+        self._targets = memory.empty((capacity.graphs, targets.shape[1]), targets.dtype)
         joined = self._stack.joined
-        self._graph_features = memory.empty((at.graphs, joined.n_features)) if joined else None
+        self._graph_features = memory.empty((capacity.graphs, joined.n_features)) if joined else None
 
     def _allocate_x(self) -> DeviceArray:
         """Allocate U of the first layer, which is part of the staged batch."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.fused.fp16 import geometry
 from gcnbatch.backends.cuda.fused.fp16.form import Fp16
@@ -317,7 +318,7 @@ def test_fp16_gradients_are_as_accurate_as_tf32(
     config = configure(f"data.path={tmp_path / 'data.h5'}", "model.widths=[256,256,256]", "cuda.precision=tf32")
     found = []
     with opened(config) as work:
-        state = make_runner(open_backend("cpu"), work.task).state()
+        state = make_runner(open_backend("cpu"), [work.task]).state()
         changed = {
             name: value * np.float32(outputs if name.startswith("output") else weights) if is_matrix(name) else value
             for name, value in state.items()
@@ -326,7 +327,7 @@ def test_fp16_gradients_are_as_accurate_as_tf32(
             with monkeypatch.context() as patched:
                 if not is_fp16:
                     patched.setattr(Fp16, "trains", classmethod(lambda *_: False))
-                runner = make_runner(open_backend(name, options=config.cuda), work.task)
+                runner = make_runner(open_backend(name, options=config.cuda), [work.task])
             runner.load_state(changed)
             found.append(runner.gradients(np.arange(60))[1])
             if name == "fused":
@@ -346,8 +347,8 @@ def test_single_launches_give_the_bits_of_captured_graphs(tmp_path: Path) -> Non
     with opened(config) as work:
         for observed in (False, True):
             backend = open_backend("fused", options=config.cuda)
-            runner = make_runner(backend, work.task)
-            runner.begin_epoch(0, work.repeated(4), 1e-3)
+            runner = make_runner(backend, [work.task])
+            runner.begin_epoch([MemberEpoch(0, work.repeated(4), 1e-3)])
             runner.step(0)
             with backend.meter.traced() if observed else nullcontext([]) as found:
                 for step in (1, 2, 3):
@@ -376,14 +377,14 @@ def test_an_epoch_that_does_not_fit_tiles_is_trained_in_tf32(tmp_path: Path) -> 
     with opened(config) as work:
 
         def made() -> Any:
-            return make_runner(open_backend("fused", options=config.cuda), work.task)
+            return make_runner(open_backend("fused", options=config.cuda), [work.task])
 
         def train(runner: Any, epoch: int, limit: int) -> dict[str, Array]:
             runner._engine._forms[0].__dict__["most_tiles"] = limit
-            runner.begin_epoch(epoch, work.repeated(3), 1e-3)
+            runner.begin_epoch([MemberEpoch(epoch, work.repeated(3), 1e-3)])
             for step in range(3):
                 runner.step(step)
-                predicted = runner.predict(np.arange(60))
+                predicted = runner.predict([np.arange(60)])[0]
             assert runner._engine._now.name == ("fp16" if limit > 1 else "wide (TF32)")
             return runner.state() | {"predicted": predicted}
 

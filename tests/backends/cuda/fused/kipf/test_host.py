@@ -214,7 +214,7 @@ def test_unsupported_tasks_are_refused_in_one_line(
         opened(configure(f"data.path={tmp_path / 'data.h5'}", *assignments)) as work,
         pytest.raises(InputError) as error,
     ):
-        make_runner(fused_backend(**backend), work.task)
+        make_runner(fused_backend(**backend), [work.task])
     assert str(error.value) == f"backend fused: it does not take {what}. Use --backend batched."
 
 

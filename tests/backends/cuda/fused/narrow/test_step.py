@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.lab.backend_comparison.workload import opened
 from gcnbatch.resources import cuda_sources
-from gcnbatch.runners.fused_graphs import describe
+from gcnbatch.runners.fused_stack import describe
 from tests.backends.cuda.fused.host import workspace
 from tests.training.runs import configure, write_set
 
@@ -83,7 +83,7 @@ def test_a_residual_connection_is_a_launch_forward_and_one_for_each_output_that_
 
 def stack_of(path: Path, *assignments: str) -> Stack:
     with opened(configure(f"data.path={path}", *assignments)) as work:
-        return describe(work.task.model, work.task.model.layout(), "binary")
+        return describe(work.task)
 
 
 def test_layers_with_residual_connections_run_in_narrow_kernels(tmp_path: Path) -> None:

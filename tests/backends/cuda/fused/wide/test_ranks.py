@@ -178,7 +178,9 @@ def test_the_plan_on_the_device_has_parts_and_turns(tmp_path: Path) -> None:
 
 def test_every_rank_reaches_the_mailboxes_of_all() -> None:
     devices: list[Any] = [HostDevice(used=4096 * (number + 1)) for number in range(3)]
-    found = on_ranks(3, lambda door: [one.ptr for one in Mailboxes(devices[door.rank], door, 100).of])
+    found = on_ranks(
+        3, lambda communicator: [one.ptr for one in Mailboxes(devices[communicator.rank], communicator, 100).of]
+    )
     assert found == [[4096, 8192, 12288]] * 3
 
 
@@ -190,7 +192,7 @@ def test_a_rank_that_fails_stops_all_with_its_reason(step: str, monkeypatch: pyt
         raise MachineError("device 0", "peer access is not supported")
 
     monkeypatch.setattr(devices[1], step, refused)
-    reasons = on_ranks(3, lambda door: why_apart(door, lambda: devices[door.rank]))
+    reasons = on_ranks(3, lambda communicator: why_apart(communicator, lambda: devices[communicator.rank]))
     assert reasons == ["rank 1: device 0: peer access is not supported"] * 3
 
 
