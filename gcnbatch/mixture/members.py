@@ -1,0 +1,102 @@
+"""The members that need no network: the kernel and the trees, fitted to the same parts of the training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gcnbatch.mixture import kernel as kernels
+from gcnbatch.mixture import trees as forests
+from gcnbatch.mixture.kernel import KernelRidge
+from gcnbatch.mixture.molecules import Molecules, Preparation
+from gcnbatch.mixture.normal_scores import Arrays
+from gcnbatch.mixture.problem import Float64, Problem, Scales
+from gcnbatch.mixture.store import join, split
+from gcnbatch.mixture.transforms import Transforms
+from gcnbatch.mixture.trees import Trees
+
+KERNEL, TREES = "kernel", "trees"
+NAMES = (KERNEL, TREES)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Fitted members and the maps of their inputs and outputs.
+
+    Parameters
+    ----------
+    preparation : Preparation
+    transforms : Transforms
+        Of each output, chosen by the kernel's out-of-fold error; other members may learn with them, too.
+    kernel : KernelRidge or None
+    trees : Trees or None
+        None where the mixture does without it.
+    is_multiclass, is_regression : bool
+    """
+
+    preparation: Preparation
+    transforms: Transforms
+    kernel: KernelRidge | None
+    trees: Trees | None
+    is_multiclass: bool
+    is_regression: bool
+
+    def predict(self, molecules: Molecules, jobs: int = 1) -> dict[str, Float64]:
+        """Return each member's outputs (n, K): values in the user's units, or probabilities.
+
+        Memory beside inputs and outputs does not grow with n. NaN in tasks that could not be learnt.
+        """
+        prepared = self.preparation.apply(molecules)
+        found = {}
+        if self.kernel:
+            found[KERNEL] = self.kernel.predict(prepared, jobs)
+            if not self.is_regression:
+                found[KERNEL] = kernels.probabilities(found[KERNEL], self.is_multiclass)
+        if self.trees:
+            found[TREES] = self.trees.predict(self.preparation, prepared)
+        return {name: self.transforms.invert(outputs) for name, outputs in found.items()}
+
+    def arrays(self) -> Arrays:
+        """Return what `from_arrays` takes beside the kind of target."""
+        parts = {"preparation": self.preparation.arrays(), "transforms": self.transforms.arrays()}
+        if self.kernel:
+            parts[KERNEL] = self.kernel.arrays()
+        if self.trees:
+            parts[TREES] = self.trees.arrays()
+        return join(parts)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], target: str) -> Members:
+        """Return what `arrays` was called of."""
+        parts = split(arrays)
+        return cls(
+            Preparation.from_arrays(parts["preparation"]),
+            Transforms.from_arrays(parts["transforms"]),
+            KernelRidge.from_arrays(parts[KERNEL]) if KERNEL in parts else None,
+            Trees.from_arrays(parts[TREES]) if TREES in parts else None,
+            target == "multiclass",
+            target == "regression",
+        )
+
+
+def fit_members(problem: Problem, molecules: Molecules) -> tuple[Members, dict[str, Float64]]:
+    """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
+
+    Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
+    kind of transform for each task.
+    """
+    preparation = Preparation.fit(molecules)
+    prepared = preparation.apply(molecules)
+    choices = kernels.choose(problem, prepared)
+    kinds = [choices[task].kind if task in choices else "none" for task in range(len(problem.tasks))]
+    if problem.target == "multiclass":
+        kinds = ["none"] * problem.classes
+    scales = Scales.fit(problem, tuple(kinds))
+    kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
+    trees, of_trees = forests.fit(problem, preparation, prepared, scales)
+    is_multiclass, is_regression = problem.target == "multiclass", problem.target == "regression"
+    if not is_regression:
+        of_kernel = kernels.probabilities(of_kernel, is_multiclass)
+    left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
+    return Members(preparation, scales.whole, kernel, trees, is_multiclass, is_regression), left_out
