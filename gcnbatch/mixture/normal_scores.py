@@ -59,12 +59,11 @@ class NormalScores:
         """Return what `arrays` was called of."""
         return cls(arrays["values"], arrays["scores"], arrays["starts"])
 
-    def _map(
-        self, x: NDArray[Any], known: NDArray[np.float64], mapped: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _map(self, x: NDArray[Any], known: NDArray[np.float64], mapped: NDArray[np.float64]) -> NDArray[np.float64]:
         found = np.empty(x.shape, np.float64)
         for column, (first, end) in enumerate(zip(self.starts, self.starts[1:], strict=False)):
             found[:, column] = np.interp(x[:, column], known[first:end], mapped[first:end])
+        found[np.isnan(x)] = np.nan  # `interp` loses it in a column of one knot
         return found
 
 

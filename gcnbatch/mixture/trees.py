@@ -61,9 +61,7 @@ class Trees:
         return cls(forests, int(arrays["outputs"][0]))
 
 
-def fit(
-    problem: Problem, preparation: Preparation, molecules: Prepared, scales: Scales
-) -> tuple[Trees, Float64]:
+def fit(problem: Problem, preparation: Preparation, molecules: Prepared, scales: Scales) -> tuple[Trees, Float64]:
     """Return the forests, and out-of-fold predictions (n, K) like those of `predict`."""
     x = preparation.table(molecules)
     left_out = np.full_like(problem.values, np.nan)
