@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,7 +135,7 @@ def fit(
             found = solve(own[np.ix_(rows, rows)], ridge, targets)
             weights[np.ix_(rows, places)] = found.weights
         else:
-            found = solve_by_landmarks(lambda rows=rows: similarity.blocks(molecules[rows]), own, ridge, targets)
+            found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
             weights[:, places] = found.weights
         left_out[np.ix_(rows, places)] = found.left_out
         intercept[places] = found.intercept
@@ -148,7 +149,8 @@ def probabilities(regressions: Float64, is_multiclass: bool) -> Float64:
     smoothly, and keep their order:  s log(1 + e^(x/s)) - s log(1 + e^((x-1)/s)),  s = 0.05.
     """
     scaled = regressions / _SOFTNESS
-    found = _SOFTNESS * (np.logaddexp(0, scaled) - np.logaddexp(0, scaled - 1 / _SOFTNESS))
+    with np.errstate(invalid="ignore"):  # NaN of rows and tasks without predictions
+        found = _SOFTNESS * (np.logaddexp(0, scaled) - np.logaddexp(0, scaled - 1 / _SOFTNESS))
     return found / found.sum(axis=1, keepdims=True) if is_multiclass else found
 
 

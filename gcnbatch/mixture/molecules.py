@@ -14,7 +14,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.mixture.normal_scores import Arrays, NormalScores
 
 _KNOTS = 256
-_LEAST = 3  # training rows that have a fragment; splits on rarer ones cost time and are not better
+_LEAST, _SHARE = 3, 0.01  # training rows that have a fragment; splits on rarer ones cost time and are not better
 _LARGEST_COUNT = 255
 
 
@@ -25,7 +25,7 @@ class Molecules:
     Parameters
     ----------
     counts : tuple of CSR arrays (n, F), uint8
-        Fingerprints of counts, such as circular fragments and atom pairs.
+        Fingerprints of counts, such as circular fragments and atom pairs. The kernel reads all, trees the first one.
     descriptors : (n, D) float
         NaN where missing.
     """
@@ -90,7 +90,7 @@ class Prepared:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Prepared:
         """Return what `arrays` was called of."""
-        counts = []
+        counts: list[Any] = []
         while (key := f"{len(counts)}.") + "rows" in arrays:
             rows, columns = arrays[f"{key}rows"], int(arrays[f"{key}columns"][0])
             parts = arrays[f"{key}counts"], arrays[f"{key}fragments"].astype(np.int32), rows
@@ -106,21 +106,26 @@ class Preparation:
     ----------
     scores : NormalScores
         Of all descriptors.
-    fragments : tuple of int64 arrays
-        Columns of each fingerprint that at least three training rows have: those that trees read.
+    fragments : int64 array
+        Columns of the first fingerprint that trees read: at least 1 % of the training rows have such a fragment.
+    fingerprints : int
+        Their number.
     """
 
     scores: NormalScores
-    fragments: tuple[NDArray[np.int64], ...]
+    fragments: NDArray[np.int64]
+    fingerprints: int
 
     @classmethod
     def fit(cls, molecules: Molecules) -> Preparation:
         """Return the maps for training molecules."""
-        rows = [np.bincount(of.indices, minlength=of.shape[1]) for of in molecules.counts]
-        least = min(_LEAST, len(molecules))
+        first = molecules.counts[0]
+        rows = np.bincount(first.indices, minlength=first.shape[1])
+        least = max(_LEAST, round(_SHARE * len(molecules)))
         return cls(
             NormalScores.fit(_finite(molecules.descriptors), _KNOTS),
-            tuple(np.flatnonzero(count >= least) for count in rows),
+            np.flatnonzero(rows >= least),
+            len(molecules.counts),
         )
 
     def apply(self, molecules: Molecules) -> Prepared:
@@ -134,27 +139,27 @@ class Preparation:
         if len(self.scores.starts) - 1 != molecules.descriptors.shape[1]:
             got = f"{molecules.descriptors.shape[1]} descriptors"
             raise InputError("features of molecules", got, f"{len(self.scores.starts) - 1}, as in training")
-        if len(self.fragments) != len(molecules.counts):
+        if self.fingerprints != len(molecules.counts):
             got = f"{len(molecules.counts)} fingerprints"
-            raise InputError("features of molecules", got, f"{len(self.fragments)}, as in training")
+            raise InputError("features of molecules", got, f"{self.fingerprints}, as in training")
         scores = self.scores.apply(_finite(molecules.descriptors))[:, self.scores.varied]
         rounded = np.nan_to_num(scores, nan=0.0).astype(np.float16).astype(np.float32)
         return Prepared(molecules.counts, rounded)
 
     def table(self, molecules: Prepared) -> NDArray[np.float32]:
         """Return the columns (n, P) that trees read: fragments that are not rare, then scores."""
-        counts = [of[:, kept].toarray() for of, kept in zip(molecules.counts, self.fragments, strict=True)]
-        return np.concatenate([*counts, molecules.scores], axis=1, dtype=np.float32)
+        counts = molecules.counts[0][:, self.fragments].toarray()
+        return np.concatenate([counts, molecules.scores], axis=1, dtype=np.float32)
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""
-        return self.scores.arrays() | {f"fragments.{number}": of for number, of in enumerate(self.fragments)}
+        own = {"fragments": self.fragments, "fingerprints": np.array([self.fingerprints], np.int64)}
+        return self.scores.arrays() | own
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
         """Return what `arrays` was called of."""
-        count = sum(key.startswith("fragments.") for key in arrays)
-        return cls(NormalScores.from_arrays(arrays), tuple(arrays[f"fragments.{number}"] for number in range(count)))
+        return cls(NormalScores.from_arrays(arrays), arrays["fragments"], int(arrays["fingerprints"][0]))
 
 
 def _small(counts: Any) -> Any:

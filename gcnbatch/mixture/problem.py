@@ -76,11 +76,7 @@ class Problem:
             raise InputError("labels", "values other than 0 and 1", "0, 1, or NaN where missing")
         if target != "multiclass" and np.isinf(y).any():
             raise InputError("targets", "infinite values", "finite ones, or NaN where missing")
-        labels = {
-            "multiclass": lambda: y[:, 0],
-            "binary": lambda: strata(y),
-            "regression": lambda: np.zeros(len(y), np.int64),
-        }[target]()
+        labels = np.zeros(len(y)) if target == "regression" else strata(np.asarray(y, np.float64))
         found = cls(target, y, make_folds(groups, labels, seed), error, classes, seed, jobs)
         if not any(map(found.is_learnable, found.tasks)):
             raise InputError("targets", "no task has two different values", "labels that vary", "Use other targets.")

@@ -89,7 +89,8 @@ def solve_by_landmarks(
     landmarks : float64, (M, M)
         Kernel of the landmarks.
     """
-    from scipy.linalg import cholesky, solve as solve_linear, solve_triangular
+    from scipy.linalg import cholesky, solve_triangular
+    from scipy.linalg import solve as solve_linear
 
     size, columns = len(landmarks), targets.whole.shape[1]
     factor = cholesky(landmarks + _JITTER * np.eye(size), lower=True)

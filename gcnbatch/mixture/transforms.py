@@ -114,12 +114,12 @@ class Transforms:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Transforms:
         """Return what `arrays` was called of."""
         found = []
-        for number, (kind, numbers) in enumerate(zip(arrays["kinds"], arrays["numbers"], strict=True)):
+        for number, (kind, (shift, low, high)) in enumerate(zip(arrays["kinds"], arrays["numbers"], strict=True)):
             keys = ("values", "scores", "starts")
             scores = (
                 NormalScores.from_arrays({key: arrays[f"{number}.{key}"] for key in keys})
                 if KINDS[kind] == "quantile"
                 else None
             )
-            found.append(Transform(KINDS[kind], *numbers.tolist(), scores))
+            found.append(Transform(KINDS[kind], float(shift), float(low), float(high), scores))
         return cls(tuple(found))

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
 
-_DRAWN = 0.3  # pull of the shared weights to equal ones, as a share of the mean square of residuals
-_ROWS = 300.0  # rows whose evidence equals the pull of a task's weights to the shared ones
+_DRAWN = 100.0  # rows whose evidence equals the pull of the shared weights to equal ones
+_SHARED = 300.0  # and that of a task's weights to the shared ones
+_EXACT = 1e-6  # of the worst member's error: the least that counts
 _LEAST = 0.05  # a smaller weight is 0: the member costs more than it helps
 
 
@@ -34,14 +35,15 @@ def find_weights(targets: Float64, predictions: Float64) -> Float64:
         known = ~np.isnan(residuals).any(axis=(0, 2))
         own = residuals[:, known].reshape(members, -1)
         rows[task] = known.sum()
-        if rows[task]:
-            products[task] = own @ own.T / max(np.trace(own @ own.T) / members, np.finfo(float).tiny)
+        product = own @ own.T
+        products[task] = product / max(product.diagonal().min(), _EXACT * np.trace(product), np.finfo(float).tiny)
     equal = np.full(members, 1 / members)
-    shared = _dropped(np.average(products, axis=0, weights=rows) if rows.any() else products.sum(axis=0), equal, _DRAWN)
+    total = max(float(rows.sum()), 1.0)
+    shared = _dropped((rows[:, None, None] * products).sum(axis=0) / total, equal, _DRAWN / total)
     if tasks == 1:
         return shared[:, None]
-    pulls = _DRAWN + _ROWS / np.maximum(rows, 1)
-    return np.stack([_dropped(*of) for of in zip(products, [shared] * tasks, pulls, strict=True)], axis=1)
+    pulls = _SHARED / np.maximum(rows, 1.0)
+    return np.stack([_dropped(product, shared, pull) for product, pull in zip(products, pulls, strict=True)], axis=1)
 
 
 def _dropped(product: Float64, prior: Float64, pull: float) -> Float64:
@@ -69,7 +71,7 @@ def least(product: Float64, prior: Float64, pull: float) -> Float64:
             border[:size, :size], border[size, size] = matrix[np.ix_(some, some)], 0
             weights = np.zeros(count)
             weights[some] = np.linalg.solve(border, np.append(pull * prior[some], 1))[:size]
-            value = weights @ matrix @ weights - 2 * pull * prior @ weights
+            value = float(weights @ matrix @ weights - 2 * pull * prior @ weights)
             if (weights >= 0).all() and value < best:
                 best, found = value, weights
     return found

@@ -59,8 +59,7 @@ def test_a_task_with_few_rows_follows_the_shared_weights() -> None:
     assert np.argmax(find_weights(Y, outputs), axis=0).tolist() == [0, 1]
     few = Y.copy()
     few[10:, 1] = np.nan
-    weights = find_weights(few, outputs)
-    np.testing.assert_allclose(weights[:, 0], weights[:, 1], atol=0.1)
+    assert np.argmax(find_weights(few, outputs), axis=0).tolist() == [0, 0]
 
 
 def test_a_task_without_labels_has_the_shared_weights() -> None:
