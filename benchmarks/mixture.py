@@ -129,7 +129,7 @@ def features(rows: list[tuple[str, float, bool]]) -> dict[str, np.ndarray]:
     from rdkit.Chem import Descriptors, rdFingerprintGenerator
 
     RDLogger.DisableLog("rdApp.*")
-    morgan = rdFingerprintGenerator.GetMorganGenerator(radius=3, fpSize=2048)
+    morgan = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
     pairs = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=2048)
     read = [(molecule, y, train) for smiles, y, train in rows if (molecule := Chem.MolFromSmiles(smiles))]
     molecules = [molecule for molecule, _, _ in read]

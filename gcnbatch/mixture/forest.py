@@ -22,7 +22,8 @@ _BYTES = 40_000_000  # of the arrays for 10,000 rows; fewer trees where they wou
 _BYTES_OF_A_ROW = 9  # and tree, about, for one output
 _FEATURES = 0.1  # share of the features that each node tries
 _SPLIT = 4  # rows of the smallest node that is split
-_BLOCK = 1024
+_BLOCK = 4096
+_LEVELS = 4  # that rows descend before those at leaves are taken out
 _LEAF = -1
 
 
@@ -62,13 +63,13 @@ class Forest:
         for root in self._roots.tolist():
             rows, nodes = np.arange(count), np.full(count, root)
             while len(rows):
+                for _ in range(_LEVELS):
+                    second = x.take(columns.take(nodes) * count + rows) > thresholds.take(nodes)
+                    nodes = children.take(nodes) + second
                 leaf = leaves.take(nodes)
+                final[rows] = leaf  # of rows that go on, it is written again
                 inner = leaf < 0
-                if not inner.all():
-                    final[rows] = leaf  # of rows that go on, it is written again
-                    rows, nodes = rows[inner], nodes[inner]
-                second = x.take(columns.take(nodes) * count + rows) > thresholds.take(nodes)
-                nodes = children.take(nodes) + second
+                rows, nodes = rows[inner], nodes[inner]
             found += self.values[final]
 
     @property
@@ -77,12 +78,16 @@ class Forest:
 
     @cached_property
     def _links(self) -> tuple[NDArray[Any], ...]:
-        """Column, threshold and first child of each node, and the number of a leaf or -1."""
+        """Column, threshold and first child of each node, and the number of a leaf or -1.
+
+        A leaf has itself as its child, and no value is above its threshold.
+        """
         is_leaf = self.features == _LEAF
         tree = np.repeat(np.arange(len(self.nodes)), self.nodes)
         before = np.cumsum(~is_leaf) - ~is_leaf  # inner nodes before each node
         roots = self._roots
         children = roots[tree] + 2 * (before - before[roots][tree]) + 1
+        children[is_leaf] = np.flatnonzero(is_leaf)
         thresholds = np.full(len(is_leaf), np.inf, np.float32)
         thresholds[~is_leaf] = self.thresholds
         leaves = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)

@@ -54,7 +54,7 @@ class Members:
             if not self.is_regression:
                 found[KERNEL] = kernels.probabilities(found[KERNEL], self.is_multiclass)
         if self.trees:
-            found[TREES] = self.trees.predict(self.preparation, prepared)
+            found[TREES] = self.trees.predict(self.preparation, prepared, jobs)
         return {name: self.transforms.invert(outputs) for name, outputs in found.items()}
 
     def arrays(self) -> Arrays:

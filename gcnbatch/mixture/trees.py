@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +33,18 @@ class Trees:
     forests: Mapping[int, Forest]
     outputs: int
 
-    def predict(self, preparation: Preparation, molecules: Prepared) -> Float64:
-        """Return transformed values, or probabilities, (n, K), block by block."""
+    def predict(self, preparation: Preparation, molecules: Prepared, jobs: int = 1) -> Float64:
+        """Return transformed values, or probabilities, (n, K), block by block in threads."""
         found = np.full((len(molecules), self.outputs), np.nan)
-        for first in range(0, len(molecules), _BLOCK):
+
+        def predict_block(first: int) -> None:
             rows = slice(first, first + _BLOCK)
             x = preparation.table(molecules[rows])
             for output, forest in self.forests.items():
                 found[rows, output : output + forest.values.shape[1]] = forest.predict(x)
+
+        with ThreadPoolExecutor(jobs) as threads:
+            list(threads.map(predict_block, range(0, len(molecules), _BLOCK)))
         return found
 
     def arrays(self) -> Arrays:
