@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
-from gcnbatch.mixture.problem import Float64, Problem, Scales
+from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import Similarity
+from gcnbatch.mixture.similarity import Similarity, blas_threads
 from gcnbatch.mixture.transforms import KINDS, Kind
 
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -50,8 +50,9 @@ class KernelRidge:
     def predict(self, molecules: Prepared, jobs: int = 1) -> Float64:
         """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
         found = np.empty((len(molecules), len(self.intercept)))
-        for rows, block in Similarity(self.landmarks, jobs).blocks(molecules):
-            found[rows] = block @ self.weights + self.intercept
+        with blas_threads(1):
+            for rows, block in Similarity(self.landmarks, jobs).blocks(molecules):
+                found[rows] = block @ self.weights + self.intercept
         return found
 
     def arrays(self) -> Arrays:
@@ -142,16 +143,18 @@ def fit(
     return KernelRidge(landmarks, weights, intercept), left_out
 
 
-def probabilities(regressions: Float64, is_multiclass: bool) -> Float64:
-    """Return probabilities (n, K) of regressions of 0 and 1.
+def activate(target: Target, regressions: Float64) -> Float64:
+    """Return values (n, K) as they are, or probabilities of regressions of 0 and 1.
 
     Least squares estimate the probability itself, except that they leave the range from 0 to 1. They are bent into it
     smoothly, and keep their order:  s log(1 + e^(x/s)) - s log(1 + e^((x-1)/s)),  s = 0.05.
     """
+    if target == "regression":
+        return regressions
     scaled = regressions / _SOFTNESS
     with np.errstate(invalid="ignore"):  # NaN of rows and tasks without predictions
         found = _SOFTNESS * (np.logaddexp(0, scaled) - np.logaddexp(0, scaled - 1 / _SOFTNESS))
-    return found / found.sum(axis=1, keepdims=True) if is_multiclass else found
+    return found / found.sum(axis=1, keepdims=True) if target == "multiclass" else found
 
 
 # ------------------------------------------------------------------------------------------------ internals

@@ -11,9 +11,10 @@ from gcnbatch.mixture import trees as forests
 from gcnbatch.mixture.kernel import KernelRidge
 from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.normal_scores import Arrays
-from gcnbatch.mixture.problem import Float64, Problem, Scales
+from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
+from gcnbatch.mixture.similarity import blas_threads
 from gcnbatch.mixture.store import join, split
-from gcnbatch.mixture.transforms import Transforms
+from gcnbatch.mixture.transforms import Kind, Transforms
 from gcnbatch.mixture.trees import Trees
 
 KERNEL, TREES = "kernel", "trees"
@@ -26,21 +27,20 @@ class Members:
 
     Parameters
     ----------
+    target : {"regression", "binary", "multiclass"}
     preparation : Preparation
     transforms : Transforms
         Of each output, chosen by the kernel's out-of-fold error; other members may learn with them, too.
     kernel : KernelRidge or None
     trees : Trees or None
         None where the mixture does without it.
-    is_multiclass, is_regression : bool
     """
 
+    target: Target
     preparation: Preparation
     transforms: Transforms
     kernel: KernelRidge | None
     trees: Trees | None
-    is_multiclass: bool
-    is_regression: bool
 
     def predict(self, molecules: Molecules, jobs: int = 1) -> dict[str, Float64]:
         """Return each member's outputs (n, K): values in the user's units, or probabilities.
@@ -50,15 +50,13 @@ class Members:
         prepared = self.preparation.apply(molecules)
         found = {}
         if self.kernel:
-            found[KERNEL] = self.kernel.predict(prepared, jobs)
-            if not self.is_regression:
-                found[KERNEL] = kernels.probabilities(found[KERNEL], self.is_multiclass)
+            found[KERNEL] = kernels.activate(self.target, self.kernel.predict(prepared, jobs))
         if self.trees:
             found[TREES] = self.trees.predict(self.preparation, prepared, jobs)
         return {name: self.transforms.invert(outputs) for name, outputs in found.items()}
 
     def arrays(self) -> Arrays:
-        """Return what `from_arrays` takes beside the kind of target."""
+        """Return what `from_arrays` takes beside the target."""
         parts = {"preparation": self.preparation.arrays(), "transforms": self.transforms.arrays()}
         if self.kernel:
             parts[KERNEL] = self.kernel.arrays()
@@ -67,16 +65,15 @@ class Members:
         return join(parts)
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], target: str) -> Members:
+    def from_arrays(cls, arrays: Mapping[str, Any], target: Target) -> Members:
         """Return what `arrays` was called of."""
         parts = split(arrays)
         return cls(
+            target,
             Preparation.from_arrays(parts["preparation"]),
             Transforms.from_arrays(parts["transforms"]),
             KernelRidge.from_arrays(parts[KERNEL]) if KERNEL in parts else None,
             Trees.from_arrays(parts[TREES]) if TREES in parts else None,
-            target == "multiclass",
-            target == "regression",
         )
 
 
@@ -88,15 +85,15 @@ def fit_members(problem: Problem, molecules: Molecules) -> tuple[Members, dict[s
     """
     preparation = Preparation.fit(molecules)
     prepared = preparation.apply(molecules)
-    choices = kernels.choose(problem, prepared)
-    kinds = [choices[task].kind if task in choices else "none" for task in range(len(problem.tasks))]
-    if problem.target == "multiclass":
-        kinds = ["none"] * problem.classes
+    with blas_threads(problem.jobs):
+        choices = kernels.choose(problem, prepared)
+    kinds: list[Kind] = ["none"] * problem.values.shape[1]
+    for task, choice in choices.items():
+        kinds[problem.tasks[task].start] = choice.kind
     scales = Scales.fit(problem, tuple(kinds))
-    kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
+    with blas_threads(problem.jobs):
+        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
     trees, of_trees = forests.fit(problem, preparation, prepared, scales)
-    is_multiclass, is_regression = problem.target == "multiclass", problem.target == "regression"
-    if not is_regression:
-        of_kernel = kernels.probabilities(of_kernel, is_multiclass)
+    of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
-    return Members(preparation, scales.whole, kernel, trees, is_multiclass, is_regression), left_out
+    return Members(problem.target, preparation, scales.whole, kernel, trees), left_out

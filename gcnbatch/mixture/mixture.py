@@ -34,7 +34,6 @@ class Mixture:
 
     Parameters
     ----------
-    target : {"regression", "binary", "multiclass"}
     members : Members
     names : tuple of str
         All members in the order of weights: the kernel, the trees, then further ones such as a network.
@@ -42,7 +41,6 @@ class Mixture:
         Not negative; each column has the sum 1.
     """
 
-    target: str
     members: Members
     names: tuple[str, ...]
     weights: Float64
@@ -85,14 +83,14 @@ class Mixture:
     @property
     def metadata(self) -> dict[str, Any]:
         """What `from_arrays` needs beside arrays, for JSON."""
-        return {"target": self.target, "members": list(self.names)}
+        return {"target": self.members.target, "members": list(self.names)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Mixture:
         """Return what `arrays` was called of."""
         own = split({key: array for key, array in arrays.items() if key != "weights"})
         members = Members.from_arrays(own["members"], metadata["target"])
-        return cls(metadata["target"], members, tuple(metadata["members"]), arrays["weights"])
+        return cls(members, tuple(metadata["members"]), arrays["weights"])
 
 
 class Mixed(NamedTuple):
@@ -128,14 +126,12 @@ def mix(
     targets = members.transforms.apply(problem.values)
     shape = (len(targets), len(problem.tasks), -1)
     weights = find_weights(targets.reshape(shape), scaled.reshape(len(outputs), *shape))
-    if problem.target != "multiclass":
-        weights[:, [not problem.is_learnable(task) for task in problem.tasks]] = 1 / len(outputs)
     of_name = dict(zip(outputs, weights, strict=True))
     kept = replace(
         members,
         kernel=members.kernel if of_name[KERNEL].any() else None,
         trees=members.trees if of_name[TREES].any() else None,
     )
-    mixture = Mixture(problem.target, kept, tuple(outputs), weights)
-    table = [Share(name, problem.error(problem.y, of), of_name[name]) for name, of in outputs.items()]
+    mixture = Mixture(kept, tuple(outputs), weights)
+    table = [Share(name, problem.whole_error(of), of_name[name]) for name, of in outputs.items()]
     return Mixed(mixture, table, mixture.combine(outputs))

@@ -14,7 +14,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.mixture.folds import make_folds, strata
 from gcnbatch.mixture.transforms import Kind, Transforms
 
-Kinds = Literal["regression", "binary", "multiclass"]
+Target = Literal["regression", "binary", "multiclass"]
 Error = Callable[[NDArray[Any], NDArray[Any]], float | None]
 Float64 = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Problem:
         Threads.
     """
 
-    target: Kinds
+    target: Target
     y: NDArray[Any]
     folds: NDArray[np.int8]
     error: Error
@@ -51,7 +51,7 @@ class Problem:
     @classmethod
     def of(
         cls,
-        target: Kinds,
+        target: Target,
         y: NDArray[Any],
         groups: NDArray[Any],
         error: Error,
@@ -103,6 +103,13 @@ class Problem:
         """Return whether a task has different values, in at least two parts."""
         rows = self.rows(task)
         return len(np.unique(self.folds[rows])) > 1 and bool(np.ptp(self.values[rows, task], axis=0).any())
+
+    def whole_error(self, outputs: Float64) -> float | None:
+        """Return the error of outputs (n, K) over all tasks that can be learnt."""
+        if self.target == "multiclass":
+            return self.error(self.y, outputs)
+        learnt = [task.start for task in self.tasks if self.is_learnable(task)]
+        return self.error(self.y[:, learnt], outputs[:, learnt])
 
     def task_error(self, task: slice, outputs: Float64) -> float:
         """Return the error of a task's outputs (n, columns of the task); infinite where it is not defined.

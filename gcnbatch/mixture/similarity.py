@@ -55,8 +55,9 @@ class Similarity:
     def matrix(self, molecules: Prepared) -> NDArray[np.float64]:
         """Return all similarities, (n, M)."""
         found = np.empty((len(molecules), len(self._norms)), np.float64)
-        for rows, block in self.blocks(molecules):
-            found[rows] = block
+        with blas_threads(1):
+            for rows, block in self.blocks(molecules):
+                found[rows] = block
         return found
 
     def _block(self, molecules: Prepared) -> NDArray[np.float32]:
@@ -74,6 +75,13 @@ class Similarity:
             total += np.divide(common, either, out=common, where=either > 0)
         total /= 1 + len(self._bits)
         return np.asarray(total, np.float32)
+
+
+def blas_threads(count: int) -> Any:
+    """Return a context in which BLAS has `count` threads: 1 where blocks have threads of their own."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    return threadpool_limits(count, user_api="blas")
 
 
 def thresholds(counts: Any) -> Any:

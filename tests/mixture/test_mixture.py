@@ -8,7 +8,7 @@ import pytest
 
 from gcnbatch.errors import InputError
 from gcnbatch.mixture import Mixture, Problem, fit_members, kernel, mix, trees
-from gcnbatch.mixture.kernel import KernelRidge, probabilities
+from gcnbatch.mixture.kernel import KernelRidge, activate
 from gcnbatch.mixture.molecules import Preparation
 from tests.mixture.problems import molecules, problem, rmse, values
 
@@ -123,7 +123,9 @@ def test_a_task_without_different_values_has_no_outputs() -> None:
     y = np.concatenate([values(of), np.ones((80, 1)), np.full((80, 1), np.nan)], axis=1)
     given = Problem.of("regression", y, np.arange(80), rmse)
     members, left_out = fit_members(given, of)
-    outputs = mix(given, members, left_out).mixture.predict(of)
+    mixed = mix(given, members, left_out)
+    assert all(share.error is not None and share.error < np.std(y[:, 0]) for share in mixed.table)
+    outputs = mixed.mixture.predict(of)
     assert np.isnan(outputs).all(axis=0).tolist() == [False, True, True]
     assert not np.isnan(outputs[:, 0]).any()
 
@@ -154,7 +156,7 @@ def test_fewer_landmarks_are_kept_than_rows(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_probabilities_keep_order_and_are_the_regression_between_0_and_1() -> None:
     x = np.linspace(-0.5, 1.5, 101)[:, None]
-    found = probabilities(x, is_multiclass=False)
+    found = activate("binary", x)
     assert (np.diff(found[:, 0]) > 0).all()
     assert (found > 0).all()
     assert (found < 1).all()
