@@ -133,7 +133,8 @@ def fit(
         targets = _targets(problem, [scales], rows, columns)
         places = np.concatenate([np.arange(of.start, of.stop) for of in columns])
         if exact:
-            found = solve(own[np.ix_(rows, rows)], ridge, targets)
+            is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
+            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets)
             weights[np.ix_(rows, places)] = found.weights
         else:
             found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
