@@ -59,5 +59,5 @@ def test_arrays_of_many_rows_and_tasks_keep_their_size() -> None:
     assert tree_count(10_000, 120_000, 1) < 60
     rng = np.random.default_rng(0)
     forest = grow(rng.random((2000, 5), np.float32), rng.random((2000, 1)), 5, seed=0)
-    size = sum(array.nbytes for array in forest.arrays().values())
-    assert size * tree_count(10_000, 10_000, 1) / 5 * 5 <= 40e6
+    of_a_row = sum(array.nbytes for array in forest.arrays().values()) / 5 / 2000
+    assert of_a_row * 10_000 * tree_count(10_000, 10_000, 1) <= 40e6
