@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from gcnbatch.api.options import Settings, cuda
 from gcnbatch.api.run import Run, folders_of
-from gcnbatch.explanation import session
-from gcnbatch.explanation.session import Output
-from gcnbatch.inference.given import opened
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.explanation import command
+from gcnbatch.explanation.command import Output
+from gcnbatch.inference.inputs import opened
+from gcnbatch.inference.molecules import CsvOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.explanation.session import ExplanationSummary
+    from gcnbatch.explanation.command import ExplanationSummary
     from gcnbatch.fileio import StrPath
 
 
@@ -71,7 +71,7 @@ def explain(
     2
     """
     with opened(data, table or CsvOptions(), say) as given:
-        return session.explain(
+        return command.explain(
             folders_of(runs),
             given.data,
             None if out is None else Path(out),

@@ -10,15 +10,15 @@ from gcnbatch.api.run import Run, folders_of
 from gcnbatch.api.training import Say
 from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
-from gcnbatch.inference.given import STDIN, opened
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.inputs import STDIN, opened
+from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.outputs import STDOUT
 
 if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
     from gcnbatch.inference.ensemble import InferenceSummary
-    from gcnbatch.inference.selection import Selection
-    from gcnbatch.inference.trust_files import Level
+    from gcnbatch.inference.tabulation import Selection
+    from gcnbatch.inference.trust import Level
 
 
 def infer(

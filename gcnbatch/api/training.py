@@ -204,10 +204,10 @@ def _completed(folder: Path, device: int | None, baseline: bool, applicability: 
     from gcnbatch.run_report.files import update
 
     if applicability:
-        from gcnbatch.inference import domain_report
+        from gcnbatch.inference import domain
         from gcnbatch.runners.choice import BackendChoice
 
-        domain_report.add_to_run(folder, BackendChoice("auto", device or 0), say)
+        domain.add_to_run(folder, BackendChoice("auto", device or 0), say)
     if baseline:
         from gcnbatch.baselines import add_to_run
 

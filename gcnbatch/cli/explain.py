@@ -99,8 +99,8 @@ def explain(
     from gcnbatch.api import explanation
     from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.explanation.session import Output
-    from gcnbatch.inference.options import CsvOptions
+    from gcnbatch.explanation.command import Output
+    from gcnbatch.inference.molecules import CsvOptions
     from gcnbatch.progress import write_line
 
     *runs, data = paths

@@ -118,8 +118,8 @@ def infer(
     from gcnbatch.data.importers.cells import split_names
     from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.inference.options import CsvOptions
-    from gcnbatch.inference.selection import Selection
+    from gcnbatch.inference.molecules import CsvOptions
+    from gcnbatch.inference.tabulation import Selection
     from gcnbatch.progress import write_line
 
     *runs, data = paths

@@ -16,7 +16,7 @@ from gcnbatch.ranks.launch import Launched
 COMMANDS = {
     "train": "gcnbatch.training.processes",
     "tune": "gcnbatch.tuning.processes",
-    "infer": "gcnbatch.inference.shares",
+    "infer": "gcnbatch.inference.predictor",
 }
 _GRACE_SECONDS = 1.0
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gcnbatch.errors import InputError
-from gcnbatch.training.fitted import Fit, block_name, read_fits
-from gcnbatch.training.run_data import RunData
+from gcnbatch.training.finished import FinishedFit, RunData, block_name, read_fits
 
 _HINT = "Train both with the same --data, split, folds, repeats and seed."
 
@@ -21,7 +20,7 @@ class ComparedRun:
 
     name: str
     folder: Path
-    fits: list[Fit]
+    fits: list[FinishedFit]
     data: RunData
 
     @property

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gcnbatch.training.fitted import Fit
+from gcnbatch.training.finished import FinishedFit
 
 Block = tuple[int, int]
 
 
-def scores_by_block(fits: Sequence[Fit], metric: str) -> dict[Block, float | None]:
+def scores_by_block(fits: Sequence[FinishedFit], metric: str) -> dict[Block, float | None]:
     """Return the test score of each block: the mean over the models of an ensemble; None where it is not defined."""
     found: dict[Block, list[float | None]] = {}
     for fit in fits:
@@ -23,6 +23,6 @@ def scores_by_block(fits: Sequence[Fit], metric: str) -> dict[Block, float | Non
     }
 
 
-def overlap(fits: Sequence[Fit]) -> float:
+def overlap(fits: Sequence[FinishedFit]) -> float:
     """Return test rows / training rows, the mean over the fits: the correction for folds that share training rows."""
     return float(np.mean([len(fit.split.test) / max(len(fit.split.train), 1) for fit in fits]))

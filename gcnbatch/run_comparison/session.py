@@ -21,8 +21,8 @@ from gcnbatch.run_comparison.same_rows import ComparedRun, read_runs
 from gcnbatch.run_comparison.scores import Block, overlap, scores_by_block
 from gcnbatch.text import figure
 from gcnbatch.training import metrics, run_files
-from gcnbatch.training.fit_report import PREDICTIONS
-from gcnbatch.training.fitted import block_name
+from gcnbatch.training.finished import block_name
+from gcnbatch.training.reports import PREDICTIONS
 from gcnbatch.training.run import ENVIRONMENT
 from gcnbatch.training.run_files import Number
 

@@ -3,7 +3,7 @@
 matplotlib and SciPy's optimisers take half a second to import, plots about as long to draw. While a GPU trains a small
 model, the CPU cores are idle, so worker processes import meanwhile. After the last step they work side by side: one
 process per plot, one for the uncertainty, one for the page. Of the page, only the assembly waits for the plots; test
-rows are examined beside them (`gcnbatch.run_report.examined`). Training on the CPU leaves no core idle, so the main
+rows are examined beside them (`gcnbatch.run_report.tested`). Training on the CPU leaves no core idle, so the main
 process writes that report. Of many members, most have no plots: a process writes such a report alone.
 
 This module imports nothing large: the workers of few members start before the command imports NumPy.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gcnbatch.data.graphs import Int64
-    from gcnbatch.run_report.examined import Examined
-    from gcnbatch.training.fit_report import OpenWriter, Report
+    from gcnbatch.run_report.tested import Examined
+    from gcnbatch.training.reports import OpenWriter, Report
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ class Writer:
 
     @property
     def elsewhere(self) -> OpenWriter | None:
-        """As `gcnbatch.training.fit_report.Writer`: worker processes there, too."""
+        """As `gcnbatch.training.reports.Writer`: worker processes there, too."""
         return beside_training if self._pools else None
 
     def __call__(self, report: Report) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Writer:
             self.examine(report.data, pool.rows, pool.mean, True)
 
     def examine(self, data: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> None:
-        """Start to examine the run's test rows; see `gcnbatch.training.fit_report.Writer`."""
-        from gcnbatch.run_report.examined import examine_file
+        """Start to examine the run's test rows; see `gcnbatch.training.reports.Writer`."""
+        from gcnbatch.run_report.tested import examine_file
 
         arguments = data, rows, outputs, resampled
         if self._pools:

@@ -26,13 +26,11 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import digest, event_file, fit_report, run_files, task_labels, warm_start
-from gcnbatch.training.data_parallel import on_all_ranks
+from gcnbatch.training import finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import HERE, INLINE, Writer
-from gcnbatch.training.fits import Fits, Fitted, Say
-from gcnbatch.training.member import OTHER_RATES
-from gcnbatch.training.member_files import HISTORY
+from gcnbatch.training.fit import OTHER_RATES
+from gcnbatch.training.fit_files import HISTORY
+from gcnbatch.training.fits import FitResult, Fits, Say
 from gcnbatch.training.plan import (
     GENERATED,
     Planned,
@@ -43,9 +41,10 @@ from gcnbatch.training.plan import (
     plan,
     with_absolute_paths,
 )
-from gcnbatch.training.processes import fit_in_processes, processes
+from gcnbatch.training.position import rates_differ
+from gcnbatch.training.processes import fit_in_processes, on_all_ranks, processes
+from gcnbatch.training.reports import HERE, INLINE, Writer
 from gcnbatch.training.run_files import CONFIG, STUDY
-from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
@@ -92,8 +91,8 @@ def start(
             _create(target, config.model_copy(update={"backend": backend.name}))
         _tell_copies(planned[0], say)
         experiment = planned[0].experiment
-        notes = task_labels.notes(experiment.header, experiment.y, different_splits(planned), config.split.kind)
-        for line in (*notes, *task_labels.about_bounds(experiment.y, experiment.dataset.censored)):
+        notes = targets.label_notes(experiment.header, experiment.y, different_splits(planned), config.split.kind)
+        for line in (*notes, *targets.about_bounds(experiment.y, experiment.dataset.censored)):
             say(line)
         return target, _fit(held, config, planned, backend, quiet, say, write, writers)
 
@@ -138,9 +137,9 @@ def resume(
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
         _check_libraries(config)
-        if (folder / fit_report.METRICS).exists() and not extended:
+        if (folder / reports.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
-            return run_files.read_metrics(folder / fit_report.METRICS, members=has_members(config))
+            return run_files.read_metrics(folder / reports.METRICS, members=has_members(config))
         for place in (folder, *member_folders(folder)):
             fileio.remove_abandoned(place)
         tree = config.model_dump(mode="json")
@@ -156,7 +155,7 @@ def resume(
                 generate(config, folder)
             with _prepared(config, folder, choice) as (planned, backend):
                 if extended:
-                    digest.check(folder, planned[0].experiment, CHANGED)
+                    finished.check_digest(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
                 return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
 
@@ -191,7 +190,7 @@ def read_config(folder: Path) -> Config:
 def _check_libraries(config: Config) -> None:
     """Refuse a run whose files need a library that is not installed."""
     if config.train.tensorboard:
-        event_file.check()
+        fit_files.check_tensorboard()
     if config.parquet:
         tables.check_parquet("parquet")
 
@@ -216,7 +215,7 @@ def _extended(config: Config, epochs: int) -> Config:
 def _reopen(folder: Path, config: Config) -> None:
     """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
     for place in (folder, *member_folders(folder)):
-        run_files.remove(place / fit_report.METRICS)
+        run_files.remove(place / reports.METRICS)
     fileio.write_text(folder / CONFIG, config.to_toml())
 
 
@@ -297,16 +296,16 @@ def _fit(
     """Fit every member that has no metrics yet, and return the run's metrics."""
     folder, lock = held
     experiment = planned[0].experiment
-    if not (folder / digest.DIGEST).exists():
-        digest.record(folder, experiment)
-    digest.check(folder, experiment, CHANGED)
+    if not (folder / finished.DIGEST).exists():
+        finished.record_digest(folder, experiment)
+    finished.check_digest(folder, experiment, CHANGED)
     for line in splits.notes(config.split, experiment.split_rows):
         say(line)
-    known = {name: Fitted.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
+    known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     if (count := processes(backend, config.jobs, len(missing))) > 1:
         found = fit_in_processes(folder, config, missing, backend, count, say, lock, write.elsewhere)
-        known |= {name: Fitted.read(metrics) for name, metrics in found.items()}
+        known |= {name: FitResult.read(metrics) for name, metrics in found.items()}
     elif missing and (ranks := world.current()) and not has_members(config):
         say(f"{ranks.size} ranks train one model together")
         with on_all_ranks(ranks, folder, config, backend) as make:
@@ -324,8 +323,8 @@ def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, 
     known = {}
     places = {one.name: folder / one.name for one in planned if one.name}
     for name, place in places.items():
-        if (place / fit_report.METRICS).exists():
-            known[name] = run_files.read_metrics(place / fit_report.METRICS, members=False)
+        if (place / reports.METRICS).exists():
+            known[name] = run_files.read_metrics(place / reports.METRICS, members=False)
             history = run_files.read_history(place / HISTORY, known[name]["epochs"])
             if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
                 say(f"{place} {OTHER_RATES}; those that follow have those of now")

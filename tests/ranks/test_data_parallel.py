@@ -25,7 +25,7 @@ from gcnbatch.runners.choice import distributed_refusal, make_runner
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.training import run
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.member import shuffled_batches
+from gcnbatch.training.fit import shuffled_batches
 from tests.builders import build_graphset
 from tests.ranks.launcher import mpirun
 from tests.ranks.one_graph import assert_agrees

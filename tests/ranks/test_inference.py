@@ -9,7 +9,7 @@ import pytest
 
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 from tests.builders import build_graphset
 from tests.inference.runs import SMILES, import_table, molecule_table, stored, train_on
 from tests.ranks.launcher import mpirun

@@ -44,7 +44,7 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from gcnbatch.cli.app import main
-from gcnbatch.training.member_files import MemberFiles
+from gcnbatch.training.fit_files import MemberFiles
 
 save, calls = MemberFiles.save, iter(range(99))
 def dying(files, *about):

@@ -25,10 +25,10 @@ from gcnbatch.errors import MachineError
 from gcnbatch.run_report import files, page, resample
 from gcnbatch.run_report import workers as module
 from gcnbatch.run_report.workers import Writer, report_workers
-from gcnbatch.training import fitted, plots, run
-from gcnbatch.training.fit_report import INLINE, Report
-from gcnbatch.training.fitted import read_fits
+from gcnbatch.training import finished, plots, run
+from gcnbatch.training.finished import read_fits
 from gcnbatch.training.metrics import activate
+from gcnbatch.training.reports import INLINE, Report
 from gcnbatch.worker import Workers
 from tests.run_report.runs import with_data
 from tests.training.runs import environment
@@ -359,7 +359,7 @@ def test_a_page_without_workers_takes_the_test_rows_of_the_report(
     monkeypatch.setattr(plots, "roc_pr", print)
     with report_workers(enabled=False) as write, monkeypatch.context() as patch:
         write(report)
-        patch.delattr(fitted, "read_outputs")
+        patch.delattr(finished, "read_outputs")
         write.page(folder)
         found.append([(folder / name).read_bytes() for name in PAGES])
     with report_workers(enabled=False) as write:  # it has no report and reads the rows

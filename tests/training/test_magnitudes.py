@@ -12,7 +12,7 @@ import pytest
 
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.inference.in_memory import predict
+from gcnbatch.inference.ensemble import predict
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.paired import differences
 from gcnbatch.run_report import resample

@@ -21,7 +21,7 @@ from gcnbatch.inference.ensemble import infer
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import metrics as figures
 from gcnbatch.training import run
-from gcnbatch.training.member_files import MemberFiles
+from gcnbatch.training.fit_files import FitFiles
 from gcnbatch.training.plan import member_folders
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
@@ -232,7 +232,7 @@ def test_members_with_checkpoints_at_different_steps_resume_together(
     """A kill between the checkpoints of a cohort leaves its members in different epochs."""
     cohorts(monkeypatch, 64)
     with pytest.MonkeyPatch.context() as patch:
-        die_at(patch, MemberFiles, "save", 29)
+        die_at(patch, FitFiles, "save", 29)
         with pytest.raises(Killed):
             fit(data, tmp_path / "run", *OFTEN)
     run.resume(tmp_path / "run", quiet=True)

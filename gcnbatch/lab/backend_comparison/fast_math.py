@@ -14,8 +14,8 @@ from gcnbatch.lab.backend_comparison.workload import Effort, Workload
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.training import metrics
-from gcnbatch.training.member import shuffled_batches
-from gcnbatch.training.schedule import Plateau, learning_rate
+from gcnbatch.training.fit import shuffled_batches
+from gcnbatch.training.position import Plateau, learning_rate
 
 
 @dataclass(frozen=True)

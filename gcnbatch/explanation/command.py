@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +19,7 @@ from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.featurizer_options import is_molecular
+from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts, too_large
 from gcnbatch.explanation import drawing
 from gcnbatch.explanation.attribution_tables import Unreadable, open_tables
@@ -26,14 +27,66 @@ from gcnbatch.explanation.attributions import Attributions
 from gcnbatch.explanation.drawing import Panel, mark_values
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
 from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
-from gcnbatch.explanation.rows import Rows, rows_of
 from gcnbatch.inference.inputs import Data, open_input
-from gcnbatch.inference.members import load_members
-from gcnbatch.inference.options import CsvOptions
-from gcnbatch.inference.parts import Texts
+from gcnbatch.inference.models import Model, load_models, mean_and_deviation, sources_of
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.parts import Part, Texts
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
+
+PART_BYTES = 1 << 25  # of a set that is too large for memory
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R rows.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+    predictions : (R, T)
+        As `infer` gives them.
+    smiles : list of R str
+        "" where the input has none.
+    numbers : int64, (R,)
+        Their numbers in the input, from 1.
+    """
+
+    graphs: GraphSet
+    predictions: NDArray[np.floating]
+    smiles: list[str]
+    numbers: Int64
+
+    def join(self, other: Rows) -> Rows:
+        """Return the rows of both."""
+        return Rows(
+            concatenate([self.graphs, other.graphs]),
+            np.concatenate([self.predictions, other.predictions]),
+            self.smiles + other.smiles,
+            np.concatenate([self.numbers, other.numbers]),
+        )
+
+    def highest(self, count: int) -> Rows:
+        """Return the rows with the highest prediction of any output, highest first."""
+        rows = np.argsort(-self.predictions.max(axis=1, initial=-np.inf), kind="stable")[:count]
+        smiles = [self.smiles[row] for row in rows.tolist()]
+        return Rows(self.graphs.take(rows), self.predictions[rows], smiles, self.numbers[rows])
+
+
+def rows_of(part: Part, before: int, members: list[Model], choice: BackendChoice, places: list[int]) -> Iterator[Rows]:
+    """Yield the readable rows of a part in blocks; `before` rows come before it, `places` are the explained outputs."""
+    texts, readable = part.smiles(), part.places
+    assert part.data is not None
+    blocks = [(0, part.data)] if isinstance(part.data, GraphSet) else part.data.blocks(PART_BYTES)
+    for first, graphs in blocks:
+        own = slice(first, first + graphs.n_graphs)
+        pairs = zip(members, sources_of(members, graphs), strict=True)
+        found = [member.outputs(choice, source, 0, lambda done: None)[0] for member, source in pairs]
+        smiles = [""] * graphs.n_graphs if texts is None else texts[own]
+        predictions, _ = mean_and_deviation(found, np.stack([member.left_out for member in members]))
+        yield Rows(graphs, predictions[:, places], smiles, before + 1 + readable[own])
+
 
 DRAWINGS = "molecules"  # folder of the SVG files
 UNITS = {
@@ -130,7 +183,7 @@ def explain(
         When runs, data or output cannot be used or do not match.
     """
     choice = BackendChoice(backend, device, cuda, say)
-    members = load_members(runs, say)
+    members = load_models(runs, say)
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
         folders.results(out, "explain", whole=True) as (folder, _),

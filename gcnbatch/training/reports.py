@@ -162,7 +162,7 @@ class Writer(Protocol):
         data : Path
             The data set.
         rows, outputs, resampled
-            As `gcnbatch.run_report.examined.examine`.
+            As `gcnbatch.run_report.tested.examine`.
         """
 
 

@@ -1,15 +1,70 @@
-"""Test rows to look at: the worst errors and the best hits."""
+"""The rows that a run tested, read from its data set, with what takes long to find out: intervals and drawn examples.
+
+They need no other file of a run. So a run on a GPU examines its test rows in a worker while others draw the plots.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.checks import check_targets
+from gcnbatch.data.graphs import Int64
 from gcnbatch.data.molecule_drawings import NO_LIBRARIES, NO_RDKIT, draw, has_rdkit
+from gcnbatch.data.schema import Header
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
 from gcnbatch.moments import moments
-from gcnbatch.run_report.held_out import HeldOut
+from gcnbatch.run_report import resample
+from gcnbatch.run_report.resample import Intervals
+from gcnbatch.text import counted
+from gcnbatch.training.fits import SPLITS
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The rows that a run tested: each once, with the mean of the outputs of the models that tested it.
+
+    Parameters
+    ----------
+    header : Header
+    graphs : int
+        Graphs of the whole set.
+    ids : (R,) str
+        In the order of the data set.
+    y, outputs
+        As in `gcnbatch.training.metrics.evaluate`.
+    smiles : list of R str, or None
+        None if the set stores none.
+    """
+
+    header: Header
+    graphs: int
+    ids: NDArray[np.str_]
+    y: NDArray[Any]
+    outputs: NDArray[np.floating]
+    smiles: list[str] | None
+
+
+def read_tested(data: Dataset, rows: Int64, outputs: NDArray[np.floating]) -> HeldOut:
+    """Return these rows of a data set, ascending numbers, with the outputs for them.
+
+    Raises
+    ------
+    InputError
+        When the set has fewer rows, or damaged targets or SMILES.
+    """
+    if rows[-1] >= len(data.y):
+        raise InputError(str(data.path), counted(len(data.y), "row"), f"more than {rows[-1]}, as in {SPLITS}")
+    check_targets(data.path, data.header, data.y)
+    smiles = data.smiles()
+    picked = None if smiles is None else [smiles[row] for row in rows]
+    return HeldOut(data.header, data.n_graphs, data.ids[rows], data.measured[rows], outputs, picked)
+
 
 MOST = 6  # of the worst, and of the best
 
@@ -41,7 +96,7 @@ class Examples(NamedTuple):
     note: str
 
 
-def choose(tested: HeldOut) -> Examples:
+def choose_examples(tested: HeldOut) -> Examples:
     """Return the worst errors and the best hits, with their molecules drawn.
 
     Best hits are the positives of largest probability, the right classes of largest probability, or the values closest
@@ -107,3 +162,41 @@ def _example(tested: HeldOut, row: int, task: int) -> Example:
     else:
         text = f"{name}measured {y[task]:.4g}, predicted {outputs[task]:.4g}"
     return Example(row, task, text)
+
+
+class Examined(NamedTuple):
+    """Test rows, the intervals of their figures (None: not resampled), and the rows to look at."""
+
+    rows: HeldOut
+    intervals: Intervals | None
+    examples: Examples
+
+
+def examine(data: Dataset, rows: Int64, outputs: NDArray[np.floating], resampled: bool = True) -> Examined:
+    """Read test rows and examine them.
+
+    Parameters
+    ----------
+    data : Dataset
+    rows : (R,) int64
+        Ascending.
+    outputs : (R, K)
+    resampled : bool
+        Compute intervals, if there are not too many rows.
+
+    Raises
+    ------
+    InputError
+        As `read_tested`.
+    """
+    tested = read_tested(data, rows, outputs)
+    header, intervals = tested.header, None
+    if resampled:
+        intervals = resample.intervals(header.target, tested.y, tested.outputs, header.task_names)
+    return Examined(tested, intervals, choose_examples(tested))
+
+
+def examine_file(path: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> Examined:
+    """Read test rows from a data set and examine them; see `examine`."""
+    with Dataset(path, check=False) as data:
+        return examine(data, rows, outputs, resampled)

@@ -1,4 +1,7 @@
-"""A member of a cohort: one fit on one split, with its batches, learning rate, history, best weights and early stop."""
+"""One fit on one split: its batches, history, best weights and early stop.
+
+The loop trains it as a member of a cohort.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,24 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.training import metrics
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
-from gcnbatch.training.event_file import EventFile
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.member_files import MemberFiles, is_weight
-from gcnbatch.training.position import Position
-from gcnbatch.training.schedule import learning_rate, rates_differ
+from gcnbatch.training.fit_files import EventFile, FitFiles, is_weight
+from gcnbatch.training.position import Position, learning_rate, rates_differ
 from gcnbatch.training.validation import Score, Validation
 
 OTHER_RANKS = "other roundings than on the same number to the end"
+
+
 _DIVERGED = "Lower train.learning_rate or set train.clip_norm, and start again."
+
+
 OTHER_RATES = "had other learning rates than this version gives for its schedule"
+
+
 State = Callable[[], Arrays]  # returns a copy of the member's training state
 
 
-class Member:
+class Fit:
     """One fit: the loop trains it in a cohort and gives it the results of its epochs.
 
     Parameters
@@ -39,7 +46,7 @@ class Member:
 
     Attributes
     ----------
-    files : MemberFiles or None
+    files : FitFiles or None
         The fit resumes from them and writes to them; None: nothing is written.
     task, scaling
         Of `Experiment.task`.
@@ -61,7 +68,7 @@ class Member:
         self.experiment, self.split = experiment, split
         self.task, self.scaling = experiment.task(split)
         self.train, self.header, self.monitor = experiment.config.train, experiment.header, experiment.monitor
-        self.files: MemberFiles | None = None
+        self.files: FitFiles | None = None
         self._say: Callable[[str], object] = lambda line: None
         self.position = Position()
         self.best: Arrays = {}
@@ -98,7 +105,7 @@ class Member:
         self._say = say
         events = EventFile(folder) if self.train.tensorboard else None
         data = str(self.experiment.dataset.path)
-        self.files = MemberFiles(folder, data, self.experiment.fingerprint, self.about(), events)
+        self.files = FitFiles(folder, data, self.experiment.fingerprint, self.about(), events)
 
     def about(self) -> dict[str, Any]:
         """Return what `infer` needs to use the weights: model, header of the data, scaling, tasks without outputs."""
@@ -119,7 +126,7 @@ class Member:
         Raises
         ------
         InputError
-            As `MemberFiles.restore`.
+            As `FitFiles.restore`.
         """
         carried, self._carried = self._carried, None
         if carried is not None or self.files is None:

@@ -1,4 +1,4 @@
-"""Trained models of an ensemble, one per run or member of a run, which predict rows."""
+"""The models of an ensemble, one per run or member of a run: loading, outputs, and their mean and deviation."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.parts import Reading
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
+from gcnbatch.moments import in_units, unit_of
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
 from gcnbatch.training import metrics
-from gcnbatch.training.fit_report import METRICS
+from gcnbatch.training.reports import METRICS
 from gcnbatch.training.run_files import CONFIG
-from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.targets import Scaling
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
 
 
 @dataclass(frozen=True)
-class Member(Trained):
+class Model(Trained):
     """A trained model that predicts."""
 
     @property
@@ -70,7 +71,7 @@ class Member(Trained):
         return metrics.without_tasks(outputs, self.left_out), runner.backend
 
 
-def input_header(members: Sequence[Member]) -> Header:
+def input_header(members: Sequence[Model]) -> Header:
     """Return the header of the data that the members read, without graph features if none of them uses these."""
     for member in members:
         if member.joins_graph_features:
@@ -78,13 +79,13 @@ def input_header(members: Sequence[Member]) -> Header:
     return members[0].header.model_copy(update={"graph_feature_names": (), "graph_feature_counts": 0})
 
 
-def sources_of(members: Sequence[Member], data: GraphSet) -> list[BatchSource]:
+def sources_of(members: Sequence[Model], data: GraphSet) -> list[BatchSource]:
     """Return the batches of `data` that each member reads; members that read the same share them."""
     sources = {member.reading: BatchSource(data, *member.reading) for member in members}
     return [sources[member.reading] for member in members]
 
 
-def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[Member]:
+def load_models(folders: Sequence[Path], say: Callable[[str], object]) -> list[Model]:
     """Load the models of these run folders: one per run, or one per member (fold, repeat, model).
 
     Parameters
@@ -109,7 +110,48 @@ def load_members(folders: Sequence[Path], say: Callable[[str], object]) -> list[
     for i, place in enumerate(resolved):
         if place in resolved[:i]:
             raise InputError(str(places[i]), "given twice", "different runs", "A run with folds includes its folds.")
-    members = [Member(**vars(read_trained(place))) for place in places]
+    members = [Model(**vars(read_trained(place))) for place in places]
     for other in members[1:]:
         check_fit(members[0], str(other.place), other.header, "Runs of an ensemble must be trained on alike data.")
     return members
+
+
+Float64 = NDArray[np.float64]
+
+
+def mean_and_deviation(
+    single: Sequence[NDArray[np.floating]], left_out: NDArray[np.bool_]
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Return mean and standard deviation (n - 1), (R, K), over the members that have a task; NaN where too few have it.
+
+    Parameters
+    ----------
+    single : sequence of (R, K)
+        Outputs of each member.
+    left_out : bool, (members, T)
+        Tasks that a member has no outputs of; of classes, T is 1.
+    """
+    first = single[0]
+    if len(single) == 1:
+        return first, np.full_like(first, np.nan)
+    exponent = 0
+    if first.dtype == np.float64:  # of regression: squares of large values overflow
+        exponent = unit_of(*single)
+        single = in_units(exponent, *single)
+    if left_out.any():
+        mean, deviation = _of_some(np.stack(single).astype(np.float64), left_out[:, None])
+    else:
+        mean = np.mean(single, axis=0, dtype=np.float64)
+        deviation = np.std(single, axis=0, ddof=1, dtype=np.float64)
+    if exponent:
+        mean, deviation = np.ldexp(mean, exponent), np.ldexp(deviation, exponent)
+    return mean.astype(first.dtype), deviation.astype(first.dtype)
+
+
+def _of_some(values: Float64, absent: NDArray[np.bool_]) -> tuple[Float64, Float64]:
+    """Return mean and deviation of the members (members, R, K) that are not absent (members, 1, T)."""
+    count = (~absent).sum(axis=0)
+    with np.errstate(invalid="ignore"):  # 0 / 0
+        mean = np.where(absent, 0.0, values).sum(axis=0) / count
+        squares = np.where(absent, 0.0, (values - mean) ** 2).sum(axis=0)
+        return mean, np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
