@@ -36,6 +36,18 @@ _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the p
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
 
+class _InlineExecutor(Executor):
+    """Runs each call at once in the caller's thread, which receives its exception."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+INLINE = _InlineExecutor()
+
+
 class WorkerDied(Exception):
     """The worker process ended without returning a result."""
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gcnbatch import startup
 from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
 from gcnbatch.api.run import Run, folder_of
-from gcnbatch.backends import registry
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
-from gcnbatch.figures import DRAWN_MEMBERS
-from gcnbatch.ranks.launch import launched
 
 if TYPE_CHECKING:
     from gcnbatch.api.options import ConfigLike, DataLike
@@ -25,7 +19,6 @@ if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
 
 Say = Callable[[str], object]
-WRITERS = 64  # threads, which wait for report workers
 
 
 def train(
@@ -101,8 +94,6 @@ def train(
     >>> [row["epoch"] for row in run.history]
     [1]
     """
-    from gcnbatch.run_report.workers import report_workers
-
     options = {
         ("data", "path"): path_of(data),
         ("train", "epochs"): epochs,
@@ -122,29 +113,17 @@ def train(
     tree = gather(config, options, settings)
     if graphs is not None:
         name_after(tree, graphs)
-    has_gpu = _wake_gpu(tree)
-    members, cores = _members(tree), len(os.sched_getaffinity(0))
-    with ExitStack() as stack:
-        workers = report_workers(has_gpu and cores > 1, members)
-        early = members <= DRAWN_MEMBERS  # many members have many workers, which would slow the imports below
-        if early:
-            write = stack.enter_context(workers)
+    with startup.overlap(tree) as pools:
         checked = check(tree, config, options, settings, say)
         if baseline:
             _check_baseline(checked, graphs)
+        from gcnbatch.run_report.writer import open_writer
         from gcnbatch.training import run
+        from gcnbatch.training.plan import models
 
-        if not early:
-            write = stack.enter_context(workers)
-        place = None if out is None else Path(out)
-        if has_gpu and members > 1:
-            writers = stack.enter_context(ThreadPoolExecutor(WRITERS))
-            folder, _ = run.start(checked, place, quiet, say, write, writers, graphs)
-        else:
-            folder, _ = run.start(checked, place, quiet, say, write, graphs=graphs)
-        if not (applicability or baseline):
-            write.page(folder)
-    return _completed(folder, device, baseline, applicability, quiet, say)
+        with open_writer(pools, models(checked)) as writer:
+            folder, _ = run.start(checked, None if out is None else Path(out), quiet, say, writer, graphs)
+            return _completed(folder, writer.page, device, baseline, applicability, quiet, say)
 
 
 def resume(
@@ -184,11 +163,12 @@ def resume(
     >>> len(gcnbatch.resume(run, epochs=2).history)
     2
     """
+    from gcnbatch.run_report.files import update
     from gcnbatch.training import run as runs
 
     folder = folder_of(run)
     runs.resume(folder, backend, device, resident, quiet, say, epochs, jobs)
-    return _completed(folder, device, baseline, applicability, quiet, say)
+    return _completed(folder, update, device, baseline, applicability, quiet, say)
 
 
 def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
@@ -199,10 +179,16 @@ def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
         put(tree, ("name",), name)
 
 
-def _completed(folder: Path, device: int | None, baseline: bool, applicability: bool, quiet: bool, say: Say) -> Run:
+def _completed(
+    folder: Path,
+    write_page: Callable[[Path], object],
+    device: int | None,
+    baseline: bool,
+    applicability: bool,
+    quiet: bool,
+    say: Say,
+) -> Run:
     """Add to a finished run what was asked for beside it, and its report."""
-    from gcnbatch.run_report.files import update
-
     if applicability:
         from gcnbatch.inference import domain
         from gcnbatch.runners.choice import BackendChoice
@@ -212,7 +198,7 @@ def _completed(folder: Path, device: int | None, baseline: bool, applicability: 
         from gcnbatch.baselines import add_to_run
 
         add_to_run(folder, say=say, progress=not quiet)
-    update(folder)
+    write_page(folder)
     return Run(folder)
 
 
@@ -224,40 +210,3 @@ def _check_baseline(config: Config, graphs: GraphSet | None) -> None:
     from gcnbatch.baselines import check_data
 
     check_data(config)
-
-
-def _members(tree: dict[str, Any]) -> int:
-    """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
-    count = 1
-    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
-        table = tree.get(section)
-        value = table.get(key) if isinstance(table, dict) else None
-        count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
-    return count
-
-
-def _wake_gpu(tree: dict[str, Any]) -> bool:
-    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
-    backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
-    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
-        return False
-    from gcnbatch.backends.cuda.runtime import loader
-
-    if launched() is not None:
-        from gcnbatch.ranks import world
-
-        if (ranks := world.current()) is not None:
-            ranks.start_all(_wake_rank, device)
-    return loader.wake(device) is not None
-
-
-def _wake_rank(first: int) -> None:
-    """Initialise this rank's GPU, counted from that of rank 0, while rank 0 checks its input."""
-    from gcnbatch.backends.cuda.runtime import loader
-    from gcnbatch.ranks import world
-
-    ranks = world.current()
-    assert ranks is not None
-    loader.wake(ranks.device(first))
-    with suppress(ImportError):  # what a run needs of it, rank 0 says
-        import_module("gcnbatch.backends.cuda.fused.backend")

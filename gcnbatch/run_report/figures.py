@@ -165,7 +165,7 @@ def interval(of: Interval, metric: str) -> str:
     return f"{number(of[0], metric)} {MISSING} {number(of[1], metric)}" if of else ""
 
 
-def described(record: Record) -> list[tuple[str, str]]:
+def training_facts(record: Record) -> list[tuple[str, str]]:
     """Return facts about data, split, model and training."""
     file = f"{record.data}, sha256 {record.digest}"
     about = [("Data", _data(record)), ("File", file), ("Split", _split(record))]

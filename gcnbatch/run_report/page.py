@@ -24,7 +24,7 @@ from gcnbatch.pages.elements import (
     table,
 )
 from gcnbatch.pages.origin import started
-from gcnbatch.run_report.figures import Figures, described, environment, number
+from gcnbatch.run_report.figures import Figures, environment, number, training_facts
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.tested import Example
 from gcnbatch.text import counted, printable
@@ -57,7 +57,7 @@ def render(figures: Figures) -> str:
         paragraph(_about(record), "lead"),
         paragraph(verdict, "verdict"),
         against,
-        section("What was trained", facts(described(record))),
+        section("What was trained", facts(training_facts(record))),
         _metrics(figures),
         _by_task(figures),
         _by_class(record),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -28,12 +28,11 @@ from gcnbatch.training import checkpoint, loop, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import Fit
 from gcnbatch.training.plan import Planned
-from gcnbatch.training.reports import INLINE, Report
+from gcnbatch.training.reports import Report, ReportWriter
 
 SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")
 Say = Callable[[str], object]
-Write = Callable[[Report], dict[str, Any]]
 
 
 class FitResult(NamedTuple):
@@ -77,10 +76,8 @@ class Fits:
         No progress bar.
     say : callable
         Called with each message for the user.
-    write : callable
-        Writes a member's report and returns its metrics.
-    writers : concurrent.futures.Executor
-        Runs `write`.
+    writer : ReportWriter
+        Writes the members' reports.
     make : callable
         Makes a cohort of tasks on the backend.
     """
@@ -92,13 +89,11 @@ class Fits:
         jobs: int,
         quiet: bool,
         say: Say,
-        write: Write,
-        writers: Executor = INLINE,
+        writer: ReportWriter,
         make: Callable[[Backend, Sequence[RunnerTask]], Runner] = make_runner,
     ) -> None:
-        self._writers, self._make = writers, make
         self._folder, self._backend, self._jobs = folder, backend, jobs
-        self._quiet, self._say, self._write = quiet, say, write
+        self._quiet, self._say, self._writer, self._make = quiet, say, writer, make
         self._planned: dict[Fit, Planned] = {}
         self._fitted: dict[str, FitResult] = {}
 
@@ -147,16 +142,10 @@ class Fits:
                     outputs[member][part] = member.outputs(logits)
         for member in ended.values():
             one = self._planned[member]
+            assert member.files is not None
             found = _report(cohort, member, outputs[member], one.is_drawn)
-            written = self._writers.submit(self._written, member, found)
+            written = self._writer.submit(found, member.files.end)
             self._fitted[one.name] = FitResult(written, member.position.epoch, outputs[member].get("test"))
-
-    def _written(self, member: Fit, report: Report) -> dict[str, Any]:
-        """Write a member's report and return its metrics."""
-        metrics = self._write(report)
-        if member.files:
-            member.files.end(metrics)
-        return metrics
 
 
 def _rows(member: Fit, part: str) -> Any:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import finished, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fits import Fits, Say, Write
+from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
-from gcnbatch.training.reports import INLINE, OpenWriter, Report
+from gcnbatch.training.reports import OpenWriter, ReportWriter
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -62,7 +62,7 @@ def fit_in_processes(
     lock : int
         File descriptor of the folder's lock, which the processes of this host hold, too.
     open_writer : callable or None
-        As `gcnbatch.training.reports.Writer.elsewhere`.
+        As `gcnbatch.training.reports.ReportWriter.elsewhere`.
 
     Raises
     ------
@@ -166,16 +166,9 @@ def fit_members(
 
     `sharing` processes of this host share its cores; `open_writer` as in `fit_in_processes`.
     """
-    with ExitStack() as stack:
-        write: Write = Report.write
-        writers: Executor = INLINE
-        if open_writer is not None:
-            write = stack.enter_context(open_writer(len(names), sharing))
-            writers = stack.enter_context(ThreadPoolExecutor(len(names)))
+    with open_writer(len(names), sharing) if open_writer else nullcontext(ReportWriter()) as writer:
         planned, backend = _opened(folder, config)
-        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers).fit(
-            [planned[name] for name in names]
-        )
+        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, writer).fit([planned[name] for name in names])
         return {name: one.result() for name, one in fitted.items()}
 
 

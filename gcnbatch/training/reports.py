@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +21,13 @@ from gcnbatch.training.checkpoint import Checkpoint
 from gcnbatch.uncertainty import figures as uncertainty_figures
 from gcnbatch.uncertainty import plot as uncertainty_plot
 from gcnbatch.uncertainty.model import LEVEL, Uncertainty
+from gcnbatch.worker import INLINE
 
 METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
 CURVES, RELIABILITY = "learning_curves.png", "uncertainty.png"
 TESTED = {"binary": "roc_pr.png", "multiclass": "confusion.png", "regression": "parity.png"}  # by kind of target
 
-
-class _InlineExecutor(Executor):
-    """Runs each call at once in the caller's thread."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
-
-
-INLINE = _InlineExecutor()
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -135,24 +126,38 @@ def evaluate(header: Header, y: NDArray[Any], outputs: NDArray[np.floating]) -> 
     return found
 
 
-OpenWriter = Callable[[int, int], AbstractContextManager[Callable[[Report], dict[str, Any]]]]
+class ReportWriter:
+    """Writes reports and other files of a run in this process, at once.
 
+    `gcnbatch.run_report.writer.ParallelWriter` writes them in worker processes, while training goes on.
 
-class Writer(Protocol):
-    """Writes reports and other files of a run, perhaps in other processes."""
+    Parameters
+    ----------
+    threads : concurrent.futures.Executor
+        Runs what is submitted.
+    """
 
-    @property
-    def elsewhere(self) -> OpenWriter | None:
-        """Opens, in another process, what writes the reports of members that it fits; None: that process itself does.
+    # Opens, in another process, what writes the reports of the members that it fits; None: that process itself.
+    elsewhere: OpenWriter | None = None
 
-        Called with the number of these members, and of processes that share the cores of a host.
-        """
+    def __init__(self, threads: Executor = INLINE) -> None:
+        self._threads = threads
 
-    def __call__(self, report: Report) -> dict[str, Any]:
+    def submit(self, report: Report, then: Callable[[dict[str, Any]], object]) -> Future[dict[str, Any]]:
+        """Start to write the report of a fit; return its metrics, which `then` takes first."""
+        return self._threads.submit(self._written, report, then)
+
+    def submit_call(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Start to call a function that writes files of the run."""
+        return self._threads.submit(self.call, function, *arguments)
+
+    def write(self, report: Report) -> dict[str, Any]:
         """Write the report of a fit; return its metrics."""
+        return report.write()
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return what a function returns that writes files of the run."""
+        return function(*arguments)
 
     def examine(self, data: Path, rows: Int64, outputs: NDArray[np.floating], resampled: bool) -> None:
         """Start to examine the run's test rows for its page, if that is quicker than later.
@@ -165,23 +170,14 @@ class Writer(Protocol):
             As `gcnbatch.run_report.tested.examine`.
         """
 
-
-class _WriterHere:
-    """`Writer` in this process."""
-
-    elsewhere = None
-
-    def __call__(self, report: Report) -> dict[str, Any]:
-        return report.write()
-
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
-
-    def examine(self, *about: Any) -> None:
-        pass
+    def _written(self, report: Report, then: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        metrics = self.write(report)
+        then(metrics)
+        return metrics
 
 
-HERE = _WriterHere()
+# Called with the number of members that a process fits, and of processes that share the cores of a host.
+OpenWriter = Callable[[int, int], AbstractContextManager[ReportWriter]]
 
 
 def draw_curves(folder: Path, history: Sequence[dict[str, Any]], plotter: Executor = INLINE) -> Future[None]:

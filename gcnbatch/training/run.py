@@ -10,7 +10,6 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
-from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.choice import BackendChoice, make_cohort
 from gcnbatch.training import finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
@@ -42,8 +41,8 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.position import rates_differ
-from gcnbatch.training.processes import fit_in_processes, on_all_ranks, processes
-from gcnbatch.training.reports import HERE, INLINE, Writer
+from gcnbatch.training.processes import MakeCohort, fit_in_processes, on_all_ranks, processes
+from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
@@ -57,14 +56,13 @@ def start(
     folder: Path | None,
     quiet: bool = False,
     say: Say = lambda line: None,
-    write: Writer = HERE,
-    writers: Executor = INLINE,
+    writer: ReportWriter | None = None,
     graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`. `graphs` are the data in
-    place of those of `config`; the run keeps them in its folder.
+    A run that is refused leaves no folder. `writer` writes the reports; None: this process does. `graphs` are the data
+    in place of those of `config`; the run keeps them in its folder.
 
     Raises
     ------
@@ -94,7 +92,7 @@ def start(
         notes = targets.label_notes(experiment.header, experiment.y, different_splits(planned), config.split.kind)
         for line in (*notes, *targets.about_bounds(experiment.y, experiment.dataset.censored)):
             say(line)
-        return target, _fit(held, config, planned, backend, quiet, say, write, writers)
+        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter())
 
 
 def _tell_copies(planned: Planned, say: Say) -> None:
@@ -157,7 +155,7 @@ def resume(
                 if extended:
                     finished.check_digest(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
-                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
+                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say, ReportWriter())
 
 
 def refuse_study(folder: Path) -> None:
@@ -290,32 +288,47 @@ def _fit(
     backend: Backend,
     quiet: bool,
     say: Say,
-    write: Writer = HERE,
-    writers: Executor = INLINE,
+    writer: ReportWriter,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
-    folder, lock = held
-    experiment = planned[0].experiment
+    folder, experiment = held.folder, planned[0].experiment
     if not (folder / finished.DIGEST).exists():
         finished.record_digest(folder, experiment)
     finished.check_digest(folder, experiment, CHANGED)
     for line in splits.notes(config.split, experiment.split_rows):
         say(line)
     known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
-    missing = [one for one in planned if one.name not in known]
-    if (count := processes(backend, config.jobs, len(missing))) > 1:
-        found = fit_in_processes(folder, config, missing, backend, count, say, lock, write.elsewhere)
-        known |= {name: FitResult.read(metrics) for name, metrics in found.items()}
-    elif missing and (ranks := world.current()) and not has_members(config):
-        say(f"{ranks.size} ranks train one model together")
-        with on_all_ranks(ranks, folder, config, backend) as make:
-            known |= Fits(folder, backend, config.jobs, quiet, say, write, writers, make).fit(missing)
-    elif missing:
-        if world.current():
-            say("the last model trains on rank 0; the other ranks are idle")
-        known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
+    if missing := [one for one in planned if one.name not in known]:
+        known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
     fitted = [known[one.name] for one in planned]
-    return summarise(folder, planned, fitted, write, writers) if planned[0].name else fitted[0].result()
+    return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
+
+
+def _fit_networks(
+    held: folders.Held,
+    config: Config,
+    planned: list[Planned],
+    backend: Backend,
+    quiet: bool,
+    say: Say,
+    writer: ReportWriter,
+) -> dict[str, FitResult]:
+    """Train networks: one on all ranks together, or many in several processes or in cohorts of this one.
+
+    Members of another kind have a function like this one: it returns the result of each member by name.
+    """
+    folder, ranks = held.folder, world.current()
+    make: MakeCohort = make_cohort
+    if (count := processes(backend, config.jobs, len(planned))) > 1:
+        found = fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere)
+        return {name: FitResult.read(metrics) for name, metrics in found.items()}
+    with ExitStack() as stack:
+        if ranks and not has_members(config):
+            say(f"{ranks.size} ranks train one model together")
+            make = stack.enter_context(on_all_ranks(ranks, folder, config, backend))
+        elif ranks:
+            say("the last model trains on rank 0; the other ranks are idle")
+        return Fits(folder, backend, config.jobs, quiet, say, writer, make).fit(planned)
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +18,11 @@ from gcnbatch.training import metrics, plots, reports, run_files
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import FitResult
 from gcnbatch.training.plan import Planned
-from gcnbatch.training.reports import Writer
+from gcnbatch.training.reports import ReportWriter
 
 
 def summarise(
-    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], write: Writer, writers: Executor
+    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter
 ) -> dict[str, Any]:
     """Write and return the run's metrics; write the predictions of its test rows in the data set's order, and plots.
 
@@ -32,26 +31,24 @@ def summarise(
     folder : Path
         The run's folder, with a folder for every member.
     planned, fitted
-        The members and their results, in order. Reports of members may still be written meanwhile.
-    write : Writer
+        The members and their results, in order. ReportWriter of members may still be written meanwhile.
+    writer : ReportWriter
         Writes files of the run.
-    writers : concurrent.futures.Executor
-        Runs `write`.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
     histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
-    written = [writers.submit(write.call, draw_curves, folder, histories)]
+    written = [writer.submit_call(draw_curves, folder, histories)]
     pool, figures = _tested(folder, planned, fitted), None
     if pool:
         y, part = pool.labels(experiment.measured), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
-        write.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
+        writer.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
         figures = reports.evaluate(header, y, pool.mean)
-        written.append(writers.submit(write.call, _draw, folder, header, y, pool.mean, figures, part))
+        written.append(writer.submit_call(_draw, folder, header, y, pool.mean, figures, part))
         predicted = Predictions(header, experiment.ids[pool.rows], pool.mean, pool.std)
         table = folder / reports.PREDICTIONS, predicted, config.parquet
-        written.append(writers.submit(write.call, write_table, *table))
+        written.append(writer.submit_call(write_table, *table))
     summary = _summary(planned, [one.result() for one in fitted])
     if figures:
         summary["out_of_fold"] = figures

@@ -19,6 +19,7 @@ from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.inputs import open_input
 from gcnbatch.inference.models import load_models
 from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.run_report.figures import training_facts
 from gcnbatch.run_report.record import read
 from gcnbatch.training.finished import read_split
 from tests.inference.described import OPTIONS, converted
@@ -109,5 +110,5 @@ def test_applicability_and_the_model_card_know_of_features(described, tmp_path: 
     distance = numbers(read_rows(tmp_path / "out.csv"), ["embedding_distance"])[:, 0]
     np.testing.assert_allclose(distance[split.train], 0, atol=1e-2)
     assert (distance[split.test] > 0).any()
-    card = dict(described(read(run, check_data=False)))["Model"]
+    card = dict(training_facts(read(run, check_data=False)))["Model"]
     assert f"; {1 + len(graph_feature_names(OPTIONS))} features of graphs joined to the readout; " in card

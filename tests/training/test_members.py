@@ -23,6 +23,7 @@ from gcnbatch.training import metrics as figures
 from gcnbatch.training import run
 from gcnbatch.training.fit_files import FitFiles
 from gcnbatch.training.plan import member_folders
+from gcnbatch.training.reports import ReportWriter
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at
@@ -168,8 +169,8 @@ def test_reports_written_at_the_same_time_are_the_same(
     tmp_path: Path, data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cohorts(monkeypatch, 3)
-    with ThreadPoolExecutor(3) as writers:
-        run.start(configure(f"data.path={data}", *EARLY), tmp_path / "run", quiet=True, writers=writers)
+    with ThreadPoolExecutor(3) as threads:
+        run.start(configure(f"data.path={data}", *EARLY), tmp_path / "run", quiet=True, writer=ReportWriter(threads))
     assert_same_members(tmp_path / "run", whole)
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch import startup
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.cli import app
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
-from gcnbatch.run_report import files, page, resample
-from gcnbatch.run_report import workers as module
-from gcnbatch.run_report.workers import Writer, report_workers
+from gcnbatch.run_report import page, resample
+from gcnbatch.run_report.writer import ParallelWriter, beside_training, open_writer
 from gcnbatch.training import finished, plots, run
 from gcnbatch.training.finished import read_fits
 from gcnbatch.training.metrics import activate
-from gcnbatch.training.reports import INLINE, Report
-from gcnbatch.worker import Workers
+from gcnbatch.training.reports import Report
+from gcnbatch.worker import INLINE, Workers
 from tests.run_report.runs import with_data
 from tests.training.runs import environment
 
@@ -48,7 +48,6 @@ def report(folder: Path, rows: int = 800, tasks: int = 3) -> Report:
     return Report(folder, header, labels, outputs, folder / "set.h5", np.arange(rows), ids, history, course)
 
 
-Write = Callable[[Report], dict[str, Any]]
 PAGES = ("report.html", "model_card.md")
 UNCERTAIN = ("uncertainty.safetensors", "uncertainty.png")
 
@@ -63,7 +62,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Workers]:
             super().__init__(*given, **named)
             started.append(self)
 
-    monkeypatch.setattr(module, "Workers", Noted)
+    monkeypatch.setattr(startup, "Workers", Noted)
     return started
 
 
@@ -72,26 +71,26 @@ def processes(pools: list[Workers]) -> list[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def write(pools: list[Workers]) -> Iterator[Write]:
-    """Return the function that writes a report in workers."""
-    with report_workers(enabled=True) as write:
-        assert [len(pool._workers) for pool in pools] == [1, module.PLOT_WORKERS, 1]
-        yield write
+def writer(pools: list[Workers]) -> Iterator[ParallelWriter]:
+    """Return what writes reports in workers."""
+    with beside_training(1, 1) as writer:
+        assert [len(pool._workers) for pool in pools] == [1, startup.PLOT_WORKERS, 1]
+        yield writer
 
 
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the preloading of modules and the first figure in tests whose workers compute nothing."""
     for name in ("FITS", "PAGE"):
-        monkeypatch.setattr(module, name, ())
-    monkeypatch.setattr(module, "prepare_plots", module.preload)
+        monkeypatch.setattr(startup, name, ())
+    monkeypatch.setattr(startup, "prepare_plots", startup.preload)
 
 
 @pytest.fixture
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the preloading of the page's modules, and draw in one process."""
-    monkeypatch.setattr(module, "PAGE", ())
-    monkeypatch.setattr(module, "PLOT_WORKERS", 1)
+    monkeypatch.setattr(startup, "PAGE", ())
+    monkeypatch.setattr(startup, "PLOT_WORKERS", 1)
 
 
 @pytest.fixture
@@ -105,13 +104,13 @@ def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_write_the_same_bytes_as_this_process(
-    without_page: None, write: Write, tmp_path: Path, request: pytest.FixtureRequest
+    without_page: None, writer: ParallelWriter, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     for place in ("here", "workers", "again"):
         (tmp_path / place).mkdir()
     found = [report(tmp_path / "here").write()]
     request.getfixturevalue("only_in_workers")
-    found += [write(report(tmp_path / place)) for place in ("workers", "again")]
+    found += [writer.write(report(tmp_path / place)) for place in ("workers", "again")]
     assert found[0] == found[1] == found[2]
     names = {path.name for path in (tmp_path / "here").iterdir()}
     assert names == {"metrics.json", "predictions.csv", "learning_curves.png", "roc_pr.png", *UNCERTAIN}
@@ -124,8 +123,8 @@ def test_workers_write_the_same_bytes_as_this_process(
 @pytest.mark.usefixtures("light_workers", "only_in_workers")
 def test_a_worker_writes_a_whole_report_without_figures(tmp_path: Path) -> None:
     (tmp_path / "roc_pr.png").touch()  # of an earlier end of the run
-    with report_workers(enabled=True, members=2) as write:
-        metrics = write(replace(report(tmp_path, rows=60), has_figures=False))
+    with beside_training(2, 1) as writer:
+        metrics = writer.write(replace(report(tmp_path, rows=60), has_figures=False))
     assert metrics == json.loads((tmp_path / "metrics.json").read_text())
     assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "predictions.csv", UNCERTAIN[0]}
 
@@ -136,22 +135,22 @@ def test_a_worker_writes_a_whole_report_without_figures(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("light", "light_workers")
 @pytest.mark.parametrize("which", [0, 1])
 def test_this_process_writes_the_report_if_a_worker_died(
-    which: int, pools: list[Workers], write: Write, tmp_path: Path
+    which: int, pools: list[Workers], writer: ParallelWriter, tmp_path: Path
 ) -> None:
     for worker in pools[which]._workers:
         worker.process.kill()
-    assert write(report(tmp_path, rows=5))["seconds"] == 0.25
+    assert writer.write(report(tmp_path, rows=5))["seconds"] == 0.25
     assert (tmp_path / "metrics.json").exists()
 
 
 @pytest.mark.usefixtures("light", "light_workers")
-def test_this_process_writes_a_report_that_cannot_be_pickled(write: Write, tmp_path: Path) -> None:
+def test_this_process_writes_a_report_that_cannot_be_pickled(writer: ParallelWriter, tmp_path: Path) -> None:
     class Local(np.ndarray[Any, Any]):
         """A class that another process cannot import by name."""
 
     found = report(tmp_path, rows=5)
     found.labels["test"] = found.labels["test"].view(Local)
-    assert write(found)["backend"] == "fused"
+    assert writer.write(found)["backend"] == "fused"
 
 
 @pytest.mark.usefixtures("light")
@@ -165,10 +164,10 @@ def test_this_process_writes_the_report_if_no_thread_can_start(
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: begun.append(popen(*given, **named)) or begun[-1])
     monkeypatch.setattr(threading.Thread, "start", start)
-    with report_workers(enabled=True) as write:
+    with beside_training(1, 1) as writer:
         assert not pools
         assert [process.returncode is None for process in begun] == [False]  # started, and ended again
-        assert write(report(tmp_path, rows=5))["backend"] == "fused"
+        assert writer.write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
 @pytest.mark.usefixtures("light")
@@ -177,26 +176,26 @@ def test_this_process_writes_the_report_without_a_python_executable(
     executable: str | None, pools: list[Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
-    with report_workers(enabled=True) as write:
+    with beside_training(1, 1) as writer:
         assert not pools
-        assert write(report(tmp_path, rows=5))["backend"] == "fused"
+        assert writer.write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
 @pytest.mark.usefixtures("light_workers")
 def test_an_error_of_the_report_is_raised_in_this_process(
-    write: Write, tmp_path: Path, request: pytest.FixtureRequest
+    writer: ParallelWriter, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with pytest.raises(MachineError, match=r"nowhere/learning_curves\.png: cannot write here"):
-        write(report(tmp_path / "nowhere", rows=5))
+        writer.write(report(tmp_path / "nowhere", rows=5))
     request.getfixturevalue("light")
-    assert write(report(tmp_path, rows=5))["backend"] == "fused"
+    assert writer.write(report(tmp_path, rows=5))["backend"] == "fused"
 
 
 # ------------------------------------------------------------------------------------------------ start and end
 
 
 def test_workers_end_with_the_run_even_while_they_import(pools: list[Workers]) -> None:
-    with report_workers(enabled=True):
+    with beside_training(1, 1):
         started = processes(pools)
         assert [process.poll() for process in started] == [None] * 5
     assert all(process.returncode is not None for process in started)
@@ -208,10 +207,10 @@ def test_workers_remove_matplotlibs_temporary_folder(
     for name, place in (("TMPDIR", tmp_path / "temporary"), ("MPLCONFIGDIR", Path("/proc/nowhere"))):
         monkeypatch.setenv(name, str(place))
     for name in ("FITS", "PAGE"):
-        monkeypatch.setattr(module, name, ())
-    monkeypatch.setattr(module, "PLOT_WORKERS", 1)  # it looks for all fonts
+        monkeypatch.setattr(startup, name, ())
+    monkeypatch.setattr(startup, "PLOT_WORKERS", 1)  # it looks for all fonts
     (tmp_path / "temporary").mkdir()
-    with report_workers(enabled=True):
+    with beside_training(1, 1):
         pools[1].submit(os.getpid).result()  # it has imported matplotlib
         assert len(list((tmp_path / "temporary").iterdir())) == 1
     assert not any((tmp_path / "temporary").iterdir())
@@ -222,8 +221,8 @@ def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> Non
     text = f"""
 import sys
 from pathlib import Path
-from gcnbatch.run_report.workers import FITS, PLOTS, preload
-from tests.run_report.test_workers import report
+from gcnbatch.startup import FITS, PLOTS, preload
+from tests.run_report.test_writer import report
 written = report(Path({str(tmp_path)!r}), rows=60)
 preload(*FITS, *PLOTS)
 known = set(sys.modules)
@@ -248,7 +247,7 @@ def test_training_starts_workers_on_a_gpu_only(
     running: list[int] = []
 
     def start(
-        config: object, folder: Path, quiet: bool, say: object, write: Write, *more: object, **named: object
+        config: object, folder: Path, quiet: bool, say: object, *more: object, **named: object
     ) -> tuple[Path, dict[str, Any]]:
         running.append([process.poll() for process in processes(pools)].count(None))
         return folder, {}
@@ -256,7 +255,7 @@ def test_training_starts_workers_on_a_gpu_only(
     monkeypatch.setattr(loader, "wake", lambda number: object() if has_gpu else None)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(run, "start", start)
-    monkeypatch.setattr(files, "update", print)
+    monkeypatch.setattr("gcnbatch.run_report.writer.update", print)
     monkeypatch.setattr(sys, "argv", ["gcnbatch", "train", "--backend", "auto", "-q", "-o", str(tmp_path), *arguments])
     with pytest.raises(SystemExit) as left:
         app.main()
@@ -272,7 +271,7 @@ def test_several_members_have_more_workers_up_to_the_number_of_cores(
     members: int, expected: list[int], pools: list[Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(14)))
-    with report_workers(enabled=True, members=members):
+    with startup.report_pools(members):
         assert [len(pool._workers) for pool in pools] == expected
 
 
@@ -280,7 +279,7 @@ def test_workers_start_before_anything_large_is_imported() -> None:
     text = """
 import sys
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.run_report import workers
+import gcnbatch.startup
 print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
@@ -289,19 +288,20 @@ print(sorted({"numpy", "pydantic", "h5py"} & set(sys.modules)))
 
 STARTING = """
 import sys
+from gcnbatch import startup
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.run_report import workers
 
 registry.may_use_gpu = lambda name: True
 loader.wake = lambda device: object()
 
-def start(enabled, members):
+def start(models):
     large = "gcnbatch.config", "numpy", "scipy", "h5py", "sklearn", "matplotlib"
     print([name for name in large if name in sys.modules])
     raise SystemExit
 
-workers.report_workers = start
+startup.report_pools = start
+startup._cores = lambda: 2
 sys.argv = ["gcnbatch", "train", "quickstart"]
 from gcnbatch.cli.app import main
 main()
@@ -329,11 +329,11 @@ def of_run(folder: Path) -> Report:
 
 @pytest.mark.usefixtures("light_workers")
 def test_a_worker_writes_the_page_that_this_process_writes_where_it_died(
-    runs: Path, tmp_path: Path, write: Writer, pools: list[Workers], monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, writer: ParallelWriter, pools: list[Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
     monkeypatch.setattr(plots, "roc_pr", print)  # a worker can import it, and it is quick
-    write(of_run(folder))
+    writer.write(of_run(folder))
     found = []
     for dies in (False, True):
         for name in PAGES:
@@ -344,7 +344,7 @@ def test_a_worker_writes_the_page_that_this_process_writes_where_it_died(
             else:
                 patch.delattr(resample, "intervals")
                 patch.delattr(page, "render")
-            write.page(folder)
+            writer.page(folder)
         found.append([(folder / name).read_bytes() for name in PAGES])
     assert found[0] == found[1]
     assert b"<svg" in found[0][0]
@@ -357,13 +357,13 @@ def test_a_page_without_workers_takes_the_test_rows_of_the_report(
     folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
     report, found = of_run(folder), []
     monkeypatch.setattr(plots, "roc_pr", print)
-    with report_workers(enabled=False) as write, monkeypatch.context() as patch:
-        write(report)
+    with open_writer(None, 1) as writer, monkeypatch.context() as patch:
+        writer.write(report)
         patch.delattr(finished, "read_outputs")
-        write.page(folder)
+        writer.page(folder)
         found.append([(folder / name).read_bytes() for name in PAGES])
-    with report_workers(enabled=False) as write:  # it has no report and reads the rows
-        write.page(folder)
+    with open_writer(None, 1) as writer:  # it has no report and reads the rows
+        writer.page(folder)
         found.append([(folder / name).read_bytes() for name in PAGES])
     assert found[0] == found[1]
     assert b"resamples of the test rows" in found[0][0]
@@ -373,7 +373,7 @@ def test_a_page_without_workers_says_why_it_has_no_test_rows(runs: Path, tmp_pat
     folder = Path(shutil.copytree(runs / "molecules", tmp_path / "run"))
     report = replace(of_run(folder), data=tmp_path / "gone.h5", has_figures=False)
     with_data(folder, report.data)
-    with report_workers(enabled=False) as write:
-        write(report)
-        write.page(folder)
+    with open_writer(None, 1) as writer:
+        writer.write(report)
+        writer.page(folder)
     assert "gone.h5" in (folder / "report.html").read_text()
