@@ -29,7 +29,7 @@ from gcnbatch.inference.models import Model
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import Input
 from gcnbatch.inference.predictor import Predictor, Request, own_share, predict_parts
-from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut, Selection
+from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, Selection, tabulate
 from gcnbatch.inference.trust import Level
 from gcnbatch.outputs import STDOUT
 from gcnbatch.predictions import Predictions, Sink, as_it_is, check_ending, check_target, open_sink
@@ -237,18 +237,17 @@ def _predict(
     header, count = maker.header, len(predictor.members)
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection, remarks=source.remarks)
-    out = RowsOut(maker, source.workers, written.append)
     backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
-        for found in predict_parts(source, predictor, request, before, bar.update):
-            out.append(found, rows)
+        parts = predict_parts(source, predictor, request, before, bar.update)
+        for found, made in tabulate(parts, before, maker, source.workers):
+            written.append(made, found)
             backend = found.backend
             rows += found.rows
             predicted += int(np.count_nonzero(found.finite))
             alike.update(sum((block.alike for block in found.blocks), Counter()))
             bar.update((found.rows - found.readable) * count)
-        out.finish()
     written.finish()
     figures = None
     if written.labels and not before:

@@ -9,9 +9,8 @@ import os
 import re
 import shutil
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -45,7 +44,7 @@ from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Te
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
 from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
-from gcnbatch.worker import Workers
+from gcnbatch.worker import Workers, ahead
 
 PART_ROWS = 4096  # rows whose table is made at once, and molecules of a part, unless a batch is larger
 WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
@@ -176,7 +175,9 @@ def _stored(
         if by_parts:
             ranges = [(max(first, skip), stop) for first, stop in dataset.block_ranges(PART_BYTES) if stop > skip]
             own = ranges[share.first :: share.every]
-            yield from _one_ahead(prepared, own)
+            with ThreadPoolExecutor(1) as thread:
+                for call in ahead((thread.submit(prepared, *rows) for rows in own), 1):
+                    yield call.result()
         elif not share.has(0):
             return
         elif not skip:
@@ -203,18 +204,6 @@ def _other_labels(place: str, header: Header, trained: Header, y: NDArray[Any]) 
     if not known.any() or not (other := other_outputs(header, trained)):
         return ()
     return (f"no metrics: {place} has {other} of the model",)
-
-
-def _one_ahead(make: Callable[..., Part], calls: Sequence[tuple[int, int]]) -> Iterator[Part]:
-    """Yield what `make` returns for each call, while a thread makes the next one."""
-    with ThreadPoolExecutor(1) as thread:
-        waiting: deque[Future[Part]] = deque()
-        for call in calls:
-            waiting.append(thread.submit(make, *call))
-            if len(waiting) > 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _blocks(texts: Texts) -> tuple[Block, ...]:

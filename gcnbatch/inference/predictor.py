@@ -69,7 +69,7 @@ class Predictor:
         Raises
         ------
         InputError
-            As `load_members`, `load_trust` and `Domain`.
+            As `load_models`, `load_trust` and `Domain`.
         """
         members = load_models(request.runs, say)
         trust = load_trust(members, request.level)

@@ -135,7 +135,7 @@ class FitFiles:
     data, fingerprint : str
         The data set's path and digest. A resumed fit must use the same data.
     about : dict
-        Description that `infer` needs to use the weights; see `Member.write_to`.
+        Description that `infer` needs to use the weights; see `Fit.write_to`.
     events : EventFile or None
         TensorBoard's file, if the run writes one.
     """
