@@ -45,7 +45,7 @@ class CsvOptions:
 
 
 @contextmanager
-def open_tables(path: Path, wished: TableFormat) -> Iterator[Table]:
+def open_tables(path: Path, requested: TableFormat) -> Iterator[Table]:
     """Open a file, or all files of molecules in a folder in the order of their names.
 
     The files of a folder have the columns of the first one, in any order.
@@ -56,26 +56,26 @@ def open_tables(path: Path, wished: TableFormat) -> Iterator[Table]:
         As `open_table`; for a folder without such files, and a file that lacks a column.
     """
     if not path.is_dir():
-        with open_table(path, wished, index=True) as table:
+        with open_table(path, requested, index=True) as table:
             yield table
         return
     files = sorted(file for file in path.iterdir() if file.name.lower().endswith(ENDINGS))
     if not files:
         raise InputError(str(path), "no file of molecules in it", f"files that end with {KNOWN}")
-    with open_table(files[0], wished, index=True) as table:
+    with open_table(files[0], requested, index=True) as table:
         names = table.names
     with ExitStack() as stack:
-        yield _Folder(path, names, files, wished, stack)
+        yield _Folder(path, names, files, requested, stack)
 
 
 class _Folder(Table):
     """The files of a folder; `stack` closes the one that is open."""
 
     def __init__(
-        self, path: Path, names: tuple[str, ...], files: list[Path], wished: TableFormat, stack: ExitStack
+        self, path: Path, names: tuple[str, ...], files: list[Path], requested: TableFormat, stack: ExitStack
     ) -> None:
         super().__init__(path, names)
-        self._files, self._wished, self._stack = files, wished, stack
+        self._files, self._requested, self._stack = files, requested, stack
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of all files; add what was detected to the notes."""
@@ -86,7 +86,7 @@ class _Folder(Table):
     def _read(self) -> Generator[Block]:
         before = 0
         for file in self._files:
-            with open_table(file, self._wished, index=True) as table:
+            with open_table(file, self._requested, index=True) as table:
                 if missing := [name for name in self.names if name not in table.names]:
                     raise InputError(str(file), f"no column {quoted(missing[0])}", f"the columns of {self._files[0]}")
                 for block in table.blocks():
@@ -152,11 +152,11 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         blocks, labels = source.blocks(), LabelColumns.of(source.names, header)
         first = next(blocks, Block.of(0, source.names, ()))
         sample = {name: first[name][:SAMPLE_ROWS] for name in source.names}
-        wished = {
+        requested = {
             key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
             for key in ("smiles_column", "id_column")
         }
-        found, notes = find_columns(path, sample, **wished), []
+        found, notes = find_columns(path, sample, **requested), []
         if labels is not None:
             labels = labels.with_format(path, options.format, sample)
             notes += [*labels.notes, *labels.written.notes]

@@ -149,7 +149,7 @@ class Fit:
         """Keep the state for the next cohort."""
         self._carried = state
 
-    def rest(self) -> None:
+    def close_files(self) -> None:
         """Close the files, until the next epoch."""
         if self.files:
             self.files.close()

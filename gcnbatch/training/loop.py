@@ -78,7 +78,7 @@ def fit(
             waiting = [*left.values(), *waiting]
         finally:
             for member in here:
-                member.rest()
+                member.close_files()
             cohort.close()
 
 

@@ -9,7 +9,7 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,19 +87,22 @@ def start(
                 warm_start.keep(config, target, planned[0].experiment.weights)
                 say(warm_start.describe(planned[0].experiment))
             _create(target, config.model_copy(update={"backend": backend.name}))
-        _tell_copies(planned[0], say)
-        experiment = planned[0].experiment
-        notes = targets.label_notes(experiment.header, experiment.y, different_splits(planned), config.split.kind)
-        for line in (*notes, *targets.about_bounds(experiment.y, experiment.dataset.censored)):
+        for line in _notes(planned):
             say(line)
         return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter())
 
 
-def _tell_copies(planned: Planned, say: Say) -> None:
-    """Tell of copies of molecules in several parts of a split; a set that is not in memory is not read for it."""
-    dataset = planned.experiment.dataset
-    for note in across_splits(dataset, {"": planned.split}) if dataset.fits_in_memory else ():
-        say(note)
+def _notes(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield lines on copies of molecules in several parts of a split, and on the labels of each part.
+
+    A set that is not in memory is not read for copies.
+    """
+    experiment = planned[0].experiment
+    if experiment.dataset.fits_in_memory:
+        yield from across_splits(experiment.dataset, {"": planned[0].split})
+    about = experiment.header, experiment.y, different_splits(planned), experiment.config.split.kind
+    yield from targets.label_notes(*about)
+    yield from targets.about_bounds(experiment.y, experiment.dataset.censored)
 
 
 def resume(
@@ -256,7 +259,7 @@ def generate(config: Config, folder: Path, graphs: GraphSet | None = None) -> No
     if graphs is not None:
         write_graphset(folder / GENERATED, graphs)
     elif config.data.synthetic:
-        from gcnbatch.data import synthetic
+        from gcnbatch.data import synthetic  # a quarter of a second, which no other run needs
 
         synthetic.write(config.data.synthetic, folder / GENERATED)
 
