@@ -1,16 +1,16 @@
 """What a command starts early, so that it overlaps with the rest. This module imports nothing large.
 
 `overlap` begins while the configuration of a training run is not yet checked, and before NumPy is imported. A short
-command is 50 epochs of Tox21 on a GPU: 2.1 s. What saves under 5 % of it, 105 ms, has no place here.
+command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105 ms, has no place here.
 
 | what starts early | while | time that it hides |
 |---|---|---|
-| driver and context of the GPU | Python imports | 200 ms (H100) |
+| driver and context of the GPU | Python imports | 200 ms (H100, 7a6916a6) |
 | processes for reports import what they need | Python imports, a GPU trains | SciPy 690, matplotlib 760, RDKit 760 ms |
 | they draw a first figure | a GPU trains | 120 ms |
 | they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
-| ranks other than 0 start their GPU and import its backend | rank 0 checks its input | 200 ms (H100), 500 ms |
+| ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
 
 The other times are of the processor, the least of 5 runs on a busy machine of 2 cores; `benchmarks/startup.py` measures
 what a command on a GPU loses without each. A pool that a command needs in any case starts where it is used, before the
