@@ -24,7 +24,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
-from gcnbatch.runners.choice import BackendChoice, make_cohort
+from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.training import finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
@@ -41,7 +41,7 @@ from gcnbatch.training.plan import (
     with_absolute_paths,
 )
 from gcnbatch.training.position import rates_differ
-from gcnbatch.training.processes import MakeCohort, fit_in_processes, on_all_ranks, processes
+from gcnbatch.training.processes import MakeRunner, fit_in_processes, on_all_ranks, processes
 from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
@@ -321,7 +321,7 @@ def _fit_networks(
     Members of another kind have a function like this one: it returns the result of each member by name.
     """
     folder, ranks = held.folder, world.current()
-    make: MakeCohort = make_cohort
+    make: MakeRunner = make_runner
     if (count := processes(backend, config.jobs, len(planned))) > 1:
         found = fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere)
         return {name: FitResult.read(metrics) for name, metrics in found.items()}
