@@ -214,7 +214,7 @@ MakeRunner = Callable[[Backend, Sequence[RunnerTask]], Runner]
 
 @contextmanager
 def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -> Iterator[MakeRunner]:
-    """Open the run of this folder on the other ranks; yield what makes its cohort.
+    """Open the run of this folder on the other ranks; yield what makes its runner.
 
     Raises
     ------
