@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
 from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
-from gcnbatch.data.molecule_features import graph_feature_names, molecule_features
+from gcnbatch.data.molecule_features import Begun, begin, graph_feature_names, molecule_features
 from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
@@ -67,13 +67,13 @@ class MoleculeArrays:
 
 
 class _Molecule(NamedTuple):
-    """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and features (D,) if asked for."""
+    """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and its own features if asked for."""
 
     form: NormalForm
     begun: bytes | Structures
     atoms: NDArray[np.float32] | None = None
     properties: tuple[Sequence[int], Sequence[int]] = ((), ())
-    features: NDArray[np.float32] | None = None
+    features: Begun | None = None
 
     @classmethod
     def of(cls, form: NormalForm, begun: bytes | Structures, options: FeaturizerOptions) -> _Molecule:
@@ -83,7 +83,7 @@ class _Molecule(NamedTuple):
             begun,
             extended_atoms(form.molecule) if options.atom_features == EXTENDED else None,
             property_bonds(form.molecule, options.bond_properties) if options.bond_properties else ((), ()),
-            molecule_features(form.molecule, options) if options.of_molecules else None,
+            begin(form.molecule, form.name, options) if options.of_molecules else None,
         )
 
 
@@ -158,7 +158,7 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
         **_arrays(found, structures, tools.reader.table, options),
-        graph_features=_graph_features(found, options),
+        graph_features=_graph_features(found, structures, tools.reader.table, options),
         names=tuple(molecule.form.name for molecule in found),
         scaffolds=tuple(cores),
         alike=_alike(structures, tools, options),
@@ -246,11 +246,15 @@ def _alike(structures: Structures, tools: _Featurizer, options: FeaturizerOption
     return Counter({symbol(number): count for number, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
-def _graph_features(found: list[_Molecule], options: FeaturizerOptions) -> NDArray[np.float32] | None:
+def _graph_features(
+    found: list[_Molecule], structures: Structures, table: AtomTable, options: FeaturizerOptions
+) -> NDArray[np.float32] | None:
     if not options.of_molecules:
         return None
-    rows = [one.features for one in found if one.features is not None]
-    return np.stack(rows) if rows else np.zeros((0, len(graph_feature_names(options))), np.float32)
+    begun = [one.features for one in found if one.features is not None]
+    if not begun:
+        return np.zeros((0, len(graph_feature_names(options))), np.float32)
+    return molecule_features(begun, structures, table.atoms, options)
 
 
 def _pointers(counts: Ints) -> Ints:

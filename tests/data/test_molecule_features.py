@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.data import molecule_features
+from gcnbatch.data import descriptors
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES
 from gcnbatch.data.extended_features import random_walks
 from gcnbatch.data.featurizer import featurize_chunk
@@ -131,7 +131,7 @@ def load(path: Path) -> GraphSet:
 
 def test_own_columns_come_first_and_missing_values_are_told(tmp_path: Path, monkeypatch) -> None:
     failing = lambda molecule: 1 / (molecule.GetNumAtoms() - 1)
-    monkeypatch.setattr(molecule_features, "_descriptors", lambda: (("Inverse", failing), ("Huge", lambda _: 1e300)))
+    monkeypatch.setattr(descriptors, "_functions", lambda: (("Inverse", failing), ("Huge", lambda _: 1e300)))
     source = table(tmp_path, "smiles,y,b,a\nCC,1,2.5,1\nC,0,,3\nCCC,1,4,5\n")
     about = import_smiles(
         source, tmp_path / "m.h5", replace(MOLECULES, fingerprint=""), feature_columns=["a", "b"], processes=1
@@ -161,7 +161,7 @@ def test_a_molecule_whose_descriptors_crash_or_hang_costs_its_row(tmp_path: Path
             raise KeyError("no such table")
         return 1.0
 
-    monkeypatch.setattr(molecule_features, "_descriptors", lambda: (("Fatal", fatal),))
+    monkeypatch.setattr(descriptors, "_functions", lambda: (("Fatal", fatal),))
     options = replace(MOLECULES, fingerprint="")
     chunks = list(featurize(["C", "CCC", "CC", "CCCC", "CN"], options, processes=1))
     assert np.concatenate([chunk.rows for chunk in chunks]).tolist() == [0, 2, 4]

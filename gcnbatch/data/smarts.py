@@ -1,0 +1,401 @@
+"""Substructure search over all molecules of a chunk at once: SMARTS patterns, matched by array operations.
+
+RDKit's matcher takes one molecule and one pattern a call; hundreds of patterns cost a millisecond a molecule. Here a
+step of the search is a join of all partial matches in the chunk with the bonds that can continue them.
+
+The language is what RDKit's own tables of fragments are written in: atoms by element, ``#n``, ``A``, ``a``, ``*``, D,
+X, H, v, R, charge and recursive ``$(…)``; bonds ``- = # : ~ @``; the operators ``! & , ;``; branches and rings. Any
+other text, such as a pattern of several parts, is refused with a ValueError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Expression = tuple[Any, ...]  # ("and" | "or" | "not", *expressions), or a primitive: (letter, number or text)
+
+_SYMBOLS = (
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb "
+    "Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au "
+    "Hg Tl Pb Bi"
+)
+_NUMBERS = {symbol: number for number, symbol in enumerate(_SYMBOLS.split(), 1)}
+_AROMATIC = ("se", "as", "te", "b", "c", "n", "o", "p", "s")
+_ELEMENT = "|".join(sorted((name for name in _NUMBERS if name != "H"), key=len, reverse=True))
+_PRIMITIVE = re.compile(
+    rf"(?P<element>{_ELEMENT})|(?P<aromatic>{'|'.join(_AROMATIC)})|\#(?P<number>\d+)|(?P<any>[*Aa])"
+    r"|(?P<count>[DXHvRr])(?P<n>\d*)|(?P<charge>\++|-+)(?P<size>\d*)|(?P<isotope>\d+)"
+)
+_ORGANIC = re.compile(r"Cl|Br|[BCNOPSFI*Aa]|[bcnops]")
+_BOND = re.compile(r"[-=#:~@!&,;]+")
+_ANY = ("*", 0)
+_USUAL_BOND = ("or", ("-", 0), (":", 0))
+
+
+class Pattern(NamedTuple):
+    """A connected pattern: an expression for each atom, and (first atom, second atom, expression) for each bond.
+
+    `ring_bonds` are the places in `bonds` of those in a ring of the pattern.
+    """
+
+    atoms: tuple[Expression, ...]
+    bonds: tuple[tuple[int, int, Expression], ...]
+    ring_bonds: frozenset[int]
+
+
+@dataclass(eq=False)
+class Molecules:
+    """Atoms (N,) and bonds of the molecules of a chunk, as a search sees them.
+
+    Parameters
+    ----------
+    size : int
+        Number of molecules, G.
+    molecule, number, charge, hydrogens : int64, (N,)
+        Position of the atom's molecule, atomic number, charge and number of hydrogens, which are no atoms.
+    aromatic : bool, (N,)
+    src, dst : int64, (2 B,)
+        Both directions of each bond, counted over all molecules, sorted by `src`, then `dst`.
+    kind : int64, (2 B,)
+        1, 2, 3; 4 for aromatic bonds.
+    in_ring : bool, (2 B,)
+    rings : int64, (N,)
+        Number of rings of each atom, of the smallest set of smallest rings.
+    """
+
+    size: int
+    molecule: Ints
+    number: Ints
+    charge: Ints
+    hydrogens: Ints
+    aromatic: Mask
+    src: Ints
+    dst: Ints
+    kind: Ints
+    in_ring: Mask
+    rings: Ints
+    _atoms: dict[Expression, Mask] = field(default_factory=dict)
+    _bonds: dict[Expression, Mask] = field(default_factory=dict)
+    _ends: dict[tuple[Expression, int, int, bool], Mask] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.number)
+        self.degree = np.bincount(self.src, minlength=count)
+        self._ring_degree = np.bincount(self.src[self.in_ring], minlength=count)
+        orders = np.bincount(self.src, np.array([0, 1, 2, 3, 1.5])[self.kind], count)
+        self._valence = orders.astype(np.int64) + self.hydrogens
+        self._key = self.src * count + self.dst
+        # Sums of these tell sets of atoms apart: two of 64 bits are never equal by chance.
+        self._weights = np.random.default_rng(0).integers(1 << 63, size=count, dtype=np.uint64)
+
+    def matches(self, pattern: Pattern, among: Mask | None = None) -> Ints:
+        """Return the atoms (matches, atoms of the pattern) of every match, in each order that matches.
+
+        `among` (N,) limits the first atom.
+        """
+        if not pattern.bonds:
+            found = self.atoms(pattern.atoms[0])
+            return np.flatnonzero(found if among is None else found & among)[:, None]
+        masks: list[Mask] = []
+        if not all(self.atoms(atom).any() for atom in pattern.atoms):
+            return np.zeros((0, len(pattern.atoms)), np.int64)
+        for ends, start in self._edges(pattern):
+            mask = ends if among is None or not start else ends & among[self.src if start == 1 else self.dst]
+            masks.append(mask)
+            if not mask.any():
+                return np.zeros((0, len(pattern.atoms)), np.int64)
+        return self._joined(pattern, masks)
+
+    def atoms(self, expression: Expression) -> Mask:
+        """Return which atoms (N,) an expression holds for."""
+        found = self._atoms.get(expression)
+        if found is None:
+            found = self._atoms[expression] = self._evaluated(expression, self.atoms, self._primitive)
+        return found
+
+    def count(self, pattern: Pattern) -> Ints:
+        """Return the number of matches in each molecule (G,); matches with the same atoms count once."""
+        found = self.matches(pattern)
+        first = found[:, 0]
+        if len(first) and pattern.bonds:
+            first = first[np.unique(self._weights[found].sum(axis=1), return_index=True)[1]]
+        return np.bincount(self.molecule[first], minlength=self.size)
+
+    # -------------------------------------------------------------------------------------------- internals
+
+    def _edges(self, pattern: Pattern) -> Iterator[tuple[Mask, int]]:
+        """Yield which directed bonds can be each bond of the pattern; 1 or 2 if the first atom is its source or end."""
+        ring_degree, degree = [0] * len(pattern.atoms), [0] * len(pattern.atoms)
+        for place, (first, second, _) in enumerate(pattern.bonds):
+            for end in (first, second):
+                degree[end] += 1
+                ring_degree[end] += place in pattern.ring_bonds
+        for place, (first, second, bond) in enumerate(pattern.bonds):
+            ends = [
+                self._of_bonds((pattern.atoms[end], degree[end], ring_degree[end], is_source))
+                for end, is_source in ((first, True), (second, False))
+            ]
+            mask = ends[0] & ends[1] & self._kinds(bond)
+            if place in pattern.ring_bonds:
+                mask &= self.in_ring
+            yield mask, 1 if first == 0 else 2 if second == 0 else 0
+
+    def _of_bonds(self, key: tuple[Expression, int, int, bool]) -> Mask:
+        found = self._ends.get(key)
+        if found is None:
+            expression, degree, ring_degree, is_source = key
+            atoms = self.atoms(expression)
+            if degree > 1:
+                atoms = atoms & (self.degree >= degree)
+            if ring_degree:
+                atoms = atoms & (self._ring_degree >= ring_degree)
+            found = self._ends[key] = atoms[self.src if is_source else self.dst]
+        return found
+
+    def _joined(self, pattern: Pattern, masks: list[Mask]) -> Ints:
+        """Join the bonds of a pattern, one after the other; bonds between atoms that are placed come first."""
+        left = {place: int(np.count_nonzero(mask)) for place, mask in enumerate(masks)}
+        place = min(left, key=lambda one: left[one])
+        first, second, _ = pattern.bonds[place]
+        chosen = np.flatnonzero(masks[place])
+        columns = {first: self.src[chosen], second: self.dst[chosen]}
+        del left[place]
+        while left:
+            place = min(left, key=lambda one: (-sum(end in columns for end in pattern.bonds[one][:2]), left[one]))
+            del left[place]
+            first, second, _ = pattern.bonds[place]
+            if first in columns and second in columns:
+                key = columns[first] * len(self.number) + columns[second]
+                at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+                kept: Any = (self._key[at] == key) & masks[place][at]
+                columns = {atom: column[kept] for atom, column in columns.items()}
+                continue
+            forward = first in columns
+            known, new = (first, second) if forward else (second, first)
+            chosen = np.flatnonzero(masks[place])
+            near, far = (self.src, self.dst) if forward else (self.dst, self.src)
+            near, far = near[chosen], far[chosen]
+            if not forward:
+                order = np.argsort(near, kind="stable")
+                near, far = near[order], far[order]
+            begin = np.searchsorted(near, columns[known])
+            counts = np.searchsorted(near, columns[known], "right") - begin
+            rows = np.repeat(np.arange(len(begin)), counts)
+            added = far[np.arange(len(rows)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)]
+            kept = np.ones(len(rows), bool)
+            columns = {atom: column[rows] for atom, column in columns.items()}
+            for column in columns.values():
+                kept &= column != added
+            columns = {atom: column[kept] for atom, column in columns.items()} | {new: added[kept]}
+        return np.stack([columns[atom] for atom in range(len(pattern.atoms))], axis=1)
+
+    def _kinds(self, expression: Expression) -> Mask:
+        found = self._bonds.get(expression)
+        if found is None:
+            found = self._bonds[expression] = self._evaluated(expression, self._kinds, self._bond)
+        return found
+
+    @staticmethod
+    def _evaluated(expression: Expression, whole: Any, primitive: Any) -> Any:
+        name, *parts = expression
+        if name == "not":
+            return ~whole(parts[0])
+        if name in ("and", "or"):
+            join = np.logical_and if name == "and" else np.logical_or
+            return join.reduce([whole(part) for part in parts])
+        return primitive(name, parts[0])
+
+    def _bond(self, name: str, _: int) -> Mask:
+        if name == "~":
+            return np.ones(len(self.kind), bool)
+        return self.in_ring if name == "@" else self.kind == " -=#:".index(name)
+
+    def _primitive(self, name: str, value: Any) -> Mask:
+        if name == "$":
+            found = np.zeros(len(self.number), bool)
+            found[self.matches(compiled(value))[:, 0]] = True
+            return found
+        simple = {"*": None, "a": self.aromatic, "A": ~self.aromatic, "in ring": self.rings > 0}
+        if name in simple:
+            mask = simple[name]
+            return np.ones(len(self.number), bool) if mask is None else mask
+        if name == "isotope":  # molecules with isotopes are not searched
+            return np.zeros(len(self.number), bool)
+        counts = {
+            "#": self.number,
+            "D": self.degree,
+            "X": self.degree + self.hydrogens,
+            "H": self.hydrogens,
+            "v": self._valence,
+            "R": self.rings,
+            "charge": self.charge,
+        }
+        return np.asarray(counts[name] == value)
+
+
+@cache
+def compiled(smarts: str) -> Pattern:
+    """Return the pattern of a SMARTS.
+
+    Raises
+    ------
+    ValueError
+        When it is not in the language of this module.
+    """
+    atoms: list[Expression] = []
+    bonds: list[tuple[int, int, Expression]] = []
+    open_rings: dict[str, tuple[int, str]] = {}
+    branches: list[int] = []
+    previous, bond, place = -1, "", 0
+    while place < len(smarts):
+        letter = smarts[place]
+        if letter == "(":
+            branches.append(previous)
+        elif letter == ")":
+            previous = branches.pop()
+        elif letter.isdigit():
+            if letter in open_rings:
+                other, its_bond = open_rings.pop(letter)
+                bonds.append((other, previous, _bond_expression(bond or its_bond)))
+            else:
+                open_rings[letter] = (previous, bond)
+            bond = ""
+        elif found := _BOND.match(smarts, place):
+            bond = found[0]
+            place = found.end()
+            continue
+        else:
+            if letter == "[":
+                end = _closing(smarts, place, "[]")
+                atom = _expression(smarts[place + 1 : end], _atom_primitives)
+            elif found := _ORGANIC.match(smarts, place):
+                end, atom = found.end() - 1, _joint("and", _atom_primitives(found[0]))
+            else:
+                raise ValueError(f"{smarts!r}: unknown at {place}")
+            atoms.append(atom)
+            if previous >= 0:
+                bonds.append((previous, len(atoms) - 1, _bond_expression(bond)))
+            previous, bond, place = len(atoms) - 1, "", end
+        place += 1
+    if open_rings or branches or bond or not atoms:
+        raise ValueError(f"{smarts!r}: incomplete")
+    return Pattern(tuple(atoms), tuple(bonds), _ring_bonds(len(atoms), bonds))
+
+
+def _ring_bonds(count: int, bonds: list[tuple[int, int, Expression]]) -> frozenset[int]:
+    """Return the bonds whose ends are connected without them."""
+    found = set()
+    for place in range(len(bonds)):
+        group = list(range(count))
+        for other, (first, second, _) in enumerate(bonds):
+            if other != place:
+                old, new = group[first], group[second]
+                group = [new if one == old else one for one in group]
+        if group[bonds[place][0]] == group[bonds[place][1]]:
+            found.add(place)
+    return frozenset(found)
+
+
+def _closing(text: str, start: int, pair: str) -> int:
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == pair[0]) - (text[place] == pair[1])
+        if depth == 0:
+            return place
+    raise ValueError(f"{text!r}: no closing {pair[1]}")
+
+
+def _joint(name: str, parts: list[Expression]) -> Expression:
+    return parts[0] if len(parts) == 1 else (name, *parts)
+
+
+def _expression(text: str, primitives: Any) -> Expression:
+    """Return the expression in brackets: ``;`` binds weakest, then ``,``, then ``&`` or nothing, then ``!``."""
+    high = [[primitives(part) for part in _split(term, ",")] for term in _split(text, ";")]
+    return _joint("and", [_joint("or", [_joint("and", parts) for parts in term]) for term in high])
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Return the parts between separators outside of parentheses and brackets."""
+    depth, places = 0, [-1]
+    for place, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == separator and depth == 0:
+            places.append(place)
+    return [text[first + 1 : end] for first, end in pairwise([*places, len(text)])]
+
+
+def _atom_primitives(text: str) -> list[Expression]:
+    found: list[Expression] = []
+    place, negative = 0, False
+    while place < len(text):
+        letter = text[place]
+        place += 1
+        if letter == "&":
+            continue
+        if letter == "!":
+            negative = not negative
+            continue
+        if letter == "$":
+            end = _closing(text, place, "()")
+            compiled(text[place + 1 : end])
+            one: Expression = ("$", text[place + 1 : end])
+            place = end + 1
+        elif match := _PRIMITIVE.match(text, place - 1):
+            one = _atom_primitive(match)
+            place = match.end()
+        else:
+            raise ValueError(f"{text!r}: unknown at {place - 1}")
+        found.append(("not", one) if negative else one)
+        negative = False
+    if negative or not found:
+        raise ValueError(f"{text!r}: incomplete")
+    return found
+
+
+def _atom_primitive(match: re.Match[str]) -> Expression:
+    if symbol := match["element"] or match["aromatic"]:
+        return ("and", ("#", _NUMBERS[symbol.capitalize()]), ("a" if match["aromatic"] else "A", 0))
+    if match["number"]:
+        return ("#", int(match["number"]))
+    if match["any"]:
+        return (match["any"], 0)
+    if match["count"]:
+        if match["count"] in "Rr" and not match["n"]:
+            return ("in ring", 0)
+        if match["count"] == "r":
+            raise ValueError(f"{match[0]!r}: sizes of rings are not known")
+        return (match["count"], int(match["n"] or 1))
+    if match["charge"]:
+        size = int(match["size"]) if match["size"] else len(match["charge"])
+        return ("charge", size if match["charge"][0] == "+" else -size)
+    return ("isotope", int(match["isotope"]))
+
+
+@cache
+def _bond_expression(text: str) -> Expression:
+    return _expression(text, _bond_primitives) if text else _USUAL_BOND
+
+
+def _bond_primitives(text: str) -> list[Expression]:
+    found: list[Expression] = []
+    negative = False
+    for letter in text.replace("&", ""):
+        if letter == "!":
+            negative = not negative
+            continue
+        found.append(("not", (letter, 0)) if negative else (letter, 0))
+        negative = False
+    if negative or not found:
+        raise ValueError(f"bond {text!r}: incomplete")
+    return found
