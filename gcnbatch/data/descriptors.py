@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,8 +59,10 @@ class Asked(NamedTuple):
     ----------
     others : list of float
         Descriptors that are not computed here; NaN where RDKit fails.
-    charges, volumes : sequence of float, (N,)
-        Gasteiger's charges, and Labute's surface contributions.
+    charges : str
+        Gasteiger's charges of the atoms, between blanks.
+    volumes : sequence of float, (N,)
+        Labute's surface contributions.
     hydrogens : float
         The surface of all hydrogens.
     distances, by_order : float64, (N, N)
@@ -78,7 +80,7 @@ class Asked(NamedTuple):
     """
 
     others: list[float]
-    charges: Sequence[float]
+    charges: str
     volumes: Sequence[float]
     hydrogens: float
     distances: Floats
@@ -181,6 +183,7 @@ class _Tools:
         )
         from rdkit.Chem.EState import EState, EState_VSA
 
+        self._double_bond = Chem.MolFromSmarts("[!D1]=[!D1]")
         self._chem, self._charges = Chem, rdPartialCharges.ComputeGasteigerCharges
         self._volumes = rdMolDescriptors._CalcLabuteASAContribs
         self._plain = rdMolDescriptors._CalcMolWt, rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
@@ -220,8 +223,9 @@ class _Tools:
             self._charges(molecule, 12, True)
         except ValueError:
             return None
-        charges = [atom.GetDoubleProp("_GasteigerCharge") for atom in molecule.GetAtoms()]
-        if not abs(sum(charges)) < np.inf:
+        chem.CreateAtomDoublePropertyList(molecule, "_GasteigerCharge")  # faster than to ask each atom
+        charges = molecule.GetProp("atom.dprop._GasteigerCharge")
+        if "n" in charges:  # nan or inf
             return None
         volumes, hydrogens = self._volumes(molecule, True)
         output = self._output()
@@ -237,7 +241,7 @@ class _Tools:
             chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
             molecule.GetRingInfo().AtomRings(),
             self._centres(molecule),
-            [sum(radius <= most for radius in radii) for most in (1, 2, 3)],
+            [*accumulate(radii.count(radius) for radius in range(4))][1:],
             sum(molecule.HasSubstructMatch(alert) for alert in self._other_alerts),
             *(function(molecule) for function in self._plain),
         )
@@ -247,10 +251,9 @@ class _Tools:
         self._chem.FindPotentialStereoBonds(copy)
         tetrahedral, none = self._chem.StereoType.Atom_Tetrahedral, self._chem.BondStereo.STEREONONE
         found = [one.centeredOn for one in self._chem.FindPotentialStereo(copy) if one.type == tetrahedral]
-        double = self._chem.BondType.DOUBLE
-        for bond in copy.GetBonds():
-            if bond.GetStereo() != none and bond.GetBondType() == double:
-                found += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
+        for ends in copy.GetSubstructMatches(self._double_bond):
+            if copy.GetBondBetweenAtoms(*ends).GetStereo() != none:
+                found += ends
         return found
 
 
@@ -272,7 +275,7 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
     structure = Structures(one, one - 1, one - 1, none.reshape(0, 2), none, np.ones(1, bool))
     zero = np.zeros((1, 1))
-    asked = Asked([], [0.0], [0.0], 0.0, zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
+    asked = Asked([], "0", [0.0], 0.0, zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
     with np.errstate(all="ignore"):
         return frozenset(_Chunk([asked], structure, [atom], tools).values())
 
@@ -303,7 +306,7 @@ class _Chunk:
             *(self.molecule, self.number, self.charge, self.hydrogens, self.aromatic),
             *(self.src, self.dst, self.kind[self.of_edge], self.in_ring[self.of_edge], self.rings),
         )
-        self.charges = np.array([*chain.from_iterable(one.charges for one in asked)], float)
+        self.charges = np.array(" ".join([one.charges for one in asked]).split(), float)
         self.volumes = np.array([*chain.from_iterable(one.volumes for one in asked)], float)
 
     def values(self) -> dict[str, NDArray[Any]]:
@@ -393,7 +396,7 @@ class _Chunk:
         self.logp, self.mr = np.zeros((2, len(self.number)))
         needed = np.ones(len(self.number), bool)
         for pattern, logp, mr in self.tools.crippen:
-            found = self.search.matches(pattern, needed)[:, 0]
+            found = self.search.matches(pattern, needed)[0]
             self.logp[found], self.mr[found] = logp, mr
             needed[found] = False
         number = self.number
@@ -418,7 +421,7 @@ class _Chunk:
     def _qed(self, found: dict[str, NDArray[Any]]) -> Floats:
         alerts = np.array([one.alerts for one in self.asked])
         for pattern in self.tools.alerts:
-            first = self.search.matches(pattern)[:, 0]
+            first = self.search.matches(pattern)[0]
             alerts += np.bincount(self.molecule[first], minlength=self.size) > 0
         x = np.stack(
             [
@@ -603,32 +606,41 @@ class _Chunk:
         """Compute Bertz' complexity: the entropies of elements, and of pairs of bonds that meet, by alike atoms."""
         order = _ORDERS[self.kind]
         multiple = order > 1
-        _, alike = np.unique(
-            np.stack([self.molecule.astype(np.uint64), self.likeness], axis=1), axis=0, return_inverse=True
-        )
-        ends = np.sort(alike[self.ends[multiple]], axis=1)
-        weights = [order[multiple] * (order[multiple] - 1) / 2]
-        keys = [np.column_stack([ends, np.full(len(ends), -1)])]
-        # Each pair of neighbours of an atom once
+        # An odd factor of 64 bits keeps the molecules apart.
+        own = self.likeness + self.molecule.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        _, alike = np.unique(own, return_inverse=True)
         last = np.searchsorted(self.src, self.src, "right")
         counts = last - np.arange(len(self.src)) - 1
-        one = np.repeat(np.arange(len(self.src)), counts)
+        one = np.repeat(np.arange(len(self.src)), counts)  # each pair of bonds of an atom once
         other = one + 1 + np.arange(len(one)) - np.repeat(np.cumsum(counts) - counts, counts)
         orders = order[self.of_edge]
-        weights.append(orders[one] * orders[other])
-        outer = np.sort(alike[np.column_stack([self.dst[one], self.dst[other]])], axis=1)
-        keys.append(np.column_stack([outer, alike[self.src[one]]]))
-        of_pair = np.concatenate([self.of_bond[multiple], self.molecule[self.src[one]]])
-        connections = self._information(of_pair, np.concatenate(keys), np.concatenate(weights), times=2)
-        elements = self._information(self.molecule, self.number[:, None], np.ones(len(self.number)), times=1)
+        base = len(alike) + 1
+        pairs = self._unordered(alike[self.dst[one]], alike[self.dst[other]], base) * base + alike[self.src[one]] + 1
+        doubles = self._unordered(*alike[self.ends[multiple]].T, base) * base
+        connections = self._information(
+            np.concatenate([self.of_bond[multiple], self.molecule[self.src[one]]]),
+            np.concatenate([doubles, pairs]),
+            np.concatenate([order[multiple] * (order[multiple] - 1) / 2, orders[one] * orders[other]]),
+            times=2,
+        )
+        elements = self._information(
+            self.molecule, self.molecule * len(self.tools.mass) + self.number, np.ones(len(self.number)), times=1
+        )
         return np.where(self.n_atoms > 1, connections + elements, 0)
 
+    @staticmethod
+    def _unordered(one: Ints, other: Ints, base: int) -> Ints:
+        return np.minimum(one, other) * base + np.maximum(one, other)
+
     def _information(self, molecule: Ints, keys: Ints, weights: Floats, times: int) -> Floats:
-        """Return T H + (`times` - 1) T log2 T of each molecule: H of the weights of equal keys, T of their sum."""
-        groups, inverse = np.unique(np.column_stack([molecule, keys]), axis=0, return_inverse=True)
-        sizes = np.bincount(inverse.ravel(), weights, len(groups))
-        total = np.bincount(groups[:, 0], sizes, self.size)
-        inner = np.bincount(groups[:, 0], sizes * np.log2(np.where(sizes > 0, sizes, 1)), self.size)
+        """Return T (`times` log2 T) - sum w log2 w of each molecule: w the weights of equal keys, T of all.
+
+        Different molecules have different keys.
+        """
+        _, place, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        sizes = np.bincount(inverse, weights, len(place))
+        total = np.bincount(molecule[place], sizes, self.size)
+        inner = np.bincount(molecule[place], sizes * np.log2(np.where(sizes > 0, sizes, 1)), self.size)
         return times * total * np.log2(np.where(total > 0, total, 1)) - inner
 
     # ---------------------------------------------------------------------------------- surfaces

@@ -11,7 +11,8 @@ other text, such as a pattern of several parts, is refused with a ValueError.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -45,12 +46,15 @@ _USUAL_BOND = ("or", ("-", 0), (":", 0))
 class Pattern(NamedTuple):
     """A connected pattern: an expression for each atom, and (first atom, second atom, expression) for each bond.
 
-    `ring_bonds` are the places in `bonds` of those in a ring of the pattern.
+    `ring_bonds` are the places in `bonds` of those in a ring of the pattern. `degrees` and `ring_degrees` are the
+    numbers of bonds, and of bonds in a ring, of each atom.
     """
 
     atoms: tuple[Expression, ...]
     bonds: tuple[tuple[int, int, Expression], ...]
     ring_bonds: frozenset[int]
+    degrees: tuple[int, ...]
+    ring_degrees: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -86,7 +90,7 @@ class Molecules:
     rings: Ints
     _atoms: dict[Expression, Mask] = field(default_factory=dict)
     _bonds: dict[Expression, Mask] = field(default_factory=dict)
-    _ends: dict[tuple[Expression, int, int, bool], Mask] = field(default_factory=dict)
+    _placed: dict[tuple[Expression, int, int], tuple[Mask, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.number)
@@ -94,27 +98,10 @@ class Molecules:
         self._ring_degree = np.bincount(self.src[self.in_ring], minlength=count)
         orders = np.bincount(self.src, np.array([0, 1, 2, 3, 1.5])[self.kind], count)
         self._valence = orders.astype(np.int64) + self.hydrogens
+        self._first = np.cumsum(self.degree) - self.degree
         self._key = self.src * count + self.dst
         # Sums of these tell sets of atoms apart: two of 64 bits are never equal by chance.
         self._weights = np.random.default_rng(0).integers(1 << 63, size=count, dtype=np.uint64)
-
-    def matches(self, pattern: Pattern, among: Mask | None = None) -> Ints:
-        """Return the atoms (matches, atoms of the pattern) of every match, in each order that matches.
-
-        `among` (N,) limits the first atom.
-        """
-        if not pattern.bonds:
-            found = self.atoms(pattern.atoms[0])
-            return np.flatnonzero(found if among is None else found & among)[:, None]
-        masks: list[Mask] = []
-        if not all(self.atoms(atom).any() for atom in pattern.atoms):
-            return np.zeros((0, len(pattern.atoms)), np.int64)
-        for ends, start in self._edges(pattern):
-            mask = ends if among is None or not start else ends & among[self.src if start == 1 else self.dst]
-            masks.append(mask)
-            if not mask.any():
-                return np.zeros((0, len(pattern.atoms)), np.int64)
-        return self._joined(pattern, masks)
 
     def atoms(self, expression: Expression) -> Mask:
         """Return which atoms (N,) an expression holds for."""
@@ -125,79 +112,88 @@ class Molecules:
 
     def count(self, pattern: Pattern) -> Ints:
         """Return the number of matches in each molecule (G,); matches with the same atoms count once."""
-        found = self.matches(pattern)
-        first = found[:, 0]
+        columns = self.matches(pattern)
+        first = columns[0]
         if len(first) and pattern.bonds:
-            first = first[np.unique(self._weights[found].sum(axis=1), return_index=True)[1]]
+            sets = self._weights[first]
+            for column in columns[1:]:
+                sets = sets + self._weights[column]
+            first = first[np.unique(sets, return_index=True)[1]]
         return np.bincount(self.molecule[first], minlength=self.size)
+
+    def matches(self, pattern: Pattern, among: Mask | None = None) -> list[Ints]:
+        """Return every match, in each order that matches: for each atom of the pattern, one of the chunk.
+
+        `among` (N,) limits the first atom.
+        """
+        masks, counts = [], []
+        for atom, bonds, ring_bonds in zip(pattern.atoms, pattern.degrees, pattern.ring_degrees, strict=True):
+            mask, number = self._that_fit((atom, bonds, ring_bonds))
+            if among is not None and not masks:
+                mask = mask & among
+                number = int(np.count_nonzero(mask))
+            if not number:
+                return [np.zeros(0, np.int64)] * len(pattern.atoms)
+            masks.append(mask)
+            counts.append(number)
+        start = counts.index(min(counts))
+        columns = {start: np.flatnonzero(masks[start])}
+        left = set(range(len(pattern.bonds)))
+        while left and len(columns[start]):
+            place = min(left, key=lambda one: _cost(pattern.bonds[one], columns, counts))
+            left.remove(place)
+            first, second, bond = pattern.bonds[place]
+            allowed = self._kinds(("and", bond, ("@", 0)) if place in pattern.ring_bonds else bond)
+            if first in columns and second in columns:
+                columns = self._closed(columns, first, second, allowed)
+            elif first in columns:
+                columns = self._extended(columns, first, second, masks[second], allowed)
+            else:
+                columns = self._extended(columns, second, first, masks[first], allowed)
+        if left:
+            return [np.zeros(0, np.int64)] * len(pattern.atoms)
+        return [columns[atom] for atom in range(len(pattern.atoms))]
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _edges(self, pattern: Pattern) -> Iterator[tuple[Mask, int]]:
-        """Yield which directed bonds can be each bond of the pattern; 1 or 2 if the first atom is its source or end."""
-        ring_degree, degree = [0] * len(pattern.atoms), [0] * len(pattern.atoms)
-        for place, (first, second, _) in enumerate(pattern.bonds):
-            for end in (first, second):
-                degree[end] += 1
-                ring_degree[end] += place in pattern.ring_bonds
-        for place, (first, second, bond) in enumerate(pattern.bonds):
-            ends = [
-                self._of_bonds((pattern.atoms[end], degree[end], ring_degree[end], is_source))
-                for end, is_source in ((first, True), (second, False))
-            ]
-            mask = ends[0] & ends[1] & self._kinds(bond)
-            if place in pattern.ring_bonds:
-                mask &= self.in_ring
-            yield mask, 1 if first == 0 else 2 if second == 0 else 0
-
-    def _of_bonds(self, key: tuple[Expression, int, int, bool]) -> Mask:
-        found = self._ends.get(key)
+    def _that_fit(self, key: tuple[Expression, int, int]) -> tuple[Mask, int]:
+        """Return which atoms an atom of a pattern can be, by its expression and its numbers of bonds; and how many."""
+        found = self._placed.get(key)
         if found is None:
-            expression, degree, ring_degree, is_source = key
-            atoms = self.atoms(expression)
-            if degree > 1:
-                atoms = atoms & (self.degree >= degree)
-            if ring_degree:
-                atoms = atoms & (self._ring_degree >= ring_degree)
-            found = self._ends[key] = atoms[self.src if is_source else self.dst]
+            expression, bonds, ring_bonds = key
+            mask = self.atoms(expression)
+            if bonds > 1:
+                mask = mask & (self.degree >= bonds)
+            if ring_bonds:
+                mask = mask & (self._ring_degree >= ring_bonds)
+            found = self._placed[key] = mask, int(np.count_nonzero(mask))
         return found
 
-    def _joined(self, pattern: Pattern, masks: list[Mask]) -> Ints:
-        """Join the bonds of a pattern, one after the other; bonds between atoms that are placed come first."""
-        left = {place: int(np.count_nonzero(mask)) for place, mask in enumerate(masks)}
-        place = min(left, key=lambda one: left[one])
-        first, second, _ = pattern.bonds[place]
-        chosen = np.flatnonzero(masks[place])
-        columns = {first: self.src[chosen], second: self.dst[chosen]}
-        del left[place]
-        while left:
-            place = min(left, key=lambda one: (-sum(end in columns for end in pattern.bonds[one][:2]), left[one]))
-            del left[place]
-            first, second, _ = pattern.bonds[place]
-            if first in columns and second in columns:
-                key = columns[first] * len(self.number) + columns[second]
-                at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-                kept: Any = (self._key[at] == key) & masks[place][at]
-                columns = {atom: column[kept] for atom, column in columns.items()}
-                continue
-            forward = first in columns
-            known, new = (first, second) if forward else (second, first)
-            chosen = np.flatnonzero(masks[place])
-            near, far = (self.src, self.dst) if forward else (self.dst, self.src)
-            near, far = near[chosen], far[chosen]
-            if not forward:
-                order = np.argsort(near, kind="stable")
-                near, far = near[order], far[order]
-            begin = np.searchsorted(near, columns[known])
-            counts = np.searchsorted(near, columns[known], "right") - begin
-            rows = np.repeat(np.arange(len(begin)), counts)
-            added = far[np.arange(len(rows)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)]
-            kept = np.ones(len(rows), bool)
-            columns = {atom: column[rows] for atom, column in columns.items()}
-            for column in columns.values():
-                kept &= column != added
-            columns = {atom: column[kept] for atom, column in columns.items()} | {new: added[kept]}
-        return np.stack([columns[atom] for atom in range(len(pattern.atoms))], axis=1)
+    def _extended(self, columns: dict[int, Ints], known: int, new: int, mask: Mask, allowed: Mask) -> dict[int, Ints]:
+        """Add the neighbours of atom `known` that can be atom `new`."""
+        atoms = columns[known]
+        counts = self.degree[atoms]
+        before = np.cumsum(counts)
+        edges = np.arange(int(before[-1])) + np.repeat(self._first[atoms] - before + counts, counts)
+        added = self.dst[edges]
+        kept = np.flatnonzero(mask[added] & allowed[edges])
+        rows, added = np.repeat(np.arange(len(atoms)), counts)[kept], added[kept]
+        found = {atom: column[rows] for atom, column in columns.items()}
+        others = [column for atom, column in found.items() if atom != known]
+        if others:
+            distinct = others[0] != added
+            for column in others[1:]:
+                distinct &= column != added
+            if not distinct.all():
+                found, added = {atom: column[distinct] for atom, column in found.items()}, added[distinct]
+        return found | {new: added}
+
+    def _closed(self, columns: dict[int, Ints], first: int, second: int, allowed: Mask) -> dict[int, Ints]:
+        """Keep the rows whose two atoms have a bond."""
+        key = columns[first] * len(self.number) + columns[second]
+        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+        kept = (self._key[at] == key) & allowed[at]
+        return {atom: column[kept] for atom, column in columns.items()}
 
     def _kinds(self, expression: Expression) -> Mask:
         found = self._bonds.get(expression)
@@ -223,7 +219,7 @@ class Molecules:
     def _primitive(self, name: str, value: Any) -> Mask:
         if name == "$":
             found = np.zeros(len(self.number), bool)
-            found[self.matches(compiled(value))[:, 0]] = True
+            found[self.matches(compiled(value))[0]] = True
             return found
         simple = {"*": None, "a": self.aromatic, "A": ~self.aromatic, "in ring": self.rings > 0}
         if name in simple:
@@ -289,7 +285,20 @@ def compiled(smarts: str) -> Pattern:
         place += 1
     if open_rings or branches or bond or not atoms:
         raise ValueError(f"{smarts!r}: incomplete")
-    return Pattern(tuple(atoms), tuple(bonds), _ring_bonds(len(atoms), bonds))
+    ring_bonds = _ring_bonds(len(atoms), bonds)
+    degrees, ring_degrees = (
+        tuple(sum(atom in bonds[place][:2] for place in some) for atom in range(len(atoms)))
+        for some in (range(len(bonds)), ring_bonds)
+    )
+    return Pattern(tuple(atoms), tuple(bonds), ring_bonds, degrees, ring_degrees)
+
+
+def _cost(bond: tuple[int, int, Expression], placed: Container[int], counts: list[int]) -> int:
+    """Return in which order bonds are searched for: first between placed atoms, then to the rarest atom."""
+    first, second, _ = bond
+    if first in placed:
+        return 0 if second in placed else counts[second]
+    return counts[first] if second in placed else sys.maxsize
 
 
 def _ring_bonds(count: int, bonds: list[tuple[int, int, Expression]]) -> frozenset[int]:
