@@ -37,6 +37,7 @@ _NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
 _ORDERS = np.array([0, 1, 2, 3, 1.5])  # by the type of a bond
+_SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
 # SMARTS in RDKit's C++ code
 _COUNTED = {
     "NumHAcceptors": "[$([O,S;H1;v2]-[!$(*=[O,N,P,S])]),$([O,S;H0;v2]),$([O,S;-]),"
@@ -61,10 +62,6 @@ class Asked(NamedTuple):
         Descriptors that are not computed here; NaN where RDKit fails.
     charges : str
         Gasteiger's charges of the atoms, between blanks.
-    volumes : sequence of float, (N,)
-        Labute's surface contributions.
-    hydrogens : float
-        The surface of all hydrogens.
     distances, by_order : float64, (N, N)
         Numbers of bonds between atoms, and the same with a bond counted as the reciprocal of its order.
     rings : tuple of tuple of int
@@ -81,8 +78,6 @@ class Asked(NamedTuple):
 
     others: list[float]
     charges: str
-    volumes: Sequence[float]
-    hydrogens: float
     distances: Floats
     by_order: Floats
     rings: tuple[tuple[int, ...], ...]
@@ -185,7 +180,6 @@ class _Tools:
 
         self._double_bond = Chem.MolFromSmarts("[!D1]=[!D1]")
         self._chem, self._charges = Chem, rdPartialCharges.ComputeGasteigerCharges
-        self._volumes = rdMolDescriptors._CalcLabuteASAContribs
         self._plain = rdMolDescriptors._CalcMolWt, rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
         self._generator = rdFingerprintGenerator.GetMorganGenerator(radius=3)
         self._output = rdFingerprintGenerator.AdditionalOutput
@@ -209,6 +203,7 @@ class _Tools:
         numbers = range(119)
         self.outer = np.array([table.GetNOuterElecs(number) for number in numbers])
         self.mass = np.array([table.GetAtomicWeight(number) for number in numbers])
+        self.radius = np.array([table.GetRb0(number) for number in numbers])
         self.shell = np.array([EState.GetPrincipleQuantumNumber(number) for number in numbers])
         kinds = Chem.HybridizationType
         self.hybridisation = np.full(32, 4)  # SPS's score
@@ -227,7 +222,6 @@ class _Tools:
         charges = molecule.GetProp("atom.dprop._GasteigerCharge")
         if "n" in charges:  # nan or inf
             return None
-        volumes, hydrogens = self._volumes(molecule, True)
         output = self._output()
         output.AllocateBitInfoMap()
         self._generator.GetSparseFingerprint(molecule, additionalOutput=output)
@@ -235,8 +229,6 @@ class _Tools:
         return Asked(
             [value(function, molecule) for function in self.others],
             charges,
-            volumes,
-            hydrogens,
             chem.GetDistanceMatrix(molecule, False),
             chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
             molecule.GetRingInfo().AtomRings(),
@@ -275,7 +267,7 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
     structure = Structures(one, one - 1, one - 1, none.reshape(0, 2), none, np.ones(1, bool))
     zero = np.zeros((1, 1))
-    asked = Asked([], "0", [0.0], 0.0, zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
+    asked = Asked([], "0", zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
     with np.errstate(all="ignore"):
         return frozenset(_Chunk([asked], structure, [atom], tools).values())
 
@@ -307,7 +299,7 @@ class _Chunk:
             *(self.src, self.dst, self.kind[self.of_edge], self.in_ring[self.of_edge], self.rings),
         )
         self.charges = np.array(" ".join([one.charges for one in asked]).split(), float)
-        self.volumes = np.array([*chain.from_iterable(one.volumes for one in asked)], float)
+        self.volumes, self.surface = self._labute()
 
     def values(self) -> dict[str, NDArray[Any]]:
         """Return the values (G,) of the descriptors by name."""
@@ -653,12 +645,24 @@ class _Chunk:
             "MinEStateIndex": self._reduced(np.minimum, estate),
             "MaxAbsEStateIndex": self._reduced(np.maximum, size),
             "MinAbsEStateIndex": self._reduced(np.minimum, size),
-            "LabuteASA": self._sum(self.volumes) + [one.hydrogens for one in self.asked],
+            "LabuteASA": self.surface,
         }
         for name, of_atoms in (("PEOE", self.charges), ("SMR", self.mr), ("SlogP", self.logp)):
             found |= self._binned(f"{name}_VSA", self.tools.bins[name], of_atoms, self.volumes)
         found |= self._binned("EState_VSA", self.tools.estate_bins, estate, self.volumes)
         return found | self._binned("VSA_EState", self.tools.vsa_bins, self.volumes, estate)
+
+    def _labute(self) -> tuple[Floats, Floats]:
+        """Return Labute's surface of each atom (N,), and of each molecule with all hydrogens (G,)."""
+        own, hydrogen = self.tools.radius[self.number], self.tools.radius[1]
+        i, j = own[self.ends].T
+        between = np.clip(i + j - _SHORTER[self.kind], abs(i - j), i + j)
+        hidden = own * 0 + hydrogen**2 - hydrogen**2 / (own + hydrogen)
+        for column, part in ((0, j**2 - (i - between) ** 2 / between), (1, i**2 - (j - between) ** 2 / between)):
+            hidden += np.bincount(self.ends[:, column], part, len(own))
+        atoms = np.pi * own * (4 * own - hidden)
+        of_hydrogens = np.pi * hydrogen * (4 * hydrogen - self._sum(own**2 - own**2 / (own + hydrogen)))
+        return atoms, self._sum(atoms) + of_hydrogens
 
     def _binned(self, name: str, bins: Sequence[float], by: Floats, values: Floats) -> dict[str, NDArray[Any]]:
         width = len(bins) + 1

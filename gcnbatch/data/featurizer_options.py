@@ -102,10 +102,10 @@ class FeaturizerOptions:
         """Whether a feature depends on stereochemistry."""
         return "stereo" in self.bond_properties or self.atom_features == EXTENDED or bool(self.descriptors)
 
-    @property
-    def asks_rdkit(self) -> bool:
-        """Whether a feature takes calls of RDKit: other than of elements and types of bonds."""
-        return bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules
+    @cached_property
+    def asks_in_order(self) -> bool:
+        """Whether a feature takes calls of RDKit that depend on the order of atoms."""
+        return bool(self.bond_properties or self.descriptors) or self.atom_features == EXTENDED
 
     @property
     def of_molecules(self) -> bool:
