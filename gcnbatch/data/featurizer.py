@@ -99,7 +99,7 @@ class _Featurizer:
         """Return the molecule, or None, the reason, and whether this is its size."""
         if reason := excess(text, options.max_nodes):
             return None, reason, True
-        form = graph_form(text, options, options.asks_in_order)
+        form = graph_form(text, options, options.asks_rdkit)
         if form is None:
             return None, complaint(self.chem, text), False
         count = form.molecule.GetNumAtoms()

@@ -103,9 +103,9 @@ class FeaturizerOptions:
         return "stereo" in self.bond_properties or self.atom_features == EXTENDED or bool(self.descriptors)
 
     @cached_property
-    def asks_in_order(self) -> bool:
-        """Whether a feature takes calls of RDKit that depend on the order of atoms."""
-        return bool(self.bond_properties or self.descriptors) or self.atom_features == EXTENDED
+    def asks_rdkit(self) -> bool:
+        """Whether a feature takes calls of RDKit: other than of elements and types of bonds."""
+        return bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules
 
     @property
     def of_molecules(self) -> bool:

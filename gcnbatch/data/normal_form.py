@@ -72,7 +72,7 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
     name = reader.chem.MolToSmiles(molecule)
     if not again:
         return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
-    if name != text or standardize or not stereo or _HYDROGEN.search(text):  # else it was read from its name
+    if name != text or standardize or _HYDROGEN.search(text):  # else it was read from its name
         molecule = reader.chem.MolFromSmiles(name)
     return None if molecule is None else NormalForm(molecule, name, "")
 
