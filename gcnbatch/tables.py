@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -136,13 +135,8 @@ def _texts(columns: Columns) -> Iterator[CsvText]:
         yield from map(csv_text, blocks)
         return
     with Workers(workers, quiet=True) as pool:
-        waiting = deque[tuple[Future[CsvText], Columns]]()
-        for block in blocks:
-            waiting.append((pool.submit(csv_text, block), block))
-            if len(waiting) > 2 * workers:
-                yield _text(*waiting.popleft())
-        while waiting:
-            yield _text(*waiting.popleft())
+        for made, (block,) in pool.in_order(csv_text, ((block,) for block in blocks), 2 * workers):
+            yield _text(made, block)
 
 
 def _text(made: Future[CsvText], block: Columns) -> CsvText:

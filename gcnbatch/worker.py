@@ -23,16 +23,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
+Call = TypeVar("Call", bound=tuple[Any, ...])
+Result = TypeVar("Result")
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
 
@@ -118,6 +122,22 @@ class Workers(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start a call of `fn`, which must be importable by name."""
         return self._threads.submit(self._call, fn, args, kwargs)
+
+    def in_order(
+        self, fn: Callable[..., Result], calls: Iterable[Call], most: int
+    ) -> Iterator[tuple[Future[Result], Call]]:
+        """Yield the finished future and the arguments of each call, in order; `most` calls are begun at a time."""
+        left, waiting = iter(calls), deque[tuple[Future[Result], Call]]()
+
+        def begin(count: int) -> None:
+            waiting.extend((self.submit(fn, *call), call) for call in islice(left, count))
+
+        begin(most)
+        while waiting:
+            future, call = waiting.popleft()
+            wait([future])
+            begin(1)
+            yield future, call
 
     def _call(self, *call: Any) -> Any:
         worker = self._idle.get()

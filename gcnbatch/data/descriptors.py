@@ -31,7 +31,7 @@ from gcnbatch.data.smarts import Molecules, Pattern, compiled
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
-_MOST_ATOMS = 150  # of a usual molecule
+_MOST_ATOMS = 128  # of a usual molecule; in larger matrices, bits depend on the number of BLAS threads
 _UNUSUAL = re.compile(r"[*~$<>]|\[(?:\d|H|#)")  # labels, isotopes, bonds of other types and hydrogens that are atoms
 _NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
@@ -115,7 +115,7 @@ def ask(molecule: Any, name: str) -> Asked | Floats:
 def is_usual(molecule: Any, name: str) -> bool:
     """Return whether the descriptors of a molecule are computed here.
 
-    It has at most 150 atoms, no hydrogens that are atoms, no isotopes and labels, and no bonds but single, double,
+    It has at most 128 atoms, no hydrogens that are atoms, no isotopes and labels, and no bonds but single, double,
     triple and aromatic ones.
     """
     return bool(name) and molecule.GetNumAtoms() <= _MOST_ATOMS and not _UNUSUAL.search(name)
@@ -189,7 +189,7 @@ class _Tools:
             rows = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
         counted = {re.sub("[=-]", "_", row[0]): row[2] for row in rows if len(row) > 2} | _COUNTED
         self.counted = {name: pattern for name, text in counted.items() if (pattern := _readable(text)) is not None}
-        order, patterns = Crippen._ReadPatts(Crippen.defaultPatternFileName)
+        order, patterns = Crippen._ReadPatts(Crippen.defaultPatternFileName)  # type: ignore[no-untyped-call]
         self.crippen = [(compiled(text), logp, mr) for kind in order for text, _, logp, mr in patterns[kind]]
         self.crippen = [row for row in self.crippen if row[0].atoms[0] != ("#", 1)]
         alerts = dict(zip(QED.StructuralAlertSmarts, QED.StructuralAlerts, strict=True))
@@ -204,7 +204,8 @@ class _Tools:
         self.outer = np.array([table.GetNOuterElecs(number) for number in numbers])
         self.mass = np.array([table.GetAtomicWeight(number) for number in numbers])
         self.radius = np.array([table.GetRb0(number) for number in numbers])
-        self.shell = np.array([EState.GetPrincipleQuantumNumber(number) for number in numbers])
+        shell: Any = EState.GetPrincipleQuantumNumber
+        self.shell = np.array([shell(number) for number in numbers])
         kinds = Chem.HybridizationType
         self.hybridisation = np.full(32, 4)  # SPS's score
         self.hybridisation[[int(kinds.SP), int(kinds.SP2), int(kinds.SP3)]] = 1, 2, 3
@@ -311,7 +312,7 @@ class _Chunk:
 
     # ---------------------------------------------------------------------------------- sums over atoms and rings
 
-    def _sum(self, values: NDArray[Any]) -> Floats:
+    def _sum(self, values: NDArray[Any]) -> NDArray[Any]:
         return np.bincount(self.molecule, values, self.size)
 
     def _counts(self) -> dict[str, NDArray[Any]]:
@@ -430,7 +431,8 @@ class _Chunk:
         a, b, c, d, e, f, largest = self.tools.ads
         rising, falling = 1 + np.exp(-(x - c + d / 2) / e), 1 + np.exp(-(x - c - d / 2) / f)
         desirable = (a + b / rising * (1 - 1 / falling)) / largest
-        return np.exp(self.tools.weights @ np.log(desirable) / self.tools.weights.sum())
+        weights = self.tools.weights
+        return np.exp((weights[:, None] * np.log(desirable)).sum(axis=0) / weights.sum())
 
     def _rings_left(self) -> Ints:
         """Return the number of rings without the aliphatic atoms of rings that have an aliphatic neighbour."""
@@ -467,7 +469,7 @@ class _Chunk:
             found[f"Chi1{name}"] = np.bincount(self.of_bond, values[self.ends].prod(axis=1), self.size)
         pointers = np.concatenate([[0], np.cumsum(self.degree)])
         paths = [self.src, self.dst]
-        counts = [self.n_bonds]
+        counts: list[NDArray[Any]] = [self.n_bonds]
         for length in (2, 3, 4):
             last = paths[-1]
             rows = np.repeat(np.arange(len(last)), self.degree[last])
@@ -519,17 +521,11 @@ class _Chunk:
         sums, products = np.zeros((2, self.size, half))
         bcut = np.zeros((self.size, 4, 2))
         of_atoms = np.stack([self.tools.mass[self.number], self.charges, self.logp, self.mr])
-        first = np.cumsum(self.n_bonds) - self.n_bonds
         for size in np.unique(self.n_atoms).tolist():
             chosen = np.flatnonzero(self.n_atoms == size)
             atoms = self.starts[chosen][:, None] + np.arange(size)
-            bonds = first[chosen].repeat(self.n_bonds[chosen])
-            bonds = (
-                bonds
-                + np.arange(len(bonds))
-                - np.repeat(np.cumsum(self.n_bonds[chosen]) - self.n_bonds[chosen], self.n_bonds[chosen])
-            )
-            place = np.repeat(np.arange(len(chosen)), self.n_bonds[chosen])
+            bonds = np.flatnonzero(self.n_atoms[self.of_bond] == size)
+            place = np.searchsorted(chosen, self.of_bond[bonds])
             i, j = (self.ends[bonds] - self.starts[self.of_bond[bonds]][:, None]).T
             matrices = np.zeros((len(chosen), 5, size, size))
             matrices[place, 0, i, j] = matrices[place, 0, j, i] = 1
@@ -544,8 +540,9 @@ class _Chunk:
             if size % 2:
                 sums[chosen, size // 2] = values[:, 0, size // 2]
             bcut[chosen] = values[:, 1:, [-1, 0]]
-            self.estate[atoms] = self._estate_of(np.stack([self.asked[one].distances for one in chosen]), atoms)
-            by_order = np.stack([self.asked[one].by_order for one in chosen])
+            own = [self.asked[one] for one in chosen.tolist()]
+            self.estate[atoms] = self._estate_of(np.stack([one.distances for one in own]), atoms)
+            by_order = np.stack([one.by_order for one in own])
             to_all[atoms] = by_order.sum(axis=1)
             self.likeness[atoms] = _hashed(by_order)
         found = {
@@ -608,7 +605,8 @@ class _Chunk:
         orders = order[self.of_edge]
         base = len(alike) + 1
         pairs = self._unordered(alike[self.dst[one]], alike[self.dst[other]], base) * base + alike[self.src[one]] + 1
-        doubles = self._unordered(*alike[self.ends[multiple]].T, base) * base
+        first, second = alike[self.ends[multiple]].T
+        doubles = self._unordered(first, second, base) * base
         connections = self._information(
             np.concatenate([self.of_bond[multiple], self.molecule[self.src[one]]]),
             np.concatenate([doubles, pairs]),
@@ -624,7 +622,7 @@ class _Chunk:
     def _unordered(one: Ints, other: Ints, base: int) -> Ints:
         return np.minimum(one, other) * base + np.maximum(one, other)
 
-    def _information(self, molecule: Ints, keys: Ints, weights: Floats, times: int) -> Floats:
+    def _information(self, molecule: Ints, keys: Ints, weights: Floats, times: int) -> NDArray[Any]:
         """Return T (`times` log2 T) - sum w log2 w of each molecule: w the weights of equal keys, T of all.
 
         Different molecules have different keys.

@@ -35,11 +35,12 @@ _CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
 
 @dataclass(frozen=True)
 class BadMolecule:
-    """A SMILES that gives no graph: its position in the input, the reason, and whether the reason is its size."""
+    """A SMILES that gives no graph: its position in the input, the reason, and whether this is its size or its text."""
 
     index: int
     reason: str
     too_large: bool = False
+    unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,17 @@ class _Featurizer:
         self.reader = MoleculeReader(self.chem, as_written)
         self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
 
-    def convert(self, text: str, options: FeaturizerOptions) -> tuple[_Molecule | None, str, bool]:
-        """Return the molecule, or None, the reason, and whether this is its size."""
+    def convert(self, text: str, index: int, options: FeaturizerOptions) -> _Molecule | BadMolecule:
+        """Return the molecule of a SMILES, or why it has no graph."""
         if reason := excess(text, options.max_nodes):
-            return None, reason, True
+            return BadMolecule(index, reason, too_large=True)
         form = graph_form(text, options, options.asks_rdkit)
         if form is None:
-            return None, complaint(self.chem, text), False
+            return BadMolecule(index, complaint(self.chem, text), unreadable=True)
         count = form.molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
-            return None, f"{counted(count, 'atom')}, more than {options.max_nodes}", True
-        return _Molecule.of(form, self.reader.begin(form.molecule), options), "", False
+            return BadMolecule(index, f"{counted(count, 'atom')}, more than {options.max_nodes}", too_large=True)
+        return _Molecule.of(form, self.reader.begin(form.molecule), options)
 
 
 @cache
@@ -135,13 +136,13 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
-            molecule, reason, too_large = tools.convert(text, options)
+            molecule = tools.convert(text, index, options)
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
-            molecule, reason, too_large = None, first_line(error), False
-        if molecule is None:
-            bad.append(BadMolecule(index, reason, too_large))
+            molecule = BadMolecule(index, first_line(error))
+        if isinstance(molecule, BadMolecule):
+            bad.append(molecule)
             continue
         rows.append(index)
         found.append(molecule if scaffolds else molecule._replace(form=molecule.form._replace(molecule=None)))

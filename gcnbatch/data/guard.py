@@ -10,11 +10,8 @@ import mmap
 import pickle
 import resource
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
 from gcnbatch import confined
@@ -122,21 +119,12 @@ def in_workers(
     most : int
         Chunks that are begun and not yielded.
     """
-    waiting: deque[tuple[Future[Result], tuple[Any, ...]]] = deque()
-
-    def begin(some: int) -> None:
-        for chunk in islice(chunks, some):
-            waiting.append((workers.submit(function, SECONDS, *chunk), chunk))
-
-    begin(most)
-    while waiting:
-        under_way, chunk = waiting.popleft()
+    for done, chunk in workers.in_order(function, ((SECONDS, *chunk) for chunk in chunks), most):
         results: Iterable[Result]
         try:
-            results = [under_way.result()]
+            results = [done.result()]
         except (WorkerDied, MemoryError):
-            results = again(*chunk)
-        begin(1)
+            results = again(*chunk[1:])
         yield from results
 
 

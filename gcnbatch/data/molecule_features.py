@@ -78,7 +78,7 @@ def molecule_features(
         Rows of the AtomTable.
     options : FeaturizerOptions
     """
-    columns = [np.zeros((len(begun), 0))]
+    columns: list[NDArray[Any]] = [np.zeros((len(begun), 0))]
     if options.descriptors:
         asked = [one.asked for one in begun if one.asked is not None]
         columns.append(np.clip(descriptors(asked, structures, atoms), -_LARGEST, _LARGEST))

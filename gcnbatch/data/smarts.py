@@ -126,7 +126,8 @@ class Molecules:
 
         `among` (N,) limits the first atom.
         """
-        masks, counts = [], []
+        masks: list[Mask] = []
+        counts: list[int] = []
         for atom, bonds, ring_bonds in zip(pattern.atoms, pattern.degrees, pattern.ring_degrees, strict=True):
             mask, number = self._that_fit((atom, bonds, ring_bonds))
             if among is not None and not masks:

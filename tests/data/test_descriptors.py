@@ -94,7 +94,7 @@ def test_descriptors_do_not_depend_on_the_other_molecules_of_a_chunk() -> None:
         np.testing.assert_array_equal(computed([text])[0], together[place], text)
 
 
-@pytest.mark.parametrize("text", ["c1ccccc1", "C1CC1C(C)(C)C1CCCC1", PEPTIDE, "C" * 140])
+@pytest.mark.parametrize("text", ["c1ccccc1", "C1CC1C(C)(C)C1CCCC1", PEPTIDE, "C" * 120])
 def test_ipc_is_that_of_the_exact_polynomial(text: str) -> None:
     matrix = load_rdkit().GetAdjacencyMatrix(normal_molecule(text, OPTIONS))
     size = len(matrix)
