@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.descriptors import Asked, ask, descriptors, names
-from gcnbatch.data.featurizer_options import FeaturizerOptions
+from gcnbatch.data.featurizer_options import CHIRAL, FeaturizerOptions
 from gcnbatch.data.rdkit_binary import Structures
 
 _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
@@ -22,8 +22,9 @@ _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
 
 def graph_feature_names(options: FeaturizerOptions) -> tuple[str, ...]:
     """Return the names of the features of a molecule, in order: descriptors, then counts of fragments."""
-    descriptors = names() if options.descriptors else ()
-    return (*descriptors, *(f"morgan{options.radius}={column}" for column in range(count_columns(options))))
+    described = names() if options.descriptors else ()
+    kind = f"{options.fingerprint}{options.radius}"
+    return (*described, *(f"{kind}={column}" for column in range(count_columns(options))))
 
 
 def count_columns(options: FeaturizerOptions) -> int:
@@ -60,7 +61,9 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
     """
     counts = None
     if options.fingerprint:
-        counts = _generator(options.radius, options.size).GetCountFingerprintAsNumPy(molecule)
+        counts = _generator(options.radius, options.size, options.fingerprint == CHIRAL).GetCountFingerprintAsNumPy(
+            molecule
+        )
     return Begun(ask(molecule, name) if options.descriptors else None, counts)
 
 
@@ -89,7 +92,7 @@ def molecule_features(
 
 
 @cache
-def _generator(radius: int, size: int) -> Any:
+def _generator(radius: int, size: int, chiral: bool) -> Any:
     from rdkit.Chem import rdFingerprintGenerator
 
-    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size)
+    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size, includeChirality=chiral)

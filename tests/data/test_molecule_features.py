@@ -13,7 +13,7 @@ from gcnbatch.data import descriptors
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES
 from gcnbatch.data.extended_features import random_walks
 from gcnbatch.data.featurizer import featurize_chunk
-from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D, FeaturizerOptions
+from gcnbatch.data.featurizer_options import CHIRAL, MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_features import graph_feature_names
@@ -118,6 +118,21 @@ def test_descriptors_and_counts_are_those_of_rdkit() -> None:
     assert found[0, -64:].max() == 3  # carbons with two neighbours
 
 
+def test_chirality_tells_fragments_apart_on_demand() -> None:
+    turned = ["C[C@H](O)F", "C[C@@H](O)F", "OC(F)C"]
+
+    def counts(kind: str) -> list[bytes]:
+        options = replace(WITHOUT, fingerprint=kind, size=64)
+        assert graph_feature_names(options)[0] == f"{kind}2=0"
+        assert FeaturizerOptions.from_header(options.to_header()) == options
+        found = featurize_chunk(turned, 0, options, scaffolds=False).graph_features
+        assert found is not None
+        return [row.tobytes() for row in found]
+
+    assert len(set(counts(MORGAN))) == 1
+    assert len(set(counts(CHIRAL))) == 3
+
+
 def table(folder: Path, text: str) -> Path:
     path = folder / "m.csv"
     path.write_text(text)
@@ -198,7 +213,7 @@ def test_feature_columns_that_cannot_be_used_are_refused(columns: list[str], mes
         ("positional", "rw0", "rw1 to rw32"),
         ("positional", "rw33", "rw1 to rw32"),
         ("descriptors", "all", "expected rdkit2d"),
-        ("fingerprint", "maccs", "expected morgan"),
+        ("fingerprint", "maccs", "expected morgan or morgan-chiral"),
         ("radius", 11, "expected 0 to 10"),
         ("size", True, "expected 16 to 65536"),
         ("atom_features", "mine", "atom features 'mine'; expected kind molecule or smiles, atom features deepchem75"),
