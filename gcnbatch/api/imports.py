@@ -71,7 +71,7 @@ def import_smiles(
     atom_features : {"deepchem75", "extended86"}
     positional : str
         ``"rw8"``: eight columns of random-walk encodings per atom.
-    descriptors, fingerprint : {"", "rdkit2d"}, {"", "morgan"}
+    descriptors, fingerprint : {"", "rdkit2d"}, {"", "morgan", "morgan-chiral"}
         Features of whole molecules, which a model joins to its readout.
     fingerprint_radius, fingerprint_size : int
         Bonds from a fragment's centre; columns.

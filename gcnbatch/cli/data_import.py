@@ -160,7 +160,8 @@ def smiles(
         Literal["rdkit2d"] | None, typer.Option(help="Features of molecules: RDKit's 2D descriptors.")
     ] = None,
     fingerprint: Annotated[
-        Literal["morgan"] | None, typer.Option(help="Features of molecules: counts of circular fragments.")
+        Literal["morgan", "morgan-chiral"] | None,
+        typer.Option(help="Features of molecules: counts of circular fragments."),
     ] = None,
     fingerprint_radius: Annotated[int, typer.Option(min=0, max=10, help="Bonds from a fragment's centre.")] = 2,
     fingerprint_size: Annotated[int, typer.Option(min=16, max=65536, help="Columns of the fingerprint.")] = 2048,

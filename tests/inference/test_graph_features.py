@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.data import molecule_features
+from gcnbatch.data import descriptors, molecule_features
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.store import Dataset
@@ -79,7 +79,7 @@ def test_missing_and_other_features_are_refused_by_name(described, tmp_path: Pat
     ):
         with pytest.raises(InputError, match=message):
             infer([run], source, str(tmp_path / "no.csv"), quiet=True)
-    monkeypatch.setattr(molecule_features, "_descriptors", lambda: (("Other", len),))
+    monkeypatch.setattr(descriptors, "_functions", lambda: (("Other", len),))
     with pytest.raises(InputError, match=r"RDKit \S+ computes 33; expected those of the run, of RDKit \S+\. Install"):
         infer([run], table, str(tmp_path / "no.csv"), quiet=True)
     assert not (tmp_path / "no.csv").exists()
