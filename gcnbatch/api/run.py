@@ -12,11 +12,11 @@ from gcnbatch.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
     from gcnbatch.explanation.attributions import Attributions
     from gcnbatch.fileio import StrPath
     from gcnbatch.inference.trust import Level
+    from gcnbatch.options.common import DataLike
     from gcnbatch.predictions import Predictions
 
 

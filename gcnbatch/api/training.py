@@ -2,74 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import startup
-from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
+from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of
 from gcnbatch.api.run import Run, folder_of
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.training import ResumeOptions, RunningOptions, TrainOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.api.options import ConfigLike, DataLike
     from gcnbatch.config import Config
     from gcnbatch.data.graphs import GraphSet
-    from gcnbatch.fileio import StrPath
 
 Say = Callable[[str], object]
 
 
-def train(
-    config: ConfigLike | None = None,
-    data: DataLike | None = None,
-    *,
-    out: StrPath | None = None,
-    backend: str | None = None,
-    device: int | None = None,
-    resident: str | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    seed: int | None = None,
-    folds: int | None = None,
-    repeats: int | None = None,
-    ensemble: int | None = None,
-    jobs: int | None = None,
-    from_run: Run | StrPath | None = None,
-    freeze: str | Sequence[str] | None = None,
-    settings: Settings | None = None,
-    baseline: bool = False,
-    applicability: bool = False,
-    quiet: bool = True,
-    say: Say = lambda line: None,
-) -> Run:
+@arguments(TrainOptions)
+def train(given: TrainOptions) -> Run:
     """Train a model and return its run. Without `config` and `data`, it is the built-in quickstart.
-
-    Parameters
-    ----------
-    config : path, str, mapping or Config
-        A TOML file, the name of a shipped configuration, or its tables: ``{"train": {"epochs": 20}}``.
-    data : path or GraphSet
-        HDF5 data set, or one in memory; the run then keeps it in its folder.
-    out : path
-        Folder of the run; None: ``runs/<name>-<time>``.
-    backend, device, resident, epochs, batch_size, seed, folds, repeats, ensemble, jobs
-        The options of the command. They replace the values of `config`; None: not given.
-    from_run : Run or path
-        Start from the weights of this run (fine-tuning).
-    freeze : str or sequence of str
-        Layers that keep those weights: ``"conv1"``, …, ``"all-conv"``.
-    settings : mapping
-        Further keys by name, ``{"model.widths": [128, 128]}``; they win over all others.
-    baseline : bool
-        Also fit a random forest to the same rows, and compare.
-    applicability : bool
-        Also plot test errors by nearness to the training rows.
-    quiet : bool
-        Show no progress on stderr.
-    say : callable
-        Called with each message, a line of text.
 
     Returns
     -------
@@ -94,62 +48,31 @@ def train(
     >>> [row["epoch"] for row in run.history]
     [1]
     """
-    options = {
-        ("data", "path"): path_of(data),
-        ("train", "epochs"): epochs,
-        ("train", "batch_size"): batch_size,
-        ("backend",): backend,
-        ("device",): device,
-        ("cuda", "resident"): resident,
-        ("seed",): seed,
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-        ("train", "ensemble"): ensemble,
-        ("jobs",): jobs,
-        ("train", "from_run"): None if from_run is None else str(folder_of(from_run)),
-        ("train", "freeze"): freeze if freeze is None or isinstance(freeze, str) else list(freeze),
-    }
-    graphs, settings = graphs_of(data), settings or {}
-    tree = gather(config, options, settings)
+    options, settings = keys_of(given), given.settings or {}
+    options["data", "path"] = path_of(given.data)
+    if given.from_run is not None:
+        options["train", "from_run"] = str(folder_of(given.from_run))
+    graphs = graphs_of(given.data)
+    tree = gather(given.config, options, settings)
     if graphs is not None:
         name_after(tree, graphs)
     with startup.overlap(tree) as pools:
-        checked = check(tree, config, options, settings, say)
-        if baseline:
+        checked = check(tree, given.config, options, settings, given.say)
+        if given.baseline:
             _check_baseline(checked, graphs)
         from gcnbatch.run_report.writer import open_writer
         from gcnbatch.training import run
         from gcnbatch.training.plan import models
 
         with open_writer(pools, models(checked)) as writer:
-            folder, _ = run.start(checked, None if out is None else Path(out), quiet, say, writer, graphs)
-            return _completed(folder, writer.page, device, baseline, applicability, quiet, say)
+            place = None if given.out is None else Path(given.out)
+            folder, _ = run.start(checked, place, given.quiet, given.say, writer, graphs)
+            return _completed(folder, writer.page, given)
 
 
-def resume(
-    run: StrPath | Run,
-    *,
-    epochs: int | None = None,
-    backend: str | None = None,
-    device: int | None = None,
-    resident: str | None = None,
-    jobs: int | None = None,
-    baseline: bool = False,
-    applicability: bool = False,
-    quiet: bool = True,
-    say: Say = lambda line: None,
-) -> Run:
+@arguments(ResumeOptions)
+def resume(given: ResumeOptions) -> Run:
     """Go on with a run that was stopped; it ends with the bits of an undisturbed run.
-
-    Parameters
-    ----------
-    run : path or Run
-    epochs : int
-        More epochs than the run has: they extend it, also a finished one.
-    backend, device, resident, jobs
-        Replace those of the run.
-    baseline, applicability, quiet, say
-        As for `train`.
 
     Raises
     ------
@@ -166,9 +89,9 @@ def resume(
     from gcnbatch.run_report.files import update
     from gcnbatch.training import run as runs
 
-    folder = folder_of(run)
-    runs.resume(folder, backend, device, resident, quiet, say, epochs, jobs)
-    return _completed(folder, update, device, baseline, applicability, quiet, say)
+    folder = folder_of(given.run)
+    runs.resume(folder, given.backend, given.device, given.resident, given.quiet, given.say, given.epochs, given.jobs)
+    return _completed(folder, update, given)
 
 
 def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
@@ -179,25 +102,17 @@ def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
         put(tree, ("name",), name)
 
 
-def _completed(
-    folder: Path,
-    write_page: Callable[[Path], object],
-    device: int | None,
-    baseline: bool,
-    applicability: bool,
-    quiet: bool,
-    say: Say,
-) -> Run:
+def _completed(folder: Path, write_page: Callable[[Path], object], given: RunningOptions) -> Run:
     """Add to a finished run what was asked for beside it, and its report."""
-    if applicability:
+    if given.applicability:
         from gcnbatch.inference import domain
         from gcnbatch.runners.choice import BackendChoice
 
-        domain.add_to_run(folder, BackendChoice("auto", device or 0), say)
-    if baseline:
+        domain.add_to_run(folder, BackendChoice("auto", given.device or 0), given.say)
+    if given.baseline:
         from gcnbatch.baselines import add_to_run
 
-        add_to_run(folder, say=say, progress=not quiet)
+        add_to_run(folder, say=given.say, progress=not given.quiet)
     write_page(folder)
     return Run(folder)
 
