@@ -19,7 +19,7 @@ import numpy as np
 
 from gcnbatch.data.store import Dataset
 from gcnbatch.explanation.integrated import Explainer
-from gcnbatch.inference.members import load_members
+from gcnbatch.inference.models import load_models
 from gcnbatch.runners.choice import BackendChoice
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--batch-nodes", type=int, nargs="+", default=[0])
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
-    members = load_members([options.run], print)
+    members = load_models([options.run], print)
     with Dataset(options.data, check=False) as dataset:
         graphs = dataset.read(np.arange(min(options.molecules, dataset.n_graphs)))
     choice = BackendChoice(options.backend, say=print)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.data import guard
-from gcnbatch.inference import ensemble, journal, members, molecules, parts, tabulation
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference import ensemble, journal, models, molecules, parts, tabulation
+from gcnbatch.inference.molecules import CsvOptions
 
 spent: dict[str, float] = {}  # seconds of processor time of the main thread
 lasted: dict[str, float] = {}  # seconds
@@ -65,7 +65,7 @@ def measure(run: Path, data: Path, backend: str, processes: int, ending: str) ->
     timed_steps(guard, "in_workers", "read rows and take chunks")
     timed(parts.Part, "joined", "join chunks")
     timed(parts.Part, "source", "prepare batches")
-    timed(members.Member, "outputs", "predict")
+    timed(models.Model, "outputs", "predict")
     timed(tabulation.RowsOut, "append", "make and write rows")
     timed(journal.Journal, "append", "write")
     with tempfile.TemporaryDirectory() as folder:

@@ -25,9 +25,9 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import Report, evaluate
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import Planned, seeded
+from gcnbatch.training.reports import Report, evaluate
 
 FIRST_SEED = 1000  # of the splits
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from gcnbatch.errors import InputError as InputError
     from gcnbatch.errors import MachineError as MachineError
     from gcnbatch.explanation.attributions import Attributions as Attributions
-    from gcnbatch.explanation.explain import ExplanationSummary as ExplanationSummary
+    from gcnbatch.explanation.command import ExplanationSummary as ExplanationSummary
     from gcnbatch.inference.ensemble import InferenceSummary as InferenceSummary
     from gcnbatch.lab.bench.spgemm.runs import SpgemmTiming as SpgemmTiming
     from gcnbatch.lab.bench.spmm.command import SpmmBench as SpmmBench
@@ -76,7 +76,7 @@ PUBLIC: dict[str, str] = {
     "InferenceSummary": "gcnbatch.inference.ensemble",
     "Predictions": "gcnbatch.predictions",
     "explain": "gcnbatch.api.explanation",
-    "ExplanationSummary": "gcnbatch.explanation.explain",
+    "ExplanationSummary": "gcnbatch.explanation.command",
     "Attributions": "gcnbatch.explanation.attributions",
     "tune": "gcnbatch.api.study",
     "Study": "gcnbatch.api.study",

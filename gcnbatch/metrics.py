@@ -238,7 +238,7 @@ def label(metric: str, unit: str = "") -> str:
 
 
 def common_unit(figures: Mapping[str, Any]) -> str:
-    """Return the unit that all tasks of these figures share, as `gcnbatch.training.fit_report.evaluate` gave it."""
+    """Return the unit that all tasks of these figures share, as `gcnbatch.training.reports.evaluate` gave it."""
     tasks, units = figures.get("tasks"), set[str]()
     for of in tasks.values() if isinstance(tasks, dict) else ():
         unit = of.get("unit") if isinstance(of, dict) else None

@@ -27,9 +27,9 @@ from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
-from gcnbatch.inference.in_memory import predict
-from gcnbatch.training import in_memory
-from gcnbatch.training.member_files import BEST
+from gcnbatch.inference.ensemble import predict
+from gcnbatch.training import fits
+from gcnbatch.training.fit_files import BEST
 
 _Plain = TypeVar("_Plain", bool, int)
 
@@ -187,7 +187,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
             graphs = self._graphs(X, y, task=task, **about)
             if graphs.n_graphs < 2:
                 raise InvalidMolecules("X", "n_samples = 1", "at least 2 molecules")
-            model, history = in_memory.fit(config, graphs)
+            model, history = fits.fit_in_memory(config, graphs)
         except InputError as error:
             raise _explained(error) from error
         if classes is not None:

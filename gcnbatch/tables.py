@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ import numpy as np
 from gcnbatch import fileio
 from gcnbatch.errors import MachineError
 from gcnbatch.text import csv_cell
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.worker import WorkerDied, Workers, ahead
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -136,13 +135,9 @@ def _texts(columns: Columns) -> Iterator[CsvText]:
         yield from map(csv_text, blocks)
         return
     with Workers(workers, quiet=True) as pool:
-        waiting = deque[tuple[Future[CsvText], Columns]]()
-        for block in blocks:
-            waiting.append((pool.submit(csv_text, block), block))
-            if len(waiting) > 2 * workers:
-                yield _text(*waiting.popleft())
-        while waiting:
-            yield _text(*waiting.popleft())
+        under_way = ((pool.submit(csv_text, block), block) for block in blocks)
+        for made, block in ahead(under_way, 2 * workers):
+            yield _text(made, block)
 
 
 def _text(made: Future[CsvText], block: Columns) -> CsvText:

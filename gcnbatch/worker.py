@@ -23,17 +23,31 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+Begun = TypeVar("Begun")
 _START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
+
+
+class _InlineExecutor(Executor):
+    """Runs each call at once in the caller's thread, which receives its exception."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+INLINE = _InlineExecutor()
 
 
 class WorkerDied(Exception):
@@ -59,6 +73,33 @@ class Shared:
 @lru_cache(maxsize=8)
 def _loaded(pickled: bytes) -> Any:
     return pickle.loads(pickled)
+
+
+def ahead(begun: Iterable[Begun], most: int, size: Callable[[Begun], int] = lambda item: 1) -> Iterator[Begun]:
+    """Yield items of an iterable that begins work on each, in order, while up to `most` later ones are under way.
+
+    Parameters
+    ----------
+    begun : iterable
+        Advancing it submits a call to a pool; its items are futures, or hold some.
+    most : int
+    size : callable
+        Number that an item counts for; at least one later item is under way, whatever its number.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor() as pool:
+    ...     [call.result() for call in ahead((pool.submit(abs, number) for number in range(-3, 0)), 2)]
+    [3, 2, 1]
+    """
+    waiting: deque[Begun] = deque()
+    for item in begun:
+        waiting.append(item)
+        while len(waiting) > 1 and sum(map(size, waiting)) > most:
+            yield waiting.popleft()
+    while waiting:
+        yield waiting.popleft()
 
 
 class Workers(Executor):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 
 from gcnbatch import worker
 from gcnbatch.errors import InputError
-from gcnbatch.worker import Shared, WorkerDied, Workers
+from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
 
 STUBBORN = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
 
@@ -268,3 +269,16 @@ def test_if_one_worker_cannot_start_none_is_left(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(BlockingIOError):
         Workers(2)
     assert begun[0].returncode is not None
+
+
+@pytest.mark.parametrize(("sizes", "most", "begun"), [([1] * 6, 2, [3, 4, 5, 6, 6, 6]), ([9] * 3, 4, [2, 3, 3])])
+def test_work_begins_a_bounded_number_of_items_ahead(sizes: list[int], most: int, begun: list[int]) -> None:
+    started: list[int] = []
+
+    def begin() -> Iterator[int]:
+        for number, _ in enumerate(sizes):
+            started.append(number)
+            yield number
+
+    found = [(item, len(started)) for item in ahead(begin(), most, lambda number: sizes[number])]
+    assert found == list(enumerate(begun))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gcnbatch.api.options import Settings, load, path_of
-
-if TYPE_CHECKING:
-    from gcnbatch.api.options import ConfigLike
-    from gcnbatch.fileio import StrPath
+from gcnbatch.api.options import keys_of, load
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.lab import CompareBackendsOptions
 
 
 @dataclass(frozen=True)
@@ -49,41 +46,9 @@ class BackendComparison:
             raise CheckFailed("parity", self.verdict.rstrip("."), hint=f"See {self.folder}.")
 
 
-def compare_backends(
-    config: ConfigLike | None = None,
-    data: StrPath | None = None,
-    *,
-    backends: Sequence[str] = (),
-    out: StrPath | None = None,
-    timeline: StrPath | None = None,
-    device: int | None = None,
-    resident: str | None = None,
-    batch_size: int | None = None,
-    seed: int | None = None,
-    steps: int | None = None,
-    repeats: int | None = None,
-    quick: bool = False,
-    settings: Settings | None = None,
-    say: Callable[[str], object] = lambda line: None,
-) -> BackendComparison:
+@arguments(CompareBackendsOptions)
+def compare_backends(given: CompareBackendsOptions) -> BackendComparison:
     """Check that backends agree in losses, gradients and parameters; then measure them, unless one does not.
-
-    Parameters
-    ----------
-    config, device, resident, batch_size, seed, settings, say
-        As for `gcnbatch.train`.
-    data : path
-        HDF5 data set.
-    backends : sequence of str
-        In the order of the report; empty: all.
-    out : path
-        Folder of the report; None: ``runs/compare-<name>-<time>``.
-    timeline : path
-        Also write the trace of a step into this file, for Perfetto or Chrome.
-    steps, repeats : int
-        Timed steps of a repetition (0: a whole epoch), and repetitions; None: 50 and 5, or 5 and 2 with `quick`.
-    quick : bool
-        Run a few steps only.
 
     Returns
     -------
@@ -107,20 +72,13 @@ def compare_backends(
     from gcnbatch.lab.backend_comparison import comparison
     from gcnbatch.lab.backend_comparison.workload import QUICK, Effort
 
-    options = {
-        ("data", "path"): path_of(data),
-        ("train", "batch_size"): batch_size,
-        ("device",): device,
-        ("cuda", "resident"): resident,
-        ("seed",): seed,
-    }
-    given = {name: value for name, value in (("steps", steps), ("repeats", repeats)) if value is not None}
+    times = {name: value for name, value in (("steps", given.steps), ("repeats", given.repeats)) if value is not None}
     folder, content = comparison.compare(
-        load(config, options, settings or {}),
-        list(backends),
-        None if out is None else Path(out),
-        None if timeline is None else Path(timeline),
-        replace(QUICK if quick else Effort(), **given),
-        say,
+        load(given.config, keys_of(given), given.settings or {}),
+        list(given.backends),
+        None if given.out is None else Path(given.out),
+        None if given.timeline is None else Path(given.timeline),
+        replace(QUICK if given.quick else Effort(), **times),
+        given.say,
     )
     return BackendComparison(folder, content)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.lab import BenchSpgemmOptions, BenchSpmmOptions, BenchTuneOptions, MoleculenetOptions
+
 if TYPE_CHECKING:
-    from gcnbatch.fileio import StrPath
     from gcnbatch.lab.bench.spgemm.runs import SpgemmTiming
     from gcnbatch.lab.bench.spmm.command import SpmmBench
     from gcnbatch.lab.bench.spmm.tune import Tuning
@@ -34,50 +36,9 @@ class SuiteResults:
     results: tuple[Result, ...]
 
 
-def bench_spmm(
-    data: StrPath | None = None,
-    *,
-    figures: Sequence[str] = (),
-    batch: int | None = None,
-    dim: int | str | None = None,
-    nnz_per_row: int | str | None = None,
-    columns: Sequence[int | str] = (),
-    seed: int = 0,
-    methods: Sequence[str] = (),
-    repeats: int = 20,
-    device: int = 0,
-    compare: StrPath | None = None,
-    out: StrPath | None = None,
-    say: Say = lambda line: None,
-) -> SpmmBench:
+@arguments(BenchSpmmOptions)
+def bench_spmm(given: BenchSpmmOptions) -> SpmmBench:
     """Multiply batches of sparse matrices with dense ones, check the results, and measure the methods.
-
-    Parameters
-    ----------
-    data : path
-        Take a batch of this data set.
-    figures : sequence of str
-        Figures of the papers, ``"8a"`` … ``"10"``; empty, with no other choice: all.
-    batch : int
-        Matrices in the batch; None: 100, of a data set 50.
-    dim, nnz_per_row : int or str
-        Rows of a matrix and entries of a row, or their range ``"20-60"``; None: 50 and 3.
-    columns : sequence of int
-        Columns of the dense matrix; empty: 2, 4, … 1024.
-    seed : int
-        Of the random matrices.
-    methods : sequence of str
-        Names of the command's help; empty: all but naive and csr.
-    repeats : int
-        Repetitions of a measurement.
-    device : int
-        Number of the GPU.
-    compare : path
-        Report what is slower than in this ``rows.jsonl``.
-    out : path
-        Folder of the result; None: ``runs/bench-spmm-<time>``.
-    say : callable
-        Called with each message.
 
     Returns
     -------
@@ -101,49 +62,24 @@ def bench_spmm(
     from gcnbatch.lab.bench.spmm import command
 
     asked = command.Asked(
-        figures,
-        batch,
-        None if dim is None else str(dim),
-        None if nnz_per_row is None else str(nnz_per_row),
-        ",".join(map(str, columns)) if columns else None,
-        seed,
-        None if data is None else Path(data),
-        ",".join(methods),
-        repeats,
-        device,
+        given.figures,
+        given.batch,
+        None if given.dim is None else str(given.dim),
+        None if given.nnz_per_row is None else str(given.nnz_per_row),
+        ",".join(map(str, given.columns)) if given.columns else None,
+        given.seed,
+        None if given.data is None else Path(given.data),
+        ",".join(given.methods),
+        given.repeats,
+        given.device,
     )
-    old = None if compare is None else Path(compare)
-    return command.spmm(asked, None if out is None else Path(out), old, say)
+    old = None if given.compare is None else Path(given.compare)
+    return command.spmm(asked, None if given.out is None else Path(given.out), old, given.say)
 
 
-def bench_spgemm(
-    files: Sequence[StrPath] = (),
-    *,
-    classes: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    scale: float = 1.0,
-    seed: int = 0,
-    repeats: int = 20,
-    device: int = 0,
-    out: StrPath | None = None,
-    say: Say = lambda line: None,
-) -> list[SpgemmTiming]:
+@arguments(BenchSpgemmOptions)
+def bench_spgemm(given: BenchSpgemmOptions) -> list[SpgemmTiming]:
     """Multiply sparse matrices with sparse matrices; check every result, then measure.
-
-    Parameters
-    ----------
-    files : sequence of path
-        Matrix Market files or data sets.
-    classes : sequence of {"molecules", "power_law", "stencil", "uniform"}
-        None: all; beside files, none.
-    methods : sequence of {"gcnbatch", "cusparse", "scipy"}
-        None: all that can start.
-    scale : float
-        Size of the classes, at most 16.
-    seed, repeats, device, say
-        As for `bench_spmm`.
-    out : path
-        Also write the rows (JSON) and a figure into this folder: a new or empty one, or that of an earlier call.
 
     Raises
     ------
@@ -163,30 +99,24 @@ def bench_spgemm(
     from gcnbatch.lab.bench.spgemm import report
     from gcnbatch.lab.bench.spgemm.runs import measure, open_contenders
 
-    problems = report.problems([Path(file) for file in files], classes, scale, seed)
-    found, notes = open_contenders(methods, device)
+    problems = report.problems([Path(file) for file in given.files], given.classes, given.scale, given.seed)
+    found, notes = open_contenders(given.methods, given.device)
     for note in notes:
-        say(note)
+        given.say(note)
     with ExitStack() as stack:
         target = None
-        if out is not None:
+        if given.out is not None:
             earlier = (report.JSON, report.PLOT)
-            target = stack.enter_context(folders.results(Path(out), "bench-spgemm", replaced=earlier)).folder
-        rows = list(measure(report.shown(problems), found, repeats))
+            target = stack.enter_context(folders.results(Path(given.out), "bench-spgemm", replaced=earlier)).folder
+        rows = list(measure(report.shown(problems), found, given.repeats))
         if target is not None:
             report.save(rows, target)
     return rows
 
 
-def bench_tune(device: int = 0, *, grid: Sequence[Sequence[int]] | None = None) -> Tuning:
+@arguments(BenchTuneOptions)
+def bench_tune(given: BenchTuneOptions) -> Tuning:
     """Measure the candidates for adjacency products on a GPU; `Tuning.save` puts the table where ``"auto"`` reads it.
-
-    Parameters
-    ----------
-    device : int
-        Number of the GPU.
-    grid : four sequences of int
-        Rows of a matrix, entries of a row, columns of the dense matrix, matrices; None: that of the command.
 
     Raises
     ------
@@ -205,40 +135,12 @@ def bench_tune(device: int = 0, *, grid: Sequence[Sequence[int]] | None = None) 
     """
     from gcnbatch.lab.bench.spmm import tune
 
-    return tune.tune(device, tune.GRID if grid is None else tuple(tuple(axis) for axis in grid))
+    return tune.tune(given.device, tune.GRID if given.grid is None else tuple(tuple(axis) for axis in given.grid))
 
 
-def moleculenet(
-    data: StrPath,
-    *,
-    out: StrPath | None = None,
-    sets: Sequence[str] = (),
-    splits: Sequence[str] = (),
-    models: Sequence[str] = (),
-    seeds: int = 5,
-    epochs: int | None = None,
-    backend: str = "auto",
-    device: int = 0,
-    jobs: int = 0,
-    quiet: bool = True,
-    say: Say = lambda line: None,
-) -> SuiteResults:
+@arguments(MoleculenetOptions)
+def moleculenet(given: MoleculenetOptions) -> SuiteResults:
     r"""Train on MoleculeNet's sets, beside published scores; a folder that has some of the runs is completed.
-
-    Parameters
-    ----------
-    data : path
-        Folder with the tables, as DeepChem or chemprop package them.
-    out : path
-        Folder of the runs; None: ``runs/moleculenet-<time>``.
-    sets, splits, models : sequence of str
-        Names of the command's help; empty: all, of the sets those that are there.
-    seeds : int
-        Splits; on the scaffold split, of which there is one, models.
-    epochs : int
-        Of every run; None: by configuration.
-    backend, device, jobs, quiet, say
-        As for `gcnbatch.train`.
 
     Raises
     ------
@@ -259,12 +161,12 @@ def moleculenet(
     from gcnbatch.lab.benchmark import runs
 
     folder, results = runs.start(
-        Path(data),
-        None if out is None else Path(out),
-        runs.Settings(seeds=seeds, epochs=epochs),
-        runs.Choice(tuple(sets), tuple(splits), tuple(models)),
-        runs.Machine(backend, device, jobs),
-        say,
-        quiet,
+        Path(given.data),
+        None if given.out is None else Path(given.out),
+        runs.Settings(seeds=given.seeds, epochs=given.epochs),
+        runs.Choice(tuple(given.sets), tuple(given.splits), tuple(given.models)),
+        runs.Machine(given.backend, given.device, given.jobs),
+        given.say,
+        given.quiet,
     )
     return SuiteResults(folder, tuple(results))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.api.options import Settings, load
+from gcnbatch.api.options import keys_of, load
 from gcnbatch.api.run import Run, folders_of
+from gcnbatch.options.comparison import CompareRunsOptions
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.training import BaselineOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.api.options import ConfigLike
-    from gcnbatch.fileio import StrPath
+    pass
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,9 @@ class Comparison:
         return [pair["verdict"] for pair in self.content["pairs"]]
 
 
-def compare_runs(
-    runs: Iterable[Run | StrPath],
-    *,
-    out: StrPath | None = None,
-    metric: str = "",
-    level: float = 0.95,
-    parquet: bool = False,
-) -> Comparison:
+@arguments(CompareRunsOptions)
+def compare_runs(given: CompareRunsOptions) -> Comparison:
     """Compare runs on the same data and splits; write a report.
-
-    Parameters
-    ----------
-    runs : iterable of Run or path
-    out : path
-        Folder of the report; None: ``runs/compare-runs-<time>``.
-    metric : str
-        Figure of the test rows; empty: that which picks the best epoch by default.
-    level : float
-        Confidence level of the intervals.
-    parquet : bool
-        Write ``scores.parquet`` beside ``scores.csv``.
 
     Raises
     ------
@@ -78,37 +61,14 @@ def compare_runs(
     """
     from gcnbatch.run_comparison.comparison import compare
 
-    folder, found = compare(folders_of(runs), None if out is None else Path(out), metric, level, parquet)
+    place = None if given.out is None else Path(given.out)
+    folder, found = compare(folders_of(given.runs), place, given.metric, given.level, given.parquet)
     return Comparison(folder, found.as_dict())
 
 
-def baseline(
-    config: ConfigLike | None = None,
-    data: StrPath | None = None,
-    *,
-    out: StrPath | None = None,
-    seed: int | None = None,
-    folds: int | None = None,
-    repeats: int | None = None,
-    trees: int = 100,
-    settings: Settings | None = None,
-    smiles_column: str = "",
-    target_columns: Sequence[str] = (),
-    quiet: bool = True,
-    say: Callable[[str], object] = lambda line: None,
-) -> Run:
+@arguments(BaselineOptions)
+def baseline(given: BaselineOptions) -> Run:
     """Fit a random forest to the rows that `train` would use: count-Morgan fingerprints and RDKit descriptors.
-
-    Parameters
-    ----------
-    config, seed, folds, repeats, settings, out, quiet, say
-        As for `gcnbatch.train`; of the configuration, only data, split, seed and name matter.
-    data : path
-        HDF5 data set with SMILES, or a table of molecules.
-    trees : int
-        Trees of each forest.
-    smiles_column, target_columns
-        Columns of a table; empty: detected.
 
     Returns
     -------
@@ -133,14 +93,9 @@ def baseline(
     from gcnbatch.baselines.runs import TableColumns
     from gcnbatch.run_report.files import update
 
-    options = {
-        ("data", "path"): None if data is None else str(data),
-        ("seed",): seed,
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-    }
-    checked = load(config, options, settings or {})
-    columns, place = TableColumns(smiles_column, tuple(target_columns)), None if out is None else Path(out)
-    folder, _ = start(checked, place, trees, columns, say, progress=not quiet)
+    checked = load(given.config, keys_of(given), given.settings or {})
+    columns = TableColumns(given.smiles_column, tuple(given.target_columns))
+    place = None if given.out is None else Path(given.out)
+    folder, _ = start(checked, place, given.trees, columns, given.say, progress=not given.quiet)
     update(folder)
     return Run(folder)

@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.api.arrays import to_host
+from gcnbatch.api.imports import featurizer
 from gcnbatch.api.targets import targets
-from gcnbatch.data.atom_features import ATOM_FEATURES
-from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet, Split, concatenate
 from gcnbatch.data.importers.common import compact
 from gcnbatch.data.importers.smiles import computed_names
 from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.outputs import output_path
-from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.data.scaffold_groups import MURCKO, groups_of
 from gcnbatch.data.schema import Header, Level, Target
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset, write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.imports import FromSmilesOptions
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -101,63 +101,9 @@ def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = Non
     write_graphset(target, given)
 
 
-def from_smiles(
-    smiles: Iterable[str],
-    y: Any = None,
-    *,
-    task: Target | None = None,
-    task_names: Sequence[str] | None = None,
-    class_names: Sequence[str] = (),
-    ids: Iterable[str] | None = None,
-    bond_channels: bool = False,
-    self_loops: bool = True,
-    normalize: bool = False,
-    max_nodes: int = MAX_ATOMS,
-    largest_fragment: bool = False,
-    neutralize: bool = False,
-    bond_properties: Sequence[str] = (),
-    atom_features: str = ATOM_FEATURES,
-    positional: str = "",
-    descriptors: str = "",
-    fingerprint: str = "",
-    fingerprint_radius: int = 2,
-    fingerprint_size: int = 2048,
-    features: Any = None,
-    feature_names: Sequence[str] | None = None,
-    processes: int = 0,
-    name: str = "molecules",
-) -> GraphSet:
+@arguments(FromSmilesOptions)
+def from_smiles(given: FromSmilesOptions) -> GraphSet:
     """Convert SMILES into graphs, with Murcko scaffolds as groups.
-
-    Parameters
-    ----------
-    smiles : iterable of str
-    y : array-like, (R,) or (R, K)
-        Targets, NaN or None where missing; classes from 0, -1 where missing. None: no targets.
-    task : {"binary", "regression", "multiclass"}
-        Kind of the targets; None: binary if all are 0, 1 or missing, else regression.
-    task_names, class_names : sequence of str
-        Names of the K columns, and of the classes; default ``task0`` …, ``0`` ….
-    ids : iterable of str
-        Default: row numbers from 1.
-    bond_channels : bool
-        One channel per bond type instead of one channel.
-    self_loops : bool
-        Store A + I; with `bond_channels`, I is a channel of its own.
-    normalize : bool
-        Store D^-1/2 A D^-1/2 per channel as edge weights.
-    max_nodes : int
-        Refuse molecules with more atoms; 0: no limit.
-    largest_fragment, neutralize : bool
-        Keep only the largest part of a salt; remove charges where hydrogens can balance them.
-    bond_properties, atom_features, positional, descriptors, fingerprint, fingerprint_radius, fingerprint_size
-        As for `gcnbatch.import_smiles`.
-    features : array-like, (R, D)
-        Own features of the molecules, NaN or None where missing, which a model joins to its readout.
-    feature_names : sequence of str
-        Names of the D columns; default ``feature0`` ….
-    processes : int
-        Processes that run RDKit; 0: one per processor.
 
     Raises
     ------
@@ -173,17 +119,15 @@ def from_smiles(
     >>> graphs.n_graphs, graphs.header.target, graphs.y.tolist()
     (2, 'binary', [[1.0, nan], [0.0, 1.0]])
     """
-    texts = [str(text) for text in smiles]
+    texts = [str(text) for text in given.smiles]
     if not texts:
         raise InputError("smiles", "no molecule", "at least one")
-    options = FeaturizerOptions(
-        bond_channels, self_loops, normalize, max_nodes, largest_fragment, neutralize, atom_features=atom_features
-    ).with_texts(list(bond_properties), positional, descriptors, fingerprint, fingerprint_radius, fingerprint_size)
-    own, own_names = _own_features(features, feature_names, len(texts))
+    options = featurizer(given)
+    own, own_names = _own_features(given.features, given.feature_names, len(texts))
     computed = computed_names(options, own_names)
-    found = targets(y, len(texts), task, task_names, class_names)
+    found = targets(given.y, len(texts), given.task, given.task_names, given.class_names)
     header = Header(
-        name=name,
+        name=given.name,
         level="graph",
         target=found.kind,
         task_names=found.task_names,
@@ -193,14 +137,14 @@ def from_smiles(
         graph_feature_names=(*own_names, *computed),
         graph_feature_counts=count_columns(options),
         channel_names=options.channel_names,
-        normalized=normalize,
+        normalized=given.normalize,
         group_kind=MURCKO,
         featurizer=options.to_header() | ({"rdkit": rdkit_version()} if computed else {}),
     )
-    names = _ids(ids, len(texts))
+    names = _ids(given.ids, len(texts))
     numbers: dict[str, int] = {}
     parts = []
-    for arrays in featurize(texts, options, processes=processes, scaffolds=True):
+    for arrays in featurize(texts, options, processes=given.processes, scaffolds=True):
         if arrays.bad:
             bad = arrays.bad[0]
             raise InputError(f"smiles, row {bad.index + 1}, {texts[bad.index]!a}", bad.reason, "a molecule")

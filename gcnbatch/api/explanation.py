@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from gcnbatch.api.options import Settings, cuda
-from gcnbatch.api.run import Run, folders_of
-from gcnbatch.explanation import explain as explanations
-from gcnbatch.explanation.explain import Output
-from gcnbatch.inference.given import opened
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.api.options import cuda
+from gcnbatch.api.run import folders_of
+from gcnbatch.data.tables.layout import TableFormat
+from gcnbatch.explanation import command
+from gcnbatch.explanation.command import Output
+from gcnbatch.inference.inputs import opened
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.prediction import ExplainOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.explanation.explain import ExplanationSummary
-    from gcnbatch.fileio import StrPath
+    from gcnbatch.explanation.command import ExplanationSummary
 
 
-def explain(
-    runs: Run | StrPath | Iterable[Run | StrPath],
-    data: StrPath,
-    out: StrPath | None = None,
-    *,
-    tasks: Sequence[str] = (),
-    top: int = 0,
-    steps: int = 0,
-    backend: str = "auto",
-    device: int = 0,
-    resident: str | None = None,
-    settings: Settings | None = None,
-    batch_nodes: int | None = None,
-    table: CsvOptions | None = None,
-    on_bad_row: Literal["keep", "fail"] = "keep",
-    output: Output | None = None,
-    quiet: bool = True,
-    say: Callable[[str], object] = lambda line: None,
-) -> ExplanationSummary:
+@arguments(ExplainOptions)
+def explain(given: ExplainOptions) -> ExplanationSummary:
     """Write what each atom and bond adds to predictions: tables, drawings and a page; `Run.explain` returns arrays.
-
-    Parameters
-    ----------
-    runs, data, backend, device, resident, settings, on_bad_row, table, quiet, say
-        As for `gcnbatch.infer`.
-    out : path
-        A new folder; None: ``runs/explain-<time>``.
-    tasks : sequence of str
-        Tasks or classes; empty: all.
-    top : int
-        Only the rows with the highest prediction; 0: all.
-    steps : int
-        Positions on the path of integrated gradients; 0: as many as the completeness error needs.
-    batch_nodes : int or None
-        Nodes per batch, over all copies; None: chosen by the backend.
-    output : Output
-        Drawings or not, Parquet in place of CSV.
 
     Raises
     ------
@@ -70,21 +37,23 @@ def explain(
     >>> gcnbatch.explain(run, "molecules.h5", "explained", top=2).molecules
     2
     """
-    with opened(data, table or CsvOptions(), say) as given:
-        return explanations.explain(
-            folders_of(runs),
-            given.data,
-            None if out is None else Path(out),
-            tasks=tasks,
-            top=top,
-            steps=steps,
-            backend=backend,
-            device=device,
-            cuda=cuda(settings or {}, resident),
-            batch_nodes=batch_nodes or 0,
-            csv=given.options,
-            on_bad_row=on_bad_row,
-            output=output,
-            quiet=quiet,
-            say=given.say,
+    text = TableFormat(given.delimiter, encoding=given.encoding)
+    columns = CsvOptions(given.smiles_column, given.id_column, given.processes, format=text)
+    with opened(given.data, columns, given.say) as source:
+        return command.explain(
+            folders_of(given.runs),
+            source.data,
+            None if given.out is None else Path(given.out),
+            tasks=given.tasks,
+            top=given.top,
+            steps=given.steps,
+            backend=given.backend,
+            device=given.device,
+            cuda=cuda(given.settings, given.resident),
+            batch_nodes=given.batch_nodes or 0,
+            csv=source.options,
+            on_bad_row=given.on_bad_row,
+            output=Output(not given.no_drawings, given.parquet, given.spreadsheet),
+            quiet=given.quiet,
+            say=source.say,
         )

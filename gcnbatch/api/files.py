@@ -4,38 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch import outputs
-from gcnbatch.api.options import Settings, section
+from gcnbatch.api.options import section
 from gcnbatch.data import sharding, synthetic
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.store import Dataset
 from gcnbatch.figures import FIGURE
+from gcnbatch.options.common import Settings
+from gcnbatch.options.datasets import (
+    CheckOptions,
+    DescribeOptions,
+    KhopOptions,
+    ShardOptions,
+    SplitOptions,
+    SynthOptions,
+)
+from gcnbatch.options.declaration import arguments
 from gcnbatch.text import QUOTED, printable
 
 if TYPE_CHECKING:
     from gcnbatch.data.add_splits import NewSplits
     from gcnbatch.data.describe import Description
     from gcnbatch.data.graphs import Split
-    from gcnbatch.fileio import StrPath
 
 Say = Callable[[str], object]
 _SHARD_BYTES = 2_000_000_000
 _NEW_SPLITS = ("random", "stratified", "scaffold")
 
 
-def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 4096) -> Description:
+@arguments(DescribeOptions)
+def describe(given: DescribeOptions) -> Description:
     """Count and measure what a data set holds; the file is checked first.
-
-    Parameters
-    ----------
-    path : path
-        HDF5 file, or folder of shards.
-    plot : path
-        Also draw node counts, degrees and labels into this PNG file.
-    memory_mb : int
-        A set larger than this many MiB is read in slices.
 
     Raises
     ------
@@ -52,8 +53,12 @@ def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 409
     """
     from gcnbatch.data.describe import describe as measure
 
-    drawn = None if plot is None else outputs.check(plot, FIGURE, [path] if Path(path).is_file() else [], "--plot")
-    with Dataset(path, memory_mb) as dataset:
+    drawn = (
+        None
+        if given.plot is None
+        else outputs.check(given.plot, FIGURE, [given.path] if Path(given.path).is_file() else [], "--plot")
+    )
+    with Dataset(given.path, given.memory_mb) as dataset:
         found = measure(dataset)
         if drawn is not None:
             from gcnbatch.data.describe_figure import draw
@@ -62,15 +67,9 @@ def describe(path: StrPath, *, plot: StrPath | None = None, memory_mb: int = 409
     return found
 
 
-def check(path: StrPath, *, memory_mb: int = 4096, say: Say = lambda line: None) -> dict[str, int]:
+@arguments(CheckOptions)
+def check(given: CheckOptions) -> dict[str, int]:
     """Check a data set against all rules of the format; return what was counted.
-
-    Parameters
-    ----------
-    path, memory_mb
-        As for `describe`.
-    say : callable
-        Called with a note for each split with copies of a molecule in several parts.
 
     Raises
     ------
@@ -86,10 +85,10 @@ def check(path: StrPath, *, memory_mb: int = 4096, say: Say = lambda line: None)
     """
     from gcnbatch.data.copies import across_splits
 
-    with Dataset(path, memory_mb) as dataset:
+    with Dataset(given.path, given.memory_mb) as dataset:
         dataset.smiles()
         for note in across_splits(dataset, dataset.splits):
-            say(note)
+            given.say(note)
         return {
             "graphs": dataset.n_graphs,
             "nodes": int(dataset.node_ptr[-1]),
@@ -100,33 +99,9 @@ def check(path: StrPath, *, memory_mb: int = 4096, say: Say = lambda line: None)
         }
 
 
-def synth(
-    preset: str,
-    out: StrPath,
-    *,
-    graphs: int | None = None,
-    scale: float = 1.0,
-    seed: int = 0,
-    bond_channels: bool = False,
-    progress: bool = False,
-) -> None:
+@arguments(SynthOptions)
+def synth(given: SynthOptions) -> None:
     """Generate a data set whose labels a GCN can learn, and a model of single atoms cannot.
-
-    Parameters
-    ----------
-    preset : {"quickstart", "tox21", "reaction100", "citation", "reddit", "products"}
-    out : path
-        HDF5 file.
-    graphs : int
-        Number of graphs, for the first three presets; None: as in the set that they are named after.
-    scale : float
-        Size of the one graph of the others, at most 4.
-    seed : int
-        The same seed gives the same data.
-    bond_channels : bool
-        Molecules: a channel per bond type, and one for self-loops.
-    progress : bool
-        Show progress on stderr.
 
     Raises
     ------
@@ -140,49 +115,15 @@ def synth(
     >>> gcnbatch.read("tox21.h5").y.shape
     (20, 12)
     """
-    synthetic.check_options(preset, seed, graphs, scale, bond_channels)
-    synthetic.write(preset, output_path(out), seed, graphs, scale, bond_channels, progress)
+    synthetic.check_options(given.preset, given.seed, given.graphs, given.scale, given.bond_channels)
+    synthetic.write(
+        given.preset, output_path(given.out), given.seed, given.graphs, given.scale, given.bond_channels, given.progress
+    )
 
 
-def khop(
-    path: StrPath,
-    out: StrPath,
-    *,
-    hops: int,
-    mode: Literal["channels", "propagated"],
-    values: Literal["walks", "binary"] = "walks",
-    normalize: bool | None = None,
-    keep: int = 0,
-    max_edges: int = 200_000_000,
-    backend: str = "auto",
-    device: int = 0,
-    memory_mb: int = 4096,
-    say: Say = lambda line: None,
-) -> None:
+@arguments(KhopOptions)
+def khop(given: KhopOptions) -> None:
     """Let a layer see K hops: powers of the adjacency as channels, or features that are propagated K times.
-
-    Parameters
-    ----------
-    path, memory_mb
-        As for `describe`.
-    out : path
-        HDF5 file.
-    hops : int
-        K, at most 64.
-    mode : {"channels", "propagated"}
-        Store A^2 … A^K as further channels, or replace the features X by S^K X.
-    values : {"walks", "binary"}
-        Weights of the new channels: sums over walks, or 1.
-    normalize : bool
-        Use D^-1/2 A D^-1/2: as weights of every channel, or to propagate; None: only to propagate.
-    keep : int
-        Keep so many largest entries of each row of a power; 0: all.
-    max_edges : int
-        Refuse a result with a larger expected size.
-    backend : {"auto", "cpu", "cuda"}
-    device : int
-    say : callable
-        Called with lines about the expected size.
 
     Raises
     ------
@@ -203,37 +144,17 @@ def khop(
     from gcnbatch.data.khop import Options
     from gcnbatch.data.khop import write as write_khop
 
-    normal = mode == "propagated" if normalize is None else normalize
-    options = Options(hops, mode, values, normal, keep, max_edges)
+    normal = given.mode == "propagated" if given.normalize is None else given.normalize
+    options = Options(given.hops, given.mode, given.values, normal, given.keep, given.max_edges)
     options.check()
-    products = open_products(backend, device)
-    with Dataset(path, memory_mb) as dataset:
-        write_khop(dataset, out, options, products, say)
+    products = open_products(given.backend, given.device)
+    with Dataset(given.path, given.memory_mb) as dataset:
+        write_khop(dataset, given.out, options, products, given.say)
 
 
-def shard(
-    path: StrPath,
-    out: StrPath,
-    *,
-    max_bytes: int = 0,
-    max_graphs: int = 0,
-    memory_mb: int = 4096,
-    progress: bool = False,
-) -> int:
+@arguments(ShardOptions)
+def shard(given: ShardOptions) -> int:
     """Write a data set as a folder of shards, which is a data set wherever a file is; return their number.
-
-    Parameters
-    ----------
-    path, memory_mb
-        As for `describe`.
-    out : path
-        New or empty folder.
-    max_bytes : int
-        Most bytes of a shard in memory; without both limits, 2 GB.
-    max_graphs : int
-        Most graphs of a shard, in place of `max_bytes`.
-    progress : bool
-        Show progress on stderr.
 
     Raises
     ------
@@ -251,48 +172,22 @@ def shard(
     """
     from gcnbatch.errors import InputError
 
-    if max_bytes and max_graphs:
+    if given.max_bytes and given.max_graphs:
         raise InputError("--size and --graphs", "both given", "one of them")
-    limit = max_bytes or (0 if max_graphs else _SHARD_BYTES)
-    with Dataset(path, memory_mb) as dataset:
-        return len(sharding.shard(dataset, out, max_bytes=limit, max_graphs=max_graphs, progress=progress).shards)
+    limit = given.max_bytes or (0 if given.max_graphs else _SHARD_BYTES)
+    with Dataset(given.path, given.memory_mb) as dataset:
+        return len(
+            sharding.shard(
+                dataset, given.out, max_bytes=limit, max_graphs=given.max_graphs or 0, progress=given.progress
+            ).shards
+        )
 
 
-def add_splits(
-    path: StrPath,
-    table: StrPath | None = None,
-    *,
-    kind: str | None = None,
-    settings: Settings | None = None,
-    out: StrPath | None = None,
-    name: str = "",
-    split_column: str = "",
-    id_column: str = "",
-    memory_mb: int = 4096,
-    say: Say = lambda line: None,
-) -> dict[str, Split]:
+@arguments(SplitOptions)
+def add_splits(given: SplitOptions) -> dict[str, Split]:
     r"""Add splits to a data set, of a table or new ones: one of parts, or one per fold; return them by name.
 
     A stored split needs neither a seed nor, for scaffolds, RDKit where it is used (``split.kind = "predefined"``).
-
-    Parameters
-    ----------
-    path, memory_mb
-        As for `describe`.
-    table : path or None
-        CSV or Parquet with a part (train, valid, test) or the number of a fold per id, or per row.
-    kind : {"random", "stratified", "scaffold"} or None
-        Kind of the new splits, in place of a table.
-    settings : mapping or None
-        Keys of section ``[split]`` for new splits, such as ``{"split.folds": 5}``.
-    out : path
-        HDF5 file; None: `path`.
-    name : str
-        Of the split; empty: the column's, or the kind.
-    split_column, id_column : str
-        Of the table. Empty: detected.
-    say : callable
-        Called with notes, such as the number of rows that are in no part.
 
     Raises
     ------
@@ -315,16 +210,19 @@ def add_splits(
     """
     from gcnbatch.data import add_splits as adding
 
-    if table is None or kind is not None or settings:
+    if given.table is None or given.kind is not None or given.settings:
         source: adding.SplitTable | adding.NewSplits = _new_splits(
-            kind, settings or {}, name, {"--from": table, "--split-column": split_column, "--id-column": id_column}
+            given.kind,
+            given.settings or {},
+            given.name,
+            {"--from": given.table, "--split-column": given.split_column, "--id-column": given.id_column},
         )
     else:
-        source = adding.SplitTable(Path(table), name, split_column, id_column)
-    with Dataset(path, memory_mb) as dataset:
-        added, notes = adding.add_splits(dataset, path if out is None else out, source)
+        source = adding.SplitTable(Path(given.table), given.name, given.split_column, given.id_column)
+    with Dataset(given.path, given.memory_mb) as dataset:
+        added, notes = adding.add_splits(dataset, given.path if given.out is None else given.out, source)
     for note in notes:
-        say(note)
+        given.say(note)
     return added
 
 

@@ -9,22 +9,20 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.errors import InputError
+from gcnbatch.options.declaration import parameters
 
 if TYPE_CHECKING:
     from gcnbatch.config import Config
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.fileio import StrPath
-
-    ConfigLike: TypeAlias = StrPath | Mapping[str, Any] | Config
-    DataLike: TypeAlias = StrPath | GraphSet
+    from gcnbatch.options.common import ConfigLike, DataLike, Settings
 
 Options = dict[tuple[str, ...], Any]  # None: not given
-Settings = Mapping[str, Any]  # "section.key" -> value
 
 
 def load(config: ConfigLike | None, options: Options, settings: Settings) -> Config:
@@ -93,9 +91,16 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
     return tree
 
 
-def cuda(settings: Settings, resident: str | None = None) -> CudaConfig:
+def keys_of(given: object) -> Options:
+    """Return the keys of the configuration that the parameters of a command set; see `gcnbatch.options.declaration`."""
+    found = [one for one in parameters(type(given)).values() if one.form.key]
+    values = {tuple(one.form.key.split(".")): getattr(given, one.name) for one in found}
+    return {path: str(value) if isinstance(value, os.PathLike) else value for path, value in values.items()}
+
+
+def cuda(settings: Settings | None, resident: str | None) -> CudaConfig:
     """Return the [cuda] section with these keys; keys of other sections are refused."""
-    return section("cuda", settings, {("cuda", "resident"): resident}).cuda
+    return section("cuda", settings or {}, {("cuda", "resident"): resident}).cuda
 
 
 def section(name: str, settings: Settings, options: Options) -> Config:

@@ -2,76 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from gcnbatch.api.options import Settings, cuda
-from gcnbatch.api.run import Run, folders_of
-from gcnbatch.api.training import Say
+from gcnbatch.api.options import cuda
+from gcnbatch.api.run import folders_of
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
-from gcnbatch.inference.given import STDIN, opened
-from gcnbatch.inference.options import CsvOptions
-from gcnbatch.outputs import STDOUT
+from gcnbatch.inference.inputs import STDIN, opened
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.tabulation import Selection
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.prediction import InferOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.fileio import StrPath
     from gcnbatch.inference.ensemble import InferenceSummary
-    from gcnbatch.inference.selection import Selection
-    from gcnbatch.inference.trust_files import Level
 
 
-def infer(
-    runs: Run | StrPath | Iterable[Run | StrPath],
-    data: StrPath,
-    out: StrPath = STDOUT,
-    *,
-    backend: str = "auto",
-    device: int = 0,
-    resident: str | None = None,
-    settings: Settings | None = None,
-    batch_size: int | None = None,
-    on_bad_row: Literal["keep", "fail"] = "keep",
-    table: CsvOptions | None = None,
-    spreadsheet: bool = False,
-    selection: Selection | None = None,
-    resume: bool = False,
-    level: Level = "training",
-    applicability: bool = False,
-    quiet: bool = True,
-    say: Say = lambda line: None,
-) -> InferenceSummary:
+@arguments(InferOptions)
+def infer(given: InferOptions) -> InferenceSummary:
     """Predict every row of a file with the mean of all models of `runs`, and write a table. Memory stays bounded.
-
-    Parameters
-    ----------
-    runs : Run, path, or several
-        A run with folds counts as all its folds.
-    data : path or str
-        HDF5 data set, or a file or folder of molecules; ``"-"``: a table or lines of SMILES on standard input. A text
-        that names no file and is a SMILES is one molecule.
-    out : path
-        A .csv, .jsonl, .h5 or .parquet file; ``"-"``: CSV on standard output.
-    backend, device, resident, batch_size
-        The options of the command.
-    settings : mapping
-        Keys of [cuda] by name, such as ``{"cuda.precision": "tf32"}``.
-    on_bad_row : {"keep", "fail"}
-        A molecule that cannot be read keeps a blank row with the reason, or raises an error.
-    table : CsvOptions
-        Columns and format of a table of molecules.
-    spreadsheet : bool
-        Put an apostrophe before texts of a CSV that a spreadsheet would run as formulas.
-    selection : Selection
-        The rows to write; None: all.
-    resume : bool
-        Go on where a killed prediction was stopped.
-    level : float, "training" or None
-        Level of conformal intervals and sets, that of training by default; None: predictions alone.
-    applicability : bool
-        Add similarity and embedding distance to the nearest training molecule.
-    quiet, say
-        As for `gcnbatch.train`.
 
     Returns
     -------
@@ -92,24 +42,26 @@ def infer(
     >>> gcnbatch.infer(run, "molecules.h5", "predictions.csv").rows
     16
     """
-    if resume and data == STDIN:
+    if given.resume and given.data == STDIN:
         raise InputError("--resume", "with data from standard input", "a file of data")
-    with opened(data, table or CsvOptions(), say) as given:
+    text = TableFormat(given.delimiter, given.decimal, given.encoding, tuple(given.missing))
+    columns = CsvOptions(given.smiles_column, given.id_column, given.processes, tuple(given.keep_columns), text)
+    with opened(given.data, columns, given.say) as source:
         return ensemble.infer(
-            folders_of(runs),
-            given.data,
-            str(out),
-            backend=backend,
-            device=device,
-            cuda=cuda(settings or {}, resident),
-            batch_size=batch_size,
-            on_bad_row=on_bad_row,
-            csv=given.options,
-            spreadsheet=spreadsheet,
-            selection=selection,
-            resume=resume,
-            level=level,
-            applicability=applicability,
-            quiet=quiet,
-            say=given.say,
+            folders_of(given.runs),
+            source.data,
+            str(given.out),
+            backend=given.backend,
+            device=given.device,
+            cuda=cuda(given.settings, given.resident),
+            batch_size=given.batch_size,
+            on_bad_row=given.on_bad_row,
+            csv=source.options,
+            spreadsheet=given.spreadsheet,
+            selection=Selection(given.top, given.threshold, given.by),
+            resume=given.resume,
+            level=given.level,
+            applicability=given.applicability,
+            quiet=given.quiet,
+            say=source.say,
         )

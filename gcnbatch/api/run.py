@@ -12,11 +12,11 @@ from gcnbatch.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gcnbatch.api.options import DataLike
     from gcnbatch.config import Config
     from gcnbatch.explanation.attributions import Attributions
     from gcnbatch.fileio import StrPath
-    from gcnbatch.inference.trust_files import Level
+    from gcnbatch.inference.trust import Level
+    from gcnbatch.options.common import DataLike
     from gcnbatch.predictions import Predictions
 
 
@@ -54,7 +54,7 @@ class Run:
             When it is not the folder of a run, or has symbolic links.
         """
         from gcnbatch.training import run_files
-        from gcnbatch.training.fit_report import METRICS
+        from gcnbatch.training.reports import METRICS
         from gcnbatch.training.run import refuse_study
         from gcnbatch.training.run_files import CONFIG
 
@@ -76,7 +76,7 @@ class Run:
             When the run is not finished, or the file is damaged.
         """
         from gcnbatch.training import run_files
-        from gcnbatch.training.fit_report import METRICS
+        from gcnbatch.training.reports import METRICS
 
         return run_files.read_figures(self.folder / METRICS)
 
@@ -87,7 +87,7 @@ class Run:
         A random forest has none.
         """
         from gcnbatch.training import run_files
-        from gcnbatch.training.member_files import HISTORY
+        from gcnbatch.training.fit_files import HISTORY
 
         if members := self.members:
             return [{"member": member.folder.name, **row} for member in members for row in member.history]
@@ -171,7 +171,7 @@ class Run:
         >>> list(found.columns())[:2], str(found.errors[1])
         (['id', 'task0'], 'a blank inside the SMILES')
         """
-        from gcnbatch.inference.in_memory import predict
+        from gcnbatch.inference.ensemble import predict
 
         return predict(
             [self.folder],

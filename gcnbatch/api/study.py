@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
+from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of
 from gcnbatch.api.training import name_after
 from gcnbatch.config_tree import plain
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.training import TuneOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.api.options import ConfigLike, DataLike
     from gcnbatch.config import Config
-    from gcnbatch.fileio import StrPath
 
 
 @dataclass(frozen=True)
@@ -49,40 +49,9 @@ class Study:
         return resolve(run_files.read_toml(path), where=str(path))
 
 
-def tune(
-    config: ConfigLike | None = None,
-    data: DataLike | None = None,
-    *,
-    space: StrPath | Mapping[str, Any] | None = None,
-    trials: int | None = None,
-    minutes: float | None = None,
-    out: StrPath | None = None,
-    resume: StrPath | None = None,
-    folds: int | None = None,
-    repeats: int | None = None,
-    epochs: int | None = None,
-    seed: int | None = None,
-    backend: str | None = None,
-    device: int | None = None,
-    jobs: int | None = None,
-    settings: Settings | None = None,
-    quiet: bool = True,
-    say: Callable[[str], object] = lambda line: None,
-) -> Study:
+@arguments(TuneOptions)
+def tune(given: TuneOptions) -> Study:
     """Search for the best configuration; test rows are never used.
-
-    Parameters
-    ----------
-    config, data, seed, epochs, folds, repeats, backend, device, jobs, settings, quiet, say
-        As for `gcnbatch.train`.
-    space : path or mapping
-        Keys to search, as a TOML file or its tables; None: a built-in space.
-    trials, minutes : int, float
-        The end of the search; None: 50 trials, or no limit where the other one is given.
-    out : path
-        Folder of the study; None: ``runs/<name>-tune-<time>``.
-    resume : path
-        Go on with the study in this folder; only `trials`, `minutes`, `device` and `jobs` may be given beside it.
 
     Raises
     ------
@@ -104,31 +73,25 @@ def tune(
     """
     from gcnbatch.tuning import search
 
-    options = {
-        ("data", "path"): path_of(data),
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-        ("train", "epochs"): epochs,
-        ("seed",): seed,
-        ("backend",): backend,
-        ("device",): device,
-        ("jobs",): jobs,
-    }
-    limits, settings = search.Limits(plain(trials), plain(minutes)), settings or {}
-    if resume is not None:
+    options, settings = keys_of(given), given.settings or {}
+    options["data", "path"] = path_of(given.data)
+    limits = search.Limits(plain(given.trials), plain(given.minutes))
+    if given.resume is not None:
         free = {("device",), ("jobs",)}
-        given = [".".join(path) for path, value in options.items() if value is not None and path not in free]
-        given += [name for name, value in (("CONFIG", config), ("--space", space), ("--out", out)) if value is not None]
-        _only_resume([*given, *(f"{key}={value}" for key, value in settings.items())])
+        extra = [".".join(path) for path, value in options.items() if value is not None and path not in free]
+        others = (("CONFIG", given.config), ("--space", given.space), ("--out", given.out))
+        extra += [name for name, value in others if value is not None]
+        _only_resume([*extra, *(f"{key}={value}" for key, value in settings.items())])
         replaced = {path[0]: options[path] for path in free if options[path] is not None}
-        return Study(Path(resume), search.resume(Path(resume), limits, replaced, quiet, say))
-    tree, graphs = gather(config, options, settings), graphs_of(data)
+        folder = Path(given.resume)
+        return Study(folder, search.resume(folder, limits, replaced, given.quiet, given.say))
+    tree, graphs = gather(given.config, options, settings), graphs_of(given.data)
     if graphs is not None:
         name_after(tree, graphs)
-    checked = check(tree, config, options, settings, say)
-    place = None if out is None else Path(out)
-    keys = space if space is None or isinstance(space, Mapping) else Path(space)
-    return Study(*search.start(checked, place, keys, limits, quiet, say, graphs))
+    checked = check(tree, given.config, options, settings, given.say)
+    place = None if given.out is None else Path(given.out)
+    keys = given.space if given.space is None or isinstance(given.space, Mapping) else Path(given.space)
+    return Study(*search.start(checked, place, keys, limits, given.quiet, given.say, graphs))
 
 
 def _only_resume(extra: list[str]) -> None:

@@ -2,81 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.api.options import Settings, check, gather, graphs_of, path_of
+from gcnbatch import startup
+from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of
 from gcnbatch.api.run import Run, folder_of
-from gcnbatch.backends import registry
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError
-from gcnbatch.figures import DRAWN_MEMBERS
-from gcnbatch.ranks.launch import launched
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.training import ResumeOptions, RunningOptions, TrainOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.api.options import ConfigLike, DataLike
     from gcnbatch.config import Config
     from gcnbatch.data.graphs import GraphSet
-    from gcnbatch.fileio import StrPath
 
 Say = Callable[[str], object]
-WRITERS = 64  # threads, which wait for report workers
 
 
-def train(
-    config: ConfigLike | None = None,
-    data: DataLike | None = None,
-    *,
-    out: StrPath | None = None,
-    backend: str | None = None,
-    device: int | None = None,
-    resident: str | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    seed: int | None = None,
-    folds: int | None = None,
-    repeats: int | None = None,
-    ensemble: int | None = None,
-    jobs: int | None = None,
-    from_run: Run | StrPath | None = None,
-    freeze: str | Sequence[str] | None = None,
-    settings: Settings | None = None,
-    baseline: bool = False,
-    applicability: bool = False,
-    quiet: bool = True,
-    say: Say = lambda line: None,
-) -> Run:
+@arguments(TrainOptions)
+def train(given: TrainOptions) -> Run:
     """Train a model and return its run. Without `config` and `data`, it is the built-in quickstart.
-
-    Parameters
-    ----------
-    config : path, str, mapping or Config
-        A TOML file, the name of a shipped configuration, or its tables: ``{"train": {"epochs": 20}}``.
-    data : path or GraphSet
-        HDF5 data set, or one in memory; the run then keeps it in its folder.
-    out : path
-        Folder of the run; None: ``runs/<name>-<time>``.
-    backend, device, resident, epochs, batch_size, seed, folds, repeats, ensemble, jobs
-        The options of the command. They replace the values of `config`; None: not given.
-    from_run : Run or path
-        Start from the weights of this run (fine-tuning).
-    freeze : str or sequence of str
-        Layers that keep those weights: ``"conv1"``, …, ``"all-conv"``.
-    settings : mapping
-        Further keys by name, ``{"model.widths": [128, 128]}``; they win over all others.
-    baseline : bool
-        Also fit a random forest to the same rows, and compare.
-    applicability : bool
-        Also plot test errors by nearness to the training rows.
-    quiet : bool
-        Show no progress on stderr.
-    say : callable
-        Called with each message, a line of text.
 
     Returns
     -------
@@ -101,76 +48,31 @@ def train(
     >>> [row["epoch"] for row in run.history]
     [1]
     """
-    from gcnbatch.run_report.workers import report_workers
-
-    options = {
-        ("data", "path"): path_of(data),
-        ("train", "epochs"): epochs,
-        ("train", "batch_size"): batch_size,
-        ("backend",): backend,
-        ("device",): device,
-        ("cuda", "resident"): resident,
-        ("seed",): seed,
-        ("split", "folds"): folds,
-        ("split", "repeats"): repeats,
-        ("train", "ensemble"): ensemble,
-        ("jobs",): jobs,
-        ("train", "from_run"): None if from_run is None else str(folder_of(from_run)),
-        ("train", "freeze"): freeze if freeze is None or isinstance(freeze, str) else list(freeze),
-    }
-    graphs, settings = graphs_of(data), settings or {}
-    tree = gather(config, options, settings)
+    options, settings = keys_of(given), given.settings or {}
+    options["data", "path"] = path_of(given.data)
+    if given.from_run is not None:
+        options["train", "from_run"] = str(folder_of(given.from_run))
+    graphs = graphs_of(given.data)
+    tree = gather(given.config, options, settings)
     if graphs is not None:
         name_after(tree, graphs)
-    has_gpu = _wake_gpu(tree)
-    members, cores = _members(tree), len(os.sched_getaffinity(0))
-    with ExitStack() as stack:
-        workers = report_workers(has_gpu and cores > 1, members)
-        early = members <= DRAWN_MEMBERS  # many members have many workers, which would slow the imports below
-        if early:
-            write = stack.enter_context(workers)
-        checked = check(tree, config, options, settings, say)
-        if baseline:
+    with startup.overlap(tree) as pools:
+        checked = check(tree, given.config, options, settings, given.say)
+        if given.baseline:
             _check_baseline(checked, graphs)
+        from gcnbatch.run_report.writer import open_writer
         from gcnbatch.training import run
+        from gcnbatch.training.plan import models
 
-        if not early:
-            write = stack.enter_context(workers)
-        place = None if out is None else Path(out)
-        if has_gpu and members > 1:
-            writers = stack.enter_context(ThreadPoolExecutor(WRITERS))
-            folder, _ = run.start(checked, place, quiet, say, write, writers, graphs)
-        else:
-            folder, _ = run.start(checked, place, quiet, say, write, graphs=graphs)
-        if not (applicability or baseline):
-            write.page(folder)
-    return _completed(folder, device, baseline, applicability, quiet, say)
+        with open_writer(pools, models(checked)) as writer:
+            place = None if given.out is None else Path(given.out)
+            folder, _ = run.start(checked, place, given.quiet, given.say, writer, graphs)
+            return _completed(folder, writer.page, given)
 
 
-def resume(
-    run: StrPath | Run,
-    *,
-    epochs: int | None = None,
-    backend: str | None = None,
-    device: int | None = None,
-    resident: str | None = None,
-    jobs: int | None = None,
-    baseline: bool = False,
-    applicability: bool = False,
-    quiet: bool = True,
-    say: Say = lambda line: None,
-) -> Run:
+@arguments(ResumeOptions)
+def resume(given: ResumeOptions) -> Run:
     """Go on with a run that was stopped; it ends with the bits of an undisturbed run.
-
-    Parameters
-    ----------
-    run : path or Run
-    epochs : int
-        More epochs than the run has: they extend it, also a finished one.
-    backend, device, resident, jobs
-        Replace those of the run.
-    baseline, applicability, quiet, say
-        As for `train`.
 
     Raises
     ------
@@ -184,11 +86,12 @@ def resume(
     >>> len(gcnbatch.resume(run, epochs=2).history)
     2
     """
+    from gcnbatch.run_report.files import update
     from gcnbatch.training import run as runs
 
-    folder = folder_of(run)
-    runs.resume(folder, backend, device, resident, quiet, say, epochs, jobs)
-    return _completed(folder, device, baseline, applicability, quiet, say)
+    folder = folder_of(given.run)
+    runs.resume(folder, given.backend, given.device, given.resident, given.quiet, given.say, given.epochs, given.jobs)
+    return _completed(folder, update, given)
 
 
 def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
@@ -199,20 +102,18 @@ def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
         put(tree, ("name",), name)
 
 
-def _completed(folder: Path, device: int | None, baseline: bool, applicability: bool, quiet: bool, say: Say) -> Run:
+def _completed(folder: Path, write_page: Callable[[Path], object], given: RunningOptions) -> Run:
     """Add to a finished run what was asked for beside it, and its report."""
-    from gcnbatch.run_report.files import update
-
-    if applicability:
-        from gcnbatch.inference import domain_report
+    if given.applicability:
+        from gcnbatch.inference import domain
         from gcnbatch.runners.choice import BackendChoice
 
-        domain_report.add_to_run(folder, BackendChoice("auto", device or 0), say)
-    if baseline:
+        domain.add_to_run(folder, BackendChoice("auto", given.device or 0), given.say)
+    if given.baseline:
         from gcnbatch.baselines import add_to_run
 
-        add_to_run(folder, say=say, progress=not quiet)
-    update(folder)
+        add_to_run(folder, say=given.say, progress=not given.quiet)
+    write_page(folder)
     return Run(folder)
 
 
@@ -224,40 +125,3 @@ def _check_baseline(config: Config, graphs: GraphSet | None) -> None:
     from gcnbatch.baselines import check_data
 
     check_data(config)
-
-
-def _members(tree: dict[str, Any]) -> int:
-    """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
-    count = 1
-    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
-        table = tree.get(section)
-        value = table.get(key) if isinstance(table, dict) else None
-        count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
-    return count
-
-
-def _wake_gpu(tree: dict[str, Any]) -> bool:
-    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
-    backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
-    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
-        return False
-    from gcnbatch.backends.cuda.runtime import loader
-
-    if launched() is not None:
-        from gcnbatch.ranks import world
-
-        if (ranks := world.current()) is not None:
-            ranks.start_all(_wake_rank, device)
-    return loader.wake(device) is not None
-
-
-def _wake_rank(first: int) -> None:
-    """Initialise this rank's GPU, counted from that of rank 0, while rank 0 checks its input."""
-    from gcnbatch.backends.cuda.runtime import loader
-    from gcnbatch.ranks import world
-
-    ranks = world.current()
-    assert ranks is not None
-    loader.wake(ranks.device(first))
-    with suppress(ImportError):  # what a run needs of it, rank 0 says
-        import_module("gcnbatch.backends.cuda.fused.backend")

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
-from gcnbatch.training.scaling import Scaling
-from gcnbatch.training.task_labels import left_out
+from gcnbatch.training.targets import Scaling, left_out
 
 MODEL = "random forest"
 
@@ -38,7 +37,7 @@ class Forest:
         """Fit to the rows `train` and return outputs for all rows: probabilities (R, K), (R, C), or values (R, K).
 
         Values are fitted in standard scores. Outputs are NaN in tasks that the training rows cannot teach; see
-        `gcnbatch.training.task_labels`.
+        `gcnbatch.training.targets`.
 
         Parameters
         ----------

@@ -30,13 +30,12 @@ from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
-from gcnbatch.training import digest, fit_report, run_files, task_labels
-from gcnbatch.training.fit_report import METRICS, Report
+from gcnbatch.training import finished, reports, run_files, targets
+from gcnbatch.training.finished import BASELINE, block_name, read_fits
 from gcnbatch.training.fits import SPLITS
-from gcnbatch.training.fitted import block_name, read_fits
 from gcnbatch.training.plan import GENERATED, seeded
+from gcnbatch.training.reports import METRICS, Report
 from gcnbatch.training.run import ENVIRONMENT, read_config
-from gcnbatch.training.run_data import BASELINE
 from gcnbatch.training.summary import average, pooled
 
 BESIDE = "baseline"
@@ -85,8 +84,8 @@ def start(
             check_molecules(dataset)
             rows = splits.SplitRows.of(dataset, config.split.rule)
             named = _parts(config, rows)
-            about_labels = task_labels.notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
-            about_labels += task_labels.about_bounds(dataset.y, dataset.censored)
+            about_labels = targets.label_notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
+            about_labels += targets.about_bounds(dataset.y, dataset.censored)
             for line in (*splits.notes(config.split, rows), *about_labels):
                 say(line)
             return target, _fit(target, dataset, named, config, Forest(trees, config.seed), say, progress)
@@ -178,7 +177,7 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
 
 
 def _check_digest(folder: Path, dataset: Dataset) -> None:
-    if digest.read(folder) != fingerprint(dataset.path):
+    if finished.read_digest(folder) != fingerprint(dataset.path):
         raise InputError(str(dataset.path), "changed since the run", f"the data of {folder}", "Restore it.")
 
 
@@ -192,7 +191,7 @@ def _fit(
     progress: bool,
 ) -> dict[str, Any]:
     """Fit every part into its folder below `target`, and summarise them."""
-    task_labels.check_learnable(dataset.path, dataset.header, dataset.y, list(parts.values()))
+    targets.check_learnable(dataset.path, dataset.header, dataset.y, list(parts.values()))
     smiles = check_molecules(dataset)
     say(f"baseline: fingerprints and descriptors of {counted(len(smiles), 'molecule')}")
     found = molecule_features(smiles, FeaturizerOptions.from_header(dataset.header.featurizer), progress=progress)
@@ -204,7 +203,7 @@ def _fit(
     settings["split"] = config.split.model_dump(mode="json")
     fileio.write_json(target / BASELINE, settings)
     fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
-    fileio.write_text(target / digest.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
+    fileio.write_text(target / finished.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():
         say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
@@ -279,8 +278,8 @@ def _summarise(
     tested = [part.test for part in parts]
     pool = pooled(tested, [found[own] for found, own in zip(outputs, tested, strict=True)])
     header, y, mean = dataset.header, pool.labels(dataset.measured), pool.mean
-    summary["out_of_fold"] = fit_report.evaluate(header, y, mean)
-    write_table(folder / fit_report.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
-    fit_report.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
+    summary["out_of_fold"] = reports.evaluate(header, y, mean)
+    write_table(folder / reports.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
+    reports.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
     fileio.write_json(folder / METRICS, summary)
     return summary

@@ -13,10 +13,10 @@ from gcnbatch.data.schema import Header
 from gcnbatch.run_comparison.paired import differences
 from gcnbatch.run_comparison.runs import overlap, scores_by_block
 from gcnbatch.text import figure
-from gcnbatch.training.fitted import Fit
+from gcnbatch.training.finished import FinishedFit
 
 
-def verdict(header: Header, run: Sequence[Fit], baseline: Sequence[Fit]) -> dict[str, Any]:
+def verdict(header: Header, run: Sequence[FinishedFit], baseline: Sequence[FinishedFit]) -> dict[str, Any]:
     """Return the entry ``baseline`` of metrics.json: both test scores, the difference and a sentence.
 
     With several folds, ``low`` and ``high`` are the 95 % interval of the difference.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import settings
+from gcnbatch.cli.command import command
+from gcnbatch.options.training import BaselineOptions
 
 EPILOG = """\b
 Examples:
@@ -16,41 +16,13 @@ Examples:
   gcnbatch baseline --data molecules.csv        a table of molecules
   gcnbatch train --data tox21.h5 --baseline     beside a run, on its rows
 """
-TREES = typer.Option("--trees", min=1, max=100_000, help="Trees of each forest.")
 
 
+@command(BaselineOptions)
 def baseline(
-    config: Annotated[
-        Path | None,
-        typer.Argument(help="TOML configuration; only its data, split and seed.", metavar="CONFIG.toml"),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="HDF5 file, folder of shards, or table of molecules.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of the forest and of the split, as for train.")
-    ] = None,
-    folds: Annotated[int | None, typer.Option("--folds", help="k of k-fold cross-validation.")] = None,
-    repeats: Annotated[int | None, typer.Option("--repeats", help="Splits with different seeds.")] = None,
-    trees: Annotated[int, TREES] = 100,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; see train --keys.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-baseline-<time>"
-        ),
-    ] = None,
-    smiles_column: Annotated[
-        str, typer.Option("--smiles-column", help="Table: column of SMILES.", show_default="detected")
-    ] = "",
-    target_columns: Annotated[
-        str, typer.Option("--target-columns", metavar="A,B,…", help="Table: targets.", show_default="detected")
-    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no table; only the run's path.")] = False,
+    **options: Any,
 ) -> None:
     """Fit a random forest to the rows that 'train' would use.
 
@@ -59,21 +31,7 @@ def baseline(
     """
     from gcnbatch.api import comparison
     from gcnbatch.cli.train import print_result
-    from gcnbatch.data.importers.cells import split_names
     from gcnbatch.progress import write_line
 
-    run = comparison.baseline(
-        config,
-        data,
-        out=out,
-        seed=seed,
-        folds=folds,
-        repeats=repeats,
-        trees=trees,
-        settings=settings(assignments),
-        smiles_column=smiles_column,
-        target_columns=split_names(target_columns),
-        quiet=quiet,
-        say=lambda line: None if quiet else write_line(line),
-    )
+    run = comparison.baseline(**options, quiet=quiet, say=lambda line: None if quiet else write_line(line))
     print_result(run, as_json, quiet)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gcnbatch.cli import bench_spgemm
-from gcnbatch.cli.configuration import DeviceOption, names_of
+from gcnbatch.cli.command import command
+from gcnbatch.options.lab import BenchSpmmOptions, BenchTuneOptions
 
 if TYPE_CHECKING:
     from gcnbatch.lab.bench.spmm.command import SpmmBench
@@ -51,47 +52,8 @@ Examples:
 
 
 @app.command("spmm", epilog=SPMM_EPILOG)
-def spmm(
-    data: Annotated[
-        Path | None, typer.Argument(help="Take a batch of this HDF5 data set.", metavar="DATA.h5", show_default=False)
-    ] = None,
-    figure: Annotated[
-        list[str] | None,
-        typer.Option("--figure", metavar="8a|8b|9a…9f|10|all", help="May be repeated.", show_default="all"),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", help="Matrices in the batch.", show_default="100, of a data set 50")
-    ] = None,
-    dim: Annotated[
-        str | None, typer.Option("--dim", metavar="N[-M]", help="Rows of a matrix, or their range.", show_default="50")
-    ] = None,
-    nnz_per_row: Annotated[
-        str | None,
-        typer.Option("--nnz-per-row", metavar="N[-M]", help="Entries of a row, or their range.", show_default="3"),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option("--columns", metavar="A,B,…", help="Columns of the dense matrix (nB).", show_default="2,4,…,1024"),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random matrices.")] = 0,
-    methods: Annotated[
-        str,
-        typer.Option("--methods", metavar="A,B,…", help="Methods, listed below.", show_default="all but naive and csr"),
-    ] = "",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repetitions of a measurement.")] = 20,
-    device: DeviceOption = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            "--compare", metavar="OLD.jsonl", help="Report what is slower than in that rows.jsonl.", show_default=False
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="DIR", help="Folder of the result.", show_default="runs/bench-spmm-<time>"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the records.")] = False,
-) -> None:
+@command(BenchSpmmOptions)
+def spmm(as_json: Annotated[bool, typer.Option("--json", help="Print the records.")] = False, **options: Any) -> None:
     """Multiply batches of sparse matrices with all methods.
 
     Results are checked against float64, then times are measured.
@@ -102,21 +64,7 @@ def spmm(
     from gcnbatch.api import benches
     from gcnbatch.progress import write_line
 
-    done = benches.bench_spmm(
-        data,
-        figures=figure or [],
-        batch=batch,
-        dim=dim,
-        nnz_per_row=nnz_per_row,
-        columns=() if columns is None else columns.split(","),
-        seed=seed,
-        methods=names_of(methods),
-        repeats=repeats,
-        device=device or 0,
-        compare=compare,
-        out=out,
-        say=write_line,
-    )
+    done = benches.bench_spmm(**options, say=write_line)
     if as_json:
         typer.echo("\n".join(map(json.dumps, done.outcome.records)))
     else:
@@ -141,12 +89,13 @@ def _show(done: SpmmBench) -> None:
 
 
 @app.command("tune", epilog=TUNE_EPILOG)
+@command(BenchTuneOptions)
 def tune(
-    device: DeviceOption = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", metavar="FILE", help="The table's file.", show_default="in the cache folder"),
     ] = None,
+    **options: Any,
 ) -> None:
     """Measure the candidates for adjacency products.
 
@@ -159,7 +108,7 @@ def tune(
 
     if out is not None:
         output(out)  # refused before the measurement
-    found = benches.bench_tune(device or 0)
+    found = benches.bench_tune(**options)
     worst = sorted(found.checks, key=lambda check: -check.ratio)[:5]
     for line in (*table(["kernel", "points"], found.counts()), "", *table(Check._fields, worst), ""):
         typer.echo(line)

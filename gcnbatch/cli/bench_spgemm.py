@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import DeviceOption, names_of
+from gcnbatch.cli.command import command
+from gcnbatch.options.lab import BenchSpgemmOptions
 
 EPILOG = """\b
 Classes, all at scale 1:
@@ -24,30 +24,9 @@ Examples:
 """
 
 
+@command(BenchSpgemmOptions)
 def spgemm(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Matrix Market files or data sets (.h5).", show_default=False),
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Matrix classes.", show_default="all, none beside files")
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            "--methods", metavar="A,B,…", help="Methods: gcnbatch, cusparse, scipy.", show_default="all that can start"
-        ),
-    ] = None,
-    scale: Annotated[float, typer.Option(help="Size of the classes, at most 16.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the classes.")] = 0,
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Timed calls; a call above half a second is timed once.")
-    ] = 20,
-    device: DeviceOption = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Also write the rows (JSON) and a figure.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False, **options: Any
 ) -> None:
     """Multiply sparse matrices with sparse matrices.
 
@@ -60,17 +39,7 @@ def spgemm(
     from gcnbatch.lab.bench.spgemm import report
     from gcnbatch.progress import write_line
 
-    rows = benches.bench_spgemm(
-        files or [],
-        classes=None if classes is None else names_of(classes),
-        methods=names_of(methods) if methods else None,
-        scale=scale,
-        seed=seed,
-        repeats=repeats,
-        device=device or 0,
-        out=out,
-        say=write_line,
-    )
+    rows = benches.bench_spgemm(**options, say=write_line)
     if as_json:
         print(json.dumps(report.as_json(rows), indent=2))
     else:

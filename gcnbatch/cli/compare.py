@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import (
-    BatchSizeOption,
-    ConfigArgument,
-    DataOption,
-    DeviceOption,
-    ResidentOption,
-    SeedOption,
-    names_of,
-    settings,
-)
+from gcnbatch.cli.command import command
+from gcnbatch.options.lab import CompareBackendsOptions
 
 EPILOG = """\b
 Examples:
@@ -30,37 +21,9 @@ Exit code 1 if a backend does not agree with the reference; then no speeds are s
 """
 
 
+@command(CompareBackendsOptions)
 def compare_backends(
-    config: ConfigArgument = None,
-    data: DataOption = None,
-    backends: Annotated[
-        str, typer.Option("--backends", metavar="A,B,…", help="Backends to compare.", show_default="all")
-    ] = "",
-    device: DeviceOption = None,
-    resident: ResidentOption = None,
-    batch_size: BatchSizeOption = None,
-    seed: SeedOption = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see train --keys."),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=0, help="Timed steps of a repetition; 0: a whole epoch.", show_default="50"),
-    ] = None,
-    repeats: Annotated[int | None, typer.Option("--repeats", min=1, help="Repetitions.", show_default="5")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Run a few steps only: for a quick look.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="DIR", help="Folder of the report.", show_default="runs/compare-<name>-<time>"
-        ),
-    ] = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option("--timeline", metavar="FILE", help="Trace of a step, for Perfetto or Chrome.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json.")] = False, **options: Any
 ) -> None:
     """Check that backends agree, then measure them.
 
@@ -72,22 +35,7 @@ def compare_backends(
     from gcnbatch.lab.backend_comparison import report
     from gcnbatch.progress import write_line
 
-    found = comparisons.compare_backends(
-        config,
-        data,
-        backends=names_of(backends),
-        out=out,
-        timeline=timeline,
-        device=device,
-        resident=resident,
-        batch_size=batch_size,
-        seed=seed,
-        steps=steps,
-        repeats=repeats,
-        quick=quick,
-        settings=settings(assignments),
-        say=write_line,
-    )
+    found = comparisons.compare_backends(**options, say=write_line)
     if as_json:
         typer.echo(json.dumps(found.content, indent=2, allow_nan=False))
     else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from gcnbatch.cli.command import command
+from gcnbatch.options.comparison import CompareRunsOptions
 
 EPILOG = """\b
 Examples:
@@ -18,23 +20,9 @@ Train with --folds 5 for intervals that cover other splits. "No difference shown
 """
 
 
+@command(CompareRunsOptions)
 def compare_runs(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN_DIR RUN_DIR...", help="Folders of runs.", show_default=False)
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="DIR", help="Folder of the report.", show_default="runs/compare-runs-<time>"
-        ),
-    ] = None,
-    metric: Annotated[
-        str,
-        typer.Option("--metric", help="Figure of the test rows.", show_default="roc_auc, accuracy or rmse by target"),
-    ] = "",
-    level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Confidence level.")] = 0.95,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Write scores.parquet beside scores.csv.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json.")] = False, **options: Any
 ) -> None:
     """Compare runs on the same data and splits.
 
@@ -46,7 +34,7 @@ def compare_runs(
     from gcnbatch.metrics import label
     from gcnbatch.text import printable
 
-    found = comparison.compare_runs(runs, out=out, metric=metric, level=level, parquet=parquet)
+    found = comparison.compare_runs(**options)
     report = found.content
     if as_json:
         typer.echo(json.dumps({**report, "folder": str(found.folder)}, indent=2))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gcnbatch.cli import data_import, data_khop, data_shard, data_split
+from gcnbatch.cli.command import command
+from gcnbatch.options.datasets import CheckOptions, DescribeOptions, SynthOptions
 from gcnbatch.text import counted, printable
 
 app = typer.Typer(
@@ -20,10 +21,7 @@ app.command("khop", epilog=data_khop.EPILOG)(data_khop.khop)
 app.command("shard", epilog=data_shard.EPILOG)(data_shard.shard)
 app.command("split", epilog=data_split.EPILOG)(data_split.split)
 
-File = Annotated[Path, typer.Argument(metavar="DATA", help="HDF5 file, or folder of shards.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Memory = Annotated[int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")]
-
 _ANNOUNCED = 256 << 20  # bytes of memory from which the cost of a preset is reported first
 
 INFO_EXAMPLES = """\b
@@ -55,14 +53,8 @@ Examples:
 
 
 @app.command(epilog=INFO_EXAMPLES)
-def info(
-    file: File,
-    as_json: Json = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Also draw node counts, degrees and labels.")
-    ] = None,
-    memory_mb: Memory = 4096,
-) -> None:
+@command(DescribeOptions)
+def info(as_json: Json = False, **options: Any) -> None:
     """Describe a data set.
 
     Shown are sizes, distributions, channels, labels per task, splits and the origin.
@@ -72,12 +64,13 @@ def info(
     from gcnbatch.api import files
     from gcnbatch.cli.data_info import lines
 
-    description = files.describe(file, plot=plot, memory_mb=memory_mb)
+    description = files.describe(**options)
     print(json.dumps(description.as_dict(), indent=2) if as_json else "\n".join(lines(description)))
 
 
 @app.command(epilog=CHECK_EXAMPLES)
-def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
+@command(CheckOptions)
+def check(as_json: Json = False, **options: Any) -> None:
     """Check a file against all rules of the format.
 
     The first error is reported with its position in the file. For molecules, copies in different parts of a split are
@@ -88,8 +81,9 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
     from gcnbatch.api import files
     from gcnbatch.errors import InputError
 
+    file = options["path"]
     try:
-        counts = files.check(file, memory_mb=memory_mb, say=lambda line: typer.echo(printable(line), err=True))
+        counts = files.check(**options, say=lambda line: typer.echo(printable(line), err=True))
     except InputError as error:
         if as_json:
             print(json.dumps({"file": str(file), "valid": False, "error": str(error)}, indent=2))
@@ -102,16 +96,8 @@ def check(file: File, as_json: Json = False, memory_mb: Memory = 4096) -> None:
 
 
 @app.command(epilog=SYNTH_EXAMPLES)
-def synth(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Preset, listed below.", show_default=False)],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.h5", help="Data set to write.")],
-    graphs: Annotated[int | None, typer.Option(metavar="N", help="Graphs of a many-graph preset.")] = None,
-    scale: Annotated[float, typer.Option(metavar="S", help="Size of a one-graph preset, at most 4.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same data.")] = 0,
-    bond_channels: Annotated[
-        bool, typer.Option("--bond-channels", help="Molecules: a channel per bond type, and one for self-loops.")
-    ] = False,
-) -> None:
+@command(SynthOptions)
+def synth(**options: Any) -> None:
     """Generate a data set.
 
     A GCN can learn its labels, a model of single atoms cannot.
@@ -124,7 +110,8 @@ def synth(
     from gcnbatch.cli.text_tables import size
     from gcnbatch.data import synthetic
 
-    synthetic.check_options(preset, seed, graphs, scale, bond_channels)
+    preset, scale = options["preset"], options["scale"]
+    synthetic.check_options(preset, options["seed"], options.get("graphs"), scale, options["bond_channels"])
     cost = None if preset in synthetic.MANY_GRAPHS else synthetic.forecast(preset, scale)
     if cost is not None and cost.memory > _ANNOUNCED:
         print(
@@ -133,5 +120,5 @@ def synth(
             f"makes a file of about {size(cost.disk)}. A smaller --scale takes less.",
             file=sys.stderr,
         )
-    files.synth(preset, out, graphs=graphs, scale=scale, seed=seed, bond_channels=bond_channels, progress=True)
-    print(out)
+    files.synth(**options, progress=True)
+    print(options["out"])

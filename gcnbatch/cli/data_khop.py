@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
-import typer
-
-from gcnbatch.cli.configuration import DeviceOption
+from gcnbatch.cli.command import command
+from gcnbatch.options.datasets import KhopOptions
 
 EPILOG = """\b
 Examples:
@@ -17,35 +15,8 @@ Examples:
 """
 
 
-def khop(
-    file: Annotated[Path, typer.Argument(metavar="IN.h5", help="Data set.", show_default=False)],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="OUT.h5", help="Data set to write.")],
-    hops: Annotated[int, typer.Option("--hops", metavar="K", help="Number of hops, at most 64.")],
-    mode: Annotated[
-        Literal["channels", "propagated"],
-        typer.Option(help="Store A^2 … A^K as further channels, or replace the features X by S^K X."),
-    ],
-    values: Annotated[
-        Literal["walks", "binary"], typer.Option(help="Weights of the new channels: sums over walks, or 1.")
-    ] = "walks",
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Use D^-1/2 A D^-1/2: as weights of every channel, or to propagate features.",
-            show_default="propagated: yes; channels: no",
-        ),
-    ] = None,
-    keep: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Keep the N largest entries of each row of a power; 0: all.")
-    ] = 0,
-    max_edges: Annotated[int, typer.Option(min=1, help="Refuse a result with a larger expected size.")] = 200_000_000,
-    backend: Annotated[str, typer.Option(help="auto, cpu (SciPy) or cuda (our SpGEMM).")] = "auto",
-    device: DeviceOption = None,
-    memory_mb: Annotated[
-        int, typer.Option("--memory-mb", min=16, help="A set larger than this many MiB is read in slices.")
-    ] = 4096,
-) -> None:
+@command(KhopOptions)
+def khop(**options: Any) -> None:
     """Let a layer see K hops.
 
     Powers of the adjacency become channels, or features are propagated K times (SGC).
@@ -57,18 +28,5 @@ def khop(
     from gcnbatch.api import files
     from gcnbatch.progress import write_line
 
-    files.khop(
-        file,
-        out,
-        hops=hops,
-        mode=mode,
-        values=values,
-        normalize=normalize,
-        keep=keep,
-        max_edges=max_edges,
-        backend=backend,
-        device=device or 0,
-        memory_mb=memory_mb,
-        say=write_line,
-    )
-    print(out)
+    files.khop(**options, say=write_line)
+    print(options["out"])

@@ -6,24 +6,12 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import ResidentOption, settings
-from gcnbatch.cli.prediction_options import (
-    BackendOption,
-    CudaOption,
-    DelimiterOption,
-    DeviceOption,
-    EncodingOption,
-    IdColumnOption,
-    OnBadRow,
-    ProcessesOption,
-    RunsAndData,
-    SmilesColumnOption,
-    SpreadsheetOption,
-)
+from gcnbatch.cli.command import RunsAndData, command, runs_and_data
+from gcnbatch.options.prediction import InferOptions
 from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
@@ -43,121 +31,35 @@ Where the run had enough validation rows, there are calibrated probabilities (<n
 """
 
 
+@command(InferOptions)
 def infer(
     paths: RunsAndData,
-    out: Annotated[
-        str, typer.Option("-o", "--out", metavar="OUT", help=".csv, .jsonl, .h5 or .parquet file; - for CSV on stdout.")
-    ] = "-",
-    backend: BackendOption = "auto",
-    device: DeviceOption = 0,
-    resident: ResidentOption = None,
-    assignments: CudaOption = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Graphs per batch.", show_default="chosen by the backend")
-    ] = None,
-    on_bad_row: Annotated[
-        OnBadRow, typer.Option("--on-bad-row", help="For a molecule that cannot be read: keep a blank row, or fail.")
-    ] = OnBadRow.keep,
-    smiles_column: SmilesColumnOption = "",
-    id_column: IdColumnOption = "",
-    keep_columns: Annotated[
-        str | None,
-        typer.Option(
-            "--keep-columns",
-            metavar="A,B,…|all",
-            help="Columns of DATA, such as SMILES, to copy to OUT.",
-            show_default="none",
-        ),
-    ] = None,
-    delimiter: DelimiterOption = "",
-    decimal: Annotated[
-        str, typer.Option(help="CSV: decimal sign of measured values: . or ,", show_default="detected")
-    ] = "",
-    missing: Annotated[
-        str, typer.Option(metavar="A,B,…", help="CSV: further texts of missing values.", show_default="none")
-    ] = "",
-    encoding: EncodingOption = "",
-    processes: ProcessesOption = 0,
-    spreadsheet: SpreadsheetOption = False,
-    top: Annotated[
-        int, typer.Option("--top", min=0, metavar="N", help="Write only the N rows with the highest values, sorted.")
-    ] = 0,
-    threshold: Annotated[
-        float | None, typer.Option("--threshold", metavar="X", help="Write only rows with a value of at least X.")
-    ] = None,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by", metavar="TASK", help="Whose value --top and --threshold take.", show_default="the only one"
-        ),
-    ] = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a killed prediction was stopped (.csv, .jsonl).")
-    ] = False,
-    level: Annotated[
-        float | None,
-        typer.Option(
-            "--level",
-            metavar="P",
-            help="Level of intervals and sets: share of right ones.",
-            show_default="as in training",
-        ),
-    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Predictions alone, without calibration and sets.")] = False,
-    applicability: Annotated[
-        bool, typer.Option("--applicability", help="Add nearness to the run's training molecules, from its data set.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary with the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+    **options: Any,
 ) -> None:
     """Predict with trained runs.
 
     For all rows of DATA, OUT has ids and probabilities, or values in the target's unit.
     """
     from gcnbatch.api import prediction
-    from gcnbatch.data.importers.cells import split_names
-    from gcnbatch.data.tables.layout import TableFormat
     from gcnbatch.errors import InputError
-    from gcnbatch.inference.options import CsvOptions
-    from gcnbatch.inference.selection import Selection
     from gcnbatch.progress import write_line
 
-    *runs, data = paths
-    if not runs:
-        raise InputError("DATA", "missing", f"a data set or a file of molecules after the run {data}")
+    runs, data = runs_and_data(paths)
+    out = options["out"]
     if as_json and out == "-":
         raise InputError("--json", "predictions go to standard output too", "-o FILE beside it")
+    if plain:
+        options["level"] = None
 
     def say(line: str) -> None:
         if not quiet:
             write_line(line)
 
     try:
-        summary = prediction.infer(
-            runs,
-            data,
-            out,
-            backend=backend,
-            device=device,
-            resident=resident,
-            settings=settings(assignments),
-            batch_size=batch_size,
-            on_bad_row=on_bad_row.value,
-            table=CsvOptions(
-                smiles_column,
-                id_column,
-                processes,
-                tuple(split_names(keep_columns or "")),
-                TableFormat(delimiter, decimal, encoding, tuple(split_names(missing))),
-            ),
-            spreadsheet=spreadsheet,
-            selection=Selection(top, threshold, by),
-            resume=resume,
-            level=None if plain else "training" if level is None else level,
-            applicability=applicability,
-            quiet=quiet,
-            say=say,
-        )
+        summary = prediction.infer(runs, data, **options, quiet=quiet, say=say)
         if out == "-":
             sys.stdout.flush()
     except BrokenPipeError:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 
 from gcnbatch.errors import GcnbatchError
 from gcnbatch.ranks.launch import Launched
+from gcnbatch.startup import RANKED, preload_rank
 
-# Commands that use ranks, and what the other ranks import while rank 0 checks its input. Rank 0 runs any other alone.
-COMMANDS = {
-    "train": "gcnbatch.training.processes",
-    "tune": "gcnbatch.tuning.processes",
-    "infer": "gcnbatch.inference.shares",
-}
 _GRACE_SECONDS = 1.0
 
 
 def run(launched: Launched, command: Callable[[], object]) -> None:
     """Run a command on rank 0, with the other ranks behind it; leave with its exit code."""
-    if not COMMANDS.keys() & sys.argv[1:2]:
+    if not RANKED.keys() & sys.argv[1:2]:
         if launched.rank == 0:
             command()
         sys.exit(0)
@@ -38,7 +31,7 @@ def run(launched: Launched, command: Callable[[], object]) -> None:
             time.sleep(_GRACE_SECONDS)  # launchers end all ranks after the first that fails
         sys.exit(error.exit_code)
     if ranks.rank:
-        threading.Thread(target=_import, args=(COMMANDS[sys.argv[1]],), daemon=True).start()
+        preload_rank(sys.argv[1])
         ranks.follow()
         sys.exit(0)
     code = 1
@@ -50,8 +43,3 @@ def run(launched: Launched, command: Callable[[], object]) -> None:
     finally:
         with suppress(BrokenPipeError):
             ranks.end(code)
-
-
-def _import(module: str) -> None:
-    with suppress(Exception):  # the first call of rank 0 raises it again
-        import_module(module)

@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import (
-    BackendOption,
-    BatchSizeOption,
-    ConfigArgument,
-    DataOption,
-    DeviceOption,
-    EpochsOption,
-    JobsOption,
-    ResidentOption,
-    SeedOption,
-    jobs_key,
-    settings,
-)
+from gcnbatch.cli.command import command
+from gcnbatch.options.declaration import parameters
+from gcnbatch.options.training import ResumeOptions, TrainOptions
 from gcnbatch.text import counted, figure, printable
 
 if TYPE_CHECKING:
@@ -41,48 +31,8 @@ Examples:
 """
 
 
+@command(TrainOptions)
 def train(
-    config: ConfigArgument = None,
-    data: DataOption = None,
-    backend: BackendOption = None,
-    device: DeviceOption = None,
-    resident: ResidentOption = None,
-    epochs: EpochsOption = None,
-    batch_size: BatchSizeOption = None,
-    seed: SeedOption = None,
-    folds: Annotated[
-        int | None, typer.Option("--folds", help="k of k-fold cross-validation.", show_default=False)
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", help="Splits with different seeds.", show_default=False)
-    ] = None,
-    ensemble: Annotated[
-        int | None, typer.Option("--ensemble", help="Models per split, with different seeds.", show_default=False)
-    ] = None,
-    jobs: JobsOption = None,
-    from_run: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="RUN_DIR", help="Start from the weights of this run (fine-tuning).", show_default=False
-        ),
-    ] = None,
-    freeze: Annotated[
-        str | None,
-        typer.Option(
-            "--freeze",
-            metavar="LAYERS",
-            help="Layers that keep those weights: conv1,conv2 or all-conv.",
-            show_default=False,
-        ),
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; see --keys."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="RUN_DIR", help="Folder of the run.", show_default="runs/<name>-<time>"),
-    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -92,17 +42,12 @@ def train(
             show_default=False,
         ),
     ] = None,
-    baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also fit a random forest to the same rows, and compare.")
-    ] = False,
-    applicability: Annotated[
-        bool, typer.Option("--applicability", help="Also plot test errors by nearness to the training rows.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table; only the run's path.")] = False,
     show_keys: Annotated[
         bool, typer.Option("--keys", help="List every key of the configuration: default, meaning, allowed values.")
     ] = False,
+    **options: Any,
 ) -> None:
     """Train a model. Without arguments, it is the built-in quickstart. The last line on stdout is the run's path."""
     if show_keys:
@@ -116,30 +61,11 @@ def train(
 
             write_line(line)
 
-    fixed: dict[str, Any] = {
-        "data": data,
-        "batch_size": batch_size,
-        "seed": seed,
-        "folds": folds,
-        "repeats": repeats,
-        "ensemble": ensemble,
-        "from_run": from_run,
-        "freeze": freeze,
-    }
-    free: dict[str, Any] = {
-        "backend": backend,
-        "device": device,
-        "resident": resident,
-        "epochs": epochs,
-        "jobs": jobs_key(jobs),
-        "baseline": baseline,
-        "applicability": applicability,
-    }
-    if resume is not None:
-        _only_resume(config, out, fixed, assignments)
-        run = training.resume(resume, **free, quiet=quiet, say=say)
+    if resume is None:
+        run = training.train(**options, quiet=quiet, say=say)
     else:
-        run = training.train(config, out=out, settings=settings(assignments), **fixed, **free, quiet=quiet, say=say)
+        _only_resume(options)
+        run = training.resume(resume, **options, quiet=quiet, say=say)
     print_result(run, as_json, quiet)
 
 
@@ -153,13 +79,14 @@ def print_result(run: Run, as_json: bool, quiet: bool) -> None:
     typer.echo(str(run.folder))
 
 
-def _only_resume(config: Path | None, out: Path | None, options: dict[str, Any], assignments: list[str] | None) -> None:
+def _only_resume(options: dict[str, Any]) -> None:
     from gcnbatch.errors import InputError
 
-    extra = [f"--{name.removesuffix('_run').replace('_', '-')}" for name, value in options.items() if value is not None]
-    extra += assignments or []
-    extra += ["CONFIG"] if config else []
-    extra += ["--out"] if out else []
+    declared, free = parameters(TrainOptions), parameters(ResumeOptions)
+    given = {name: value for name, value in options.items() if name not in free and value != declared[name].default}
+    settings = [f"{key}={value}" for key, value in given.pop("settings", {}).items()]
+    others = [word for name, word in (("config", "CONFIG"), ("out", "--out")) if given.pop(name, None)]
+    extra = [*(declared[name].flags[0] for name in given), *settings, *others]
     if extra:
         raise InputError(
             "--resume",

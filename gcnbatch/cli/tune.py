@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.configuration import (
-    BackendOption,
-    ConfigArgument,
-    DataOption,
-    DeviceOption,
-    EpochsOption,
-    JobsOption,
-    jobs_key,
-    settings,
-)
+from gcnbatch.cli.command import command
+from gcnbatch.options.training import TuneOptions
 from gcnbatch.text import counted
 
 # \b keeps the lines of a paragraph as they are.
@@ -38,44 +29,11 @@ A space names keys of the configuration (see train --keys):
 """
 
 
+@command(TuneOptions)
 def tune(
-    config: ConfigArgument = None,
-    data: DataOption = None,
-    trials: Annotated[
-        int | None, typer.Option("--trials", min=1, help="Trials of the study.", show_default="50 without --minutes")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0, help="Begin no more trials then.", show_default=False)
-    ] = None,
-    space: Annotated[
-        Path | None,
-        typer.Option("--space", metavar="SPACE.toml", help="Keys to search.", show_default="a built-in one"),
-    ] = None,
-    folds: Annotated[
-        int | None, typer.Option("--folds", help="Validate on k folds, without test rows.", show_default=False)
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", help="Validate on splits with other seeds.", show_default=False)
-    ] = None,
-    epochs: EpochsOption = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of search and runs.", show_default=False)] = None,
-    backend: BackendOption = None,
-    device: DeviceOption = None,
-    jobs: JobsOption = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set a key that is not searched."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="STUDY_DIR", help="Folder.", show_default="runs/<name>-tune-<time>"),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="STUDY_DIR", help="Go on with a study.", show_default=False),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the study's path.")] = False,
+    **options: Any,
 ) -> None:
     """Search for the best configuration. Test rows are never used. The last line on stdout is the study's path."""
     from gcnbatch.api import study
@@ -85,25 +43,7 @@ def tune(
         if not quiet or line.startswith("warning: "):
             write_line(line)
 
-    found = study.tune(
-        config,
-        data,
-        space=space,
-        trials=trials,
-        minutes=minutes,
-        out=out,
-        resume=resume,
-        folds=folds,
-        repeats=repeats,
-        epochs=epochs,
-        seed=seed,
-        backend=backend,
-        device=device,
-        jobs=jobs_key(jobs),
-        settings=settings(assignments),
-        quiet=quiet,
-        say=say,
-    )
+    found = study.tune(**options, quiet=quiet, say=say)
     if as_json:
         typer.echo(json.dumps({**found.summary, "study": str(found.folder)}, indent=2, allow_nan=False))
     else:

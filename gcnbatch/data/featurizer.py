@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
 from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
-from gcnbatch.data.molecule_features import graph_feature_names, molecule_features
+from gcnbatch.data.molecule_features import Begun, begin, graph_feature_names, molecule_features
 from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
@@ -35,11 +35,12 @@ _CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
 
 @dataclass(frozen=True)
 class BadMolecule:
-    """A SMILES that gives no graph: its position in the input, the reason, and whether the reason is its size."""
+    """A SMILES that gives no graph: its position in the input, the reason, and whether this is its size or its text."""
 
     index: int
     reason: str
     too_large: bool = False
+    unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ class MoleculeArrays:
 
 
 class _Molecule(NamedTuple):
-    """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and features (D,) if asked for."""
+    """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and its own features if asked for."""
 
     form: NormalForm
     begun: bytes | Structures
     atoms: NDArray[np.float32] | None = None
     properties: tuple[Sequence[int], Sequence[int]] = ((), ())
-    features: NDArray[np.float32] | None = None
+    features: Begun | None = None
 
     @classmethod
     def of(cls, form: NormalForm, begun: bytes | Structures, options: FeaturizerOptions) -> _Molecule:
@@ -83,7 +84,7 @@ class _Molecule(NamedTuple):
             begun,
             extended_atoms(form.molecule) if options.atom_features == EXTENDED else None,
             property_bonds(form.molecule, options.bond_properties) if options.bond_properties else ((), ()),
-            molecule_features(form.molecule, options) if options.of_molecules else None,
+            begin(form.molecule, form.name, options) if options.of_molecules else None,
         )
 
 
@@ -95,17 +96,17 @@ class _Featurizer:
         self.reader = MoleculeReader(self.chem, as_written)
         self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
 
-    def convert(self, text: str, options: FeaturizerOptions) -> tuple[_Molecule | None, str, bool]:
-        """Return the molecule, or None, the reason, and whether this is its size."""
+    def convert(self, text: str, index: int, options: FeaturizerOptions) -> _Molecule | BadMolecule:
+        """Return the molecule of a SMILES, or why it has no graph."""
         if reason := excess(text, options.max_nodes):
-            return None, reason, True
+            return BadMolecule(index, reason, too_large=True)
         form = graph_form(text, options, options.asks_rdkit)
         if form is None:
-            return None, complaint(self.chem, text), False
+            return BadMolecule(index, complaint(self.chem, text), unreadable=True)
         count = form.molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
-            return None, f"{counted(count, 'atom')}, more than {options.max_nodes}", True
-        return _Molecule.of(form, self.reader.begin(form.molecule), options), "", False
+            return BadMolecule(index, f"{counted(count, 'atom')}, more than {options.max_nodes}", too_large=True)
+        return _Molecule.of(form, self.reader.begin(form.molecule), options)
 
 
 @cache
@@ -135,13 +136,13 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
-            molecule, reason, too_large = tools.convert(text, options)
+            molecule = tools.convert(text, index, options)
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
-            molecule, reason, too_large = None, first_line(error), False
-        if molecule is None:
-            bad.append(BadMolecule(index, reason, too_large))
+            molecule = BadMolecule(index, first_line(error))
+        if isinstance(molecule, BadMolecule):
+            bad.append(molecule)
             continue
         rows.append(index)
         found.append(molecule if scaffolds else molecule._replace(form=molecule.form._replace(molecule=None)))
@@ -158,7 +159,7 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
         **_arrays(found, structures, tools.reader.table, options),
-        graph_features=_graph_features(found, options),
+        graph_features=_graph_features(found, structures, tools.reader.table, options),
         names=tuple(molecule.form.name for molecule in found),
         scaffolds=tuple(cores),
         alike=_alike(structures, tools, options),
@@ -246,11 +247,15 @@ def _alike(structures: Structures, tools: _Featurizer, options: FeaturizerOption
     return Counter({symbol(number): count for number, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
-def _graph_features(found: list[_Molecule], options: FeaturizerOptions) -> NDArray[np.float32] | None:
+def _graph_features(
+    found: list[_Molecule], structures: Structures, table: AtomTable, options: FeaturizerOptions
+) -> NDArray[np.float32] | None:
     if not options.of_molecules:
         return None
-    rows = [one.features for one in found if one.features is not None]
-    return np.stack(rows) if rows else np.zeros((0, len(graph_feature_names(options))), np.float32)
+    begun = [one.features for one in found if one.features is not None]
+    if not begun:
+        return np.zeros((0, len(graph_feature_names(options))), np.float32)
+    return molecule_features(begun, structures, table.atoms, options)
 
 
 def _pointers(counts: Ints) -> Ints:

@@ -19,7 +19,7 @@ from gcnbatch.text import QUOTED, printable, quoted
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 BOND_PROPERTIES = {"ring": ("ring",), "conjugated": ("conjugated",), "stereo": ("Z", "E")}  # their channels
 STANDARDIZERS = ("largest_fragment", "neutralize")
-RDKIT2D, MORGAN = "rdkit2d", "morgan"
+RDKIT2D, MORGAN, CHIRAL = "rdkit2d", "morgan", "morgan-chiral"
 NORMAL_FORM, AS_WRITTEN = "molecule", "smiles"  # a header's kinds of featuriser: what a graph depends on
 MAX_RADIUS, MAX_SIZE, MAX_WALK = 10, 1 << 16, 32
 _WALK = re.compile(r"rw([1-9]\d?)")
@@ -54,9 +54,9 @@ class FeaturizerOptions:
         ICLR 2022; a walk of 1 step never returns).
     descriptors : {"", "rdkit2d"}
         Features of the whole molecule: all 2D descriptors of RDKit.
-    fingerprint : {"", "morgan"}
+    fingerprint : {"", "morgan", "morgan-chiral"}
         Features of the whole molecule: counts of circular fragments (Morgan) of at most `radius` bonds, hashed to
-        `size` columns.
+        `size` columns; with the second, fragments differ by the chirality of their atoms, too.
     radius, size : int
         Of the fingerprint.
     as_written : bool
@@ -100,9 +100,11 @@ class FeaturizerOptions:
     @cached_property
     def sees_stereo(self) -> bool:
         """Whether a feature depends on stereochemistry."""
-        return "stereo" in self.bond_properties or self.atom_features == EXTENDED or bool(self.descriptors)
+        if "stereo" in self.bond_properties or self.descriptors:
+            return True
+        return self.atom_features == EXTENDED or self.fingerprint == CHIRAL
 
-    @property
+    @cached_property
     def asks_rdkit(self) -> bool:
         """Whether a feature takes calls of RDKit: other than of elements and types of bonds."""
         return bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules
@@ -184,7 +186,7 @@ class FeaturizerOptions:
         known = positional == "" or (walk is not None and int(walk[1]) <= MAX_WALK)
         _expect("positional", positional, known, f"rw1 to rw{MAX_WALK}")
         _expect("descriptors", descriptors, descriptors in ("", RDKIT2D), RDKIT2D)
-        _expect("fingerprint", fingerprint, fingerprint in ("", MORGAN), MORGAN)
+        _expect("fingerprint", fingerprint, fingerprint in ("", MORGAN, CHIRAL), f"{MORGAN} or {CHIRAL}")
         _expect("radius", radius, _is_count(radius, 0, MAX_RADIUS), f"0 to {MAX_RADIUS}")
         _expect("size", size, _is_count(size, 16, MAX_SIZE), f"16 to {MAX_SIZE}")
         return replace(

@@ -10,15 +10,12 @@ import mmap
 import pickle
 import resource
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
 from gcnbatch import confined
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.worker import WorkerDied, Workers, ahead
 
 SECONDS = 10.0  # of processor time for a row; a molecule of 2,000 atoms takes at most 1 s
 MEMORY_BYTES = 1 << 30  # beyond what the process has at its start; a ring of 2,000 atoms takes 250 MB
@@ -122,21 +119,13 @@ def in_workers(
     most : int
         Chunks that are begun and not yielded.
     """
-    waiting: deque[tuple[Future[Result], tuple[Any, ...]]] = deque()
-
-    def begin(some: int) -> None:
-        for chunk in islice(chunks, some):
-            waiting.append((workers.submit(function, SECONDS, *chunk), chunk))
-
-    begin(most)
-    while waiting:
-        under_way, chunk = waiting.popleft()
+    under_way = ((workers.submit(function, SECONDS, *chunk), chunk) for chunk in chunks)
+    for call, chunk in ahead(under_way, most):
         results: Iterable[Result]
         try:
-            results = [under_way.result()]
+            results = [call.result()]
         except (WorkerDied, MemoryError):
             results = again(*chunk)
-        begin(1)
         yield from results
 
 

@@ -5,21 +5,26 @@ This module imports NumPy only, and RDKit when it is used, because worker proces
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.featurizer_options import FeaturizerOptions
+from gcnbatch.data.atom_features import Atom
+from gcnbatch.data.descriptors import Asked, ask, descriptors, names
+from gcnbatch.data.featurizer_options import CHIRAL, FeaturizerOptions
+from gcnbatch.data.rdkit_binary import Structures
 
 _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
 
 
 def graph_feature_names(options: FeaturizerOptions) -> tuple[str, ...]:
     """Return the names of the features of a molecule, in order: descriptors, then counts of fragments."""
-    descriptors = tuple(name for name, _ in _descriptors()) if options.descriptors else ()
-    return (*descriptors, *(f"morgan{options.radius}={column}" for column in range(count_columns(options))))
+    described = names() if options.descriptors else ()
+    kind = f"{options.fingerprint}{options.radius}"
+    return (*described, *(f"{kind}={column}" for column in range(count_columns(options))))
 
 
 def count_columns(options: FeaturizerOptions) -> int:
@@ -34,32 +39,60 @@ def rdkit_version() -> str:
     return str(rdBase.rdkitVersion)
 
 
-def molecule_features(molecule: Any, options: FeaturizerOptions) -> NDArray[np.float32]:
-    """Return the features (D,) of an RDKit molecule; NaN for a descriptor that RDKit cannot compute."""
-    values: list[Any] = []
-    if options.descriptors:
-        values.append([_value(function, molecule) for _, function in _descriptors()])
+class Begun(NamedTuple):
+    """What RDKit says of a molecule that is to get features: for its descriptors, and its counts of fragments (D',)."""
+
+    asked: Asked | NDArray[np.float64] | None
+    counts: NDArray[np.uint32] | None
+
+
+def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
+    """Ask RDKit for what the features of a molecule are made from.
+
+    What takes time in proportion to a molecule of any size is done here, where the caller limits it.
+
+    Parameters
+    ----------
+    molecule
+        An RDKit molecule.
+    name : str
+        Its canonical SMILES; "" for a molecule that is not in normal form.
+    options : FeaturizerOptions
+    """
+    counts = None
     if options.fingerprint:
-        values.append(_generator(options.radius, options.size).GetCountFingerprintAsNumPy(molecule))
-    return np.clip(np.concatenate(values, dtype=np.float64), -_LARGEST, _LARGEST).astype(np.float32)
+        counts = _generator(options.radius, options.size, options.fingerprint == CHIRAL).GetCountFingerprintAsNumPy(
+            molecule
+        )
+    return Begun(ask(molecule, name) if options.descriptors else None, counts)
+
+
+def molecule_features(
+    begun: Sequence[Begun], structures: Structures, atoms: Sequence[Atom], options: FeaturizerOptions
+) -> NDArray[np.float32]:
+    """Return the features (G, D) of the molecules of a chunk; NaN for a descriptor that RDKit cannot compute.
+
+    Parameters
+    ----------
+    begun : sequence of Begun
+    structures : Structures
+        Of the same molecules, their atoms in the order of RDKit's molecules.
+    atoms : sequence of Atom
+        Rows of the AtomTable.
+    options : FeaturizerOptions
+    """
+    columns: list[NDArray[Any]] = [np.zeros((len(begun), 0))]
+    if options.descriptors:
+        asked = [one.asked for one in begun if one.asked is not None]
+        columns.append(np.clip(descriptors(asked, structures, atoms), -_LARGEST, _LARGEST))
+    if options.fingerprint:
+        counts = [one.counts for one in begun if one.counts is not None]
+        columns.append(np.array(counts).reshape(-1, options.size))
+    return np.concatenate(columns, axis=1, dtype=np.float32)
 
 
 @cache
-def _generator(radius: int, size: int) -> Any:
+def _generator(radius: int, size: int, chiral: bool) -> Any:
     from rdkit.Chem import rdFingerprintGenerator
 
-    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size)
-
-
-@cache
-def _descriptors() -> tuple[tuple[str, Any], ...]:
-    from rdkit.Chem import Descriptors
-
-    return tuple(Descriptors.descList)
-
-
-def _value(function: Any, molecule: Any) -> float:
-    try:
-        return float(function(molecule))
-    except (ValueError, RuntimeError, ZeroDivisionError, OverflowError):
-        return float("nan")
+    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size, includeChirality=chiral)

@@ -64,15 +64,17 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
     """
     reader = _reader()
     molecule = reader.read(text, stereo)
-    if molecule is not None and (options.largest_fragment or options.neutralize):
+    standardize = options.largest_fragment or options.neutralize
+    if molecule is not None and standardize:
         molecule = reader.standardized(molecule, options, stereo)
     if molecule is None or not molecule.GetNumAtoms():
         return None
     name = reader.chem.MolToSmiles(molecule)
-    if again:
+    if not again:
+        return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
+    if name != text or standardize or _HYDROGEN.search(text):  # else it was read from its name
         molecule = reader.chem.MolFromSmiles(name)
-        return None if molecule is None else NormalForm(molecule, name, "")
-    return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
+    return None if molecule is None else NormalForm(molecule, name, "")
 
 
 def normal_molecule(text: str, options: FeaturizerOptions, stereo: bool = True) -> Any:

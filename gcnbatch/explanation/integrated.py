@@ -1,8 +1,13 @@
 """Integrated gradients (Sundararajan, Taly, Yan: "Axiomatic attribution for deep networks", ICML 2017).
 
-The attribution of an input is its value times the mean gradient along the path from the baseline to the graph; the
-path is that of `gcnbatch.explanation.path`. All attributions of a graph add up to f(graph) - f(baseline). With finitely
-many positions they miss that difference by the completeness error, which decides how many are enough.
+The attribution of an input is its value times the mean gradient along a path from a baseline to the graph: graphs whose
+features and bonds grow from zero to what they are. All attributions of a graph add up to f(graph) - f(baseline). With
+finitely many positions they miss that difference by the completeness error, which decides how many are enough.
+
+At position a of the path, the features are a x, and the values of edges between different nodes are a times the
+model's (normalised) ones. Self-loops keep theirs. Features of whole graphs are a z, where z is scaled as the model
+takes it: 0 is the mean of the training rows, or a count of 0. At a = 0 a graph is its nodes, without features and
+bonds.
 
 Dimensions: G graphs with N nodes, E edges and D features of whole graphs, S positions (steps), T explained outputs.
 """
@@ -10,23 +15,28 @@ Dimensions: G graphs with N nodes, E edges and D features of whole graphs, S pos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import LIMIT, GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate, ragged_rows
+from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
-from gcnbatch.explanation.path import GraphPath, midpoints
 from gcnbatch.fileio import StrPath
-from gcnbatch.inference.in_memory import as_input
+from gcnbatch.inference.ensemble import as_input
 from gcnbatch.inference.inputs import open_input
-from gcnbatch.inference.members import Member, load_members
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.model.gcn import FEATURES
 from gcnbatch.predictions import output_names
 from gcnbatch.reference.join import join
@@ -34,8 +44,103 @@ from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.input_gradients import InputGradientRunner
 from gcnbatch.text import listed, quoted
 
-Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
+
+
+def midpoints(steps: int, known: int = 0) -> Float64:
+    """Return the middles of so many equal parts of 0 … 1, but for those of `known` parts; `steps` is 3 times `known`.
+
+    >>> midpoints(2).tolist(), midpoints(6, known=2).round(3).tolist()
+    ([0.25, 0.75], [0.083, 0.417, 0.583, 0.917])
+    """
+    number = np.arange(steps)
+    return ((number[number % 3 != 1] if known else number) + 0.5) / steps
+
+
+@dataclass(frozen=True)
+class GraphPath:
+    """The path of some graphs.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+    weight : float32, (E,)
+        The edges' values in the model.
+    joined : float32, (G, D), or None
+        Features of whole graphs, scaled; None for a model without them.
+    """
+
+    graphs: GraphSet
+    weight: NDArray[np.float32]
+    joined: NDArray[np.float32] | None = None
+
+    @classmethod
+    def of(cls, graphs: GraphSet, adjacency: str, joined: NDArray[np.float32] | None = None) -> GraphPath:
+        """Return the path for a model with this `adjacency`; see `BatchSource`."""
+        if adjacency == "symmetric" and not graphs.header.normalized:
+            return cls(graphs, symmetric_weights(graphs), joined)
+        return cls(graphs, np.ones(graphs.n_edges, np.float32) if graphs.weight is None else graphs.weight, joined)
+
+    @cached_property
+    def bonds(self) -> Int64:
+        """Edges between different nodes, their positions among the E edges."""
+        return np.flatnonzero(self.graphs.src != self.graphs.dst)
+
+    @cached_property
+    def ends(self) -> tuple[Int64, Int64]:
+        """Row (receiving node) and column (sending node times C, plus channel) of every bond in the adjacency."""
+        graphs, bonds = self.graphs, self.bonds
+        first = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))[bonds]
+        channels = graphs.header.n_channels
+        return first + graphs.dst[bonds], (first + graphs.src[bonds]) * channels + graphs.channel[bonds]
+
+    def at(self, alpha: Float64) -> BatchSource:
+        """Return all graphs at each position (S,): graph g at position s is number s*G + g."""
+        graphs, copies = self.graphs, len(alpha)
+        weight = np.tile(self.weight, (copies, 1))
+        weight[:, self.bonds] *= alpha[:, None].astype(np.float32)
+        stepped = replace(
+            graphs,
+            node_ptr=_repeated(graphs.node_ptr, copies),
+            edge_ptr=_repeated(graphs.edge_ptr, copies),
+            src=np.tile(graphs.src, copies),
+            dst=np.tile(graphs.dst, copies),
+            channel=np.tile(graphs.channel, copies),
+            weight=weight.ravel(),
+            x=_times(graphs.x, alpha),
+            y=np.tile(graphs.y, (copies, 1)),
+            ids=np.tile(graphs.ids, copies),
+            groups=None,
+            splits={},
+            smiles=None,
+            graph_features=None if self.joined is None else _times(self.joined, alpha),
+        )
+        return BatchSource(stepped, "stored", graph_features=self.joined is not None)
+
+    def pairs(self, copies: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return `ends` in so many copies of the graphs."""
+        steps, channels = np.arange(copies)[:, None] * self.graphs.n_nodes, self.graphs.header.n_channels
+        rows, columns = self.ends
+        return (rows + steps).ravel().astype(np.int32), (columns + steps * channels).ravel().astype(np.int32)
+
+
+def _repeated(ptr: Int64, copies: int) -> Int64:
+    """Return the pointer of so many copies of the segments."""
+    shifted = ptr[1:] + np.arange(copies, dtype=np.int64)[:, None] * ptr[-1]
+    return np.concatenate([ptr[:1], shifted.ravel()])
+
+
+def _times(x: Any, alpha: Float64) -> Any:
+    """Return alpha times the rows (N, F), float32 (S*N, F)."""
+    sparse: bool = sp.issparse(x)
+    if sparse:
+        copies: Any = sp.vstack([x] * len(alpha), format="csr", dtype=np.float32)
+        copies.data *= np.repeat(alpha, x.nnz).astype(np.float32)
+        return copies
+    return (alpha[:, None, None].astype(np.float32) * x.astype(np.float32)).reshape(-1, x.shape[1])
+
+
+Float32 = NDArray[np.float32]
 
 ROUNDS = [16, 48, 144, 432]  # positions; a round reuses those of the one before, a third of its own
 TOLERANCE = 0.02  # largest completeness error at which a graph is done, times 1 + |f(graph) - f(baseline)|, of logits
@@ -47,7 +152,7 @@ class Explainer:
 
     Parameters
     ----------
-    members : sequence of Member
+    members : sequence of Model
     choice : BackendChoice
     tasks : sequence of str
         Outputs to explain, as `gcnbatch.predictions.output_names` names them (a class also by its own name); none: all.
@@ -64,7 +169,7 @@ class Explainer:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[Model],
         choice: BackendChoice,
         tasks: Sequence[str] = (),
         steps: int = 0,
@@ -246,7 +351,7 @@ class _Sums:
         return self._joined / self.steps[self._graph, None]
 
 
-def _scaled(member: Member, graphs: GraphSet) -> Float32 | None:
+def _scaled(member: Model, graphs: GraphSet) -> Float32 | None:
     """Return the features of whole graphs as a model takes them, (G, D); None if it joins none."""
     if not member.joins_graph_features:
         return None
@@ -267,7 +372,7 @@ def _nonzero(scaled: Sequence[Float32 | None], n_graphs: int) -> tuple[Int64, In
     return graph.astype(np.int64), feature.astype(np.int64)
 
 
-def _places(members: Sequence[Member], tasks: Sequence[str]) -> list[int]:
+def _places(members: Sequence[Model], tasks: Sequence[str]) -> list[int]:
     """Return the outputs that the names mean, in the order of the model's; none of tasks that no member has learned."""
     header, known = members[0].header, output_names(members[0].header)
     names = {name: at for at, name in enumerate(known)} | {name: at for at, name in enumerate(header.class_names)}
@@ -280,7 +385,7 @@ def _places(members: Sequence[Member], tasks: Sequence[str]) -> list[int]:
     return sorted({names[task] for task in tasks}) or np.flatnonzero(is_learned).tolist()
 
 
-def _shares(members: Sequence[Member]) -> Float64:
+def _shares(members: Sequence[Model]) -> Float64:
     """Return the share of each member in the mean of each output, (members, K): 0 in tasks that it has not learned."""
     has_task = np.array([np.broadcast_to(~member.left_out, member.header.n_outputs) for member in members])
     return has_task / np.maximum(has_task.sum(axis=0), 1)
@@ -292,13 +397,13 @@ def _heads(header: Header) -> NDArray[np.float32]:
     return np.eye(header.n_outputs, dtype=np.float32) - np.float32(centre)
 
 
-def _std(member: Member) -> Float64:
+def _std(member: Model) -> Float64:
     """Return what to multiply the combinations of logits by, (K,)."""
     regression = member.header.target == "regression"
     return np.array(member.about.scaling.std) if regression else np.ones(member.header.n_outputs)
 
 
-def _mean(member: Member) -> Float64:
+def _mean(member: Model) -> Float64:
     """Return what to add to these products, (K,)."""
     regression = member.header.target == "regression"
     return np.array(member.about.scaling.mean) if regression else np.zeros(member.header.n_outputs)
@@ -338,7 +443,7 @@ def attribute(
     InputError
         When runs and data do not fit, and as `Explainer`.
     """
-    members = load_members(runs, say)
+    members = load_models(runs, say)
     explainer = Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps)
     with open_input(as_input(data), members, CsvOptions(processes=processes), 0) as source:
         return explainer.explain(concatenate([part.graphs() for part in source.parts]))

@@ -16,8 +16,7 @@ from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables import table
 from gcnbatch.data.tables.smi import without_extension
-from gcnbatch.inference.graph_features import FeatureColumns
-from gcnbatch.inference.labels import LabelColumns
+from gcnbatch.inference.columns import FeatureColumns, LabelColumns
 from gcnbatch.inference.parts import Block, Part, Reading, Texts
 from gcnbatch.worker import Shared
 

@@ -5,7 +5,8 @@
   divided by its standard deviation over the training graphs. The unit is the median distance of a training graph from
   its nearest neighbour, so 1 is usual and much more is far.
 
-Training molecules are read from the data set of the run: a run folder holds no structures.
+Training molecules are read from the data set of the run: a run folder holds no structures. `add_to_run` compares the
+errors of a run's test rows with these distances.
 """
 
 from __future__ import annotations
@@ -13,23 +14,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import fileio, tables
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.schema import Header
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference.members import Member
+from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
+from gcnbatch.inference.models import Model, load_models
+from gcnbatch.metrics import spearman
 from gcnbatch.model.gcn import build
+from gcnbatch.moments import moments
+from gcnbatch.predictions import read_outputs
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training.digest import DIGEST
+from gcnbatch.training import run_files
+from gcnbatch.training.finished import DIGEST, RunData, read_split
 from gcnbatch.training.fits import SPLITS
-from gcnbatch.training.fitted import read_split
-from gcnbatch.training.run_data import RunData
+from gcnbatch.training.reports import METRICS, PREDICTIONS
+from gcnbatch.training.run import read_config
 from gcnbatch.training.trained import Scale
 
 DISTANCE = "embedding_distance"
@@ -38,7 +48,7 @@ _PART = re.compile(r"[a-z]+\d+(-[a-z]+\d+)*")
 Float32 = NDArray[np.float32]
 
 
-def embedder(member: Member) -> Member:
+def embedder(member: Model) -> Model:
     """Return the member with an output layer that returns its input, as values (R, E)."""
     width = member.weights["output.weight"].shape[0]
     header = member.header.model_copy(
@@ -57,13 +67,13 @@ def embedder(member: Member) -> Member:
 class _Space:
     """Training graphs of a member in its embedding: scaled points, scale of the columns, and the unit of distance."""
 
-    member: Member
+    member: Model
     points: Float32
     scale: Float32
     unit: float
 
     @classmethod
-    def of(cls, member: Member, embedded: Float32) -> _Space:
+    def of(cls, member: Model, embedded: Float32) -> _Space:
         with np.errstate(over="ignore", invalid="ignore"):
             deviation = embedded.std(axis=0)
         if not np.isfinite(deviation).all():
@@ -88,7 +98,7 @@ class Domain:
 
     Parameters
     ----------
-    members : sequence of Member
+    members : sequence of Model
         With their run folders and the data set of the run in place.
     choice : BackendChoice
     batch_size : int
@@ -100,7 +110,7 @@ class Domain:
         For node-level models, and when the data set of a run is gone or has changed.
     """
 
-    def __init__(self, members: Sequence[Member], choice: BackendChoice, batch_size: int = 0) -> None:
+    def __init__(self, members: Sequence[Model], choice: BackendChoice, batch_size: int = 0) -> None:
         self._choice, self._batch_size = choice, batch_size
         self._spaces: list[_Space] = []
         known: dict[str, None] = {}
@@ -128,12 +138,12 @@ class Domain:
         found[DISTANCE] = np.stack(distances).mean(axis=0).astype(np.float32)
         return found
 
-    def _embed(self, member: Member, source: BatchSource) -> Float32:
+    def _embed(self, member: Model, source: BatchSource) -> Float32:
         progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
         return member.outputs(self._choice, source, self._batch_size, progress)[0].astype(np.float32)
 
 
-def training_data(member: Member) -> Dataset:
+def training_data(member: Model) -> Dataset:
     """Open the data set that a member was trained on.
 
     Raises
@@ -159,3 +169,104 @@ def _distances(points: Float32, queries: Float32, skip: int = 0) -> NDArray[np.f
         return np.zeros(0)
     found = NearestNeighbors(n_neighbors=1 + skip, algorithm="brute").fit(points)
     return np.asarray(found.kneighbors(queries)[0][:, skip])
+
+
+TABLE, PICTURE = "applicability.csv", "applicability.png"
+BINS = 5
+LABELS = {
+    "nearest_similarity": "similarity to the nearest training molecule",
+    "embedding_distance": "embedding distance (dashed: median of training rows)",
+}
+
+
+def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
+    """Write ``applicability.csv`` and ``applicability.png`` of a finished run; return its metrics with their figures.
+
+    ``metrics.json`` then has an entry ``applicability``: for each measure the rank correlation (Spearman) of error and
+    measure, and the mean error in five bins of equal numbers of test rows.
+
+    Raises
+    ------
+    InputError
+        See `Domain`; also for a run without test rows.
+    """
+    members = load_models([folder], say)
+    header = members[0].header
+    ids: list[str] = []
+    measured: list[dict[str, NDArray[np.float32]]] = []
+    for member in members:
+        domain = Domain([member], choice)
+        with training_data(member) as dataset:
+            rows = read_split(member.place / SPLITS, len(dataset.y)).test
+            if not len(rows):
+                raise InputError(str(member.place), "no test rows", "some", "Set split.test above 0.")
+            smiles = dataset.smiles()
+            texts = None if smiles is None else [smiles[row] for row in rows.tolist()]
+            measures = domain.columns(partial(BatchSource, dataset.read(rows)), texts)
+            outputs = read_outputs(member.place / PREDICTIONS, header, len(rows))
+            measured.append({**measures, "error": errors_of(header, dataset.measured, rows, outputs)})
+            ids += dataset.ids[rows].tolist()
+    columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
+    config = read_config(folder)
+    tables.write(folder / TABLE, {"id": ids, **columns}, config.parquet)
+    _draw(columns, folder / PICTURE)
+    metrics = run_files.read_figures(folder / METRICS)
+    metrics["applicability"] = {name: summarise(columns[name], columns["error"]) for name in columns if name != "error"}
+    fileio.write_json(folder / METRICS, metrics)
+    return metrics
+
+
+def errors_of(
+    header: Header, y: NDArray[Any], rows: NDArray[np.int64], outputs: NDArray[np.floating]
+) -> NDArray[np.float32]:
+    """Return the error (n,) of these rows, the mean over their labelled tasks; NaN without labels.
+
+    Binary: distance of probability and label; multiclass: one minus the probability of the class; regression: absolute
+    error in standard deviations of the task's targets.
+    """
+    if header.target == "multiclass":
+        labels = y[rows, 0]
+        right = outputs[np.arange(len(rows)), np.maximum(labels, 0)]
+        return np.where(labels >= 0, 1 - right, np.nan).astype(np.float32)
+    error = np.abs(y[rows] - outputs).astype(np.float64)
+    if header.target == "regression":
+        _, deviation = moments(y)
+        error /= np.where(deviation > 0, deviation, 1.0)
+    known = ~np.isnan(error)
+    total = np.where(known, error, 0.0).sum(axis=1)
+    mean = np.divide(total, known.sum(axis=1), out=np.full(len(rows), np.nan), where=known.any(axis=1))
+    return mean.astype(np.float32)
+
+
+def summarise(measure: NDArray[np.float32], error: NDArray[np.float32]) -> dict[str, Any]:
+    """Return rank correlation, and mean measure and mean error of bins of equal numbers of rows."""
+    known = np.isfinite(measure) & np.isfinite(error)
+    order = np.argsort(measure[known], kind="stable")
+    x, y = measure[known][order].astype(np.float64), error[known][order].astype(np.float64)
+    bins = [part for part in np.array_split(np.arange(len(x)), BINS) if len(part)]
+    return {
+        "spearman": spearman(x, y),
+        "bins": [{"mean": float(x[part].mean()), "error": float(y[part].mean()), "rows": len(part)} for part in bins],
+    }
+
+
+def _point_area(rows: int) -> float:
+    """Return the area of a point, so that few are seen and many do not cover each other."""
+    return float(np.clip(3000 / max(rows, 1), 5, 24))
+
+
+def _draw(columns: dict[str, NDArray[np.float32]], path: Path) -> None:
+    names = [name for name in columns if name != "error"]
+    figure, axes = panels(1, len(names), width=4.6, height=3.8)
+    for ax, name in zip(axes, names, strict=True):
+        found = summarise(columns[name], columns["error"])
+        ax.scatter(
+            columns[name], columns["error"], s=_point_area(len(columns["error"])), color=GREY, alpha=0.6, linewidths=0
+        )
+        ax.plot([one["mean"] for one in found["bins"]], [one["error"] for one in found["bins"]], "o-", color=BLUE)
+        rank = "–" if found["spearman"] is None else f"{found['spearman']:+.2f}"
+        ax.set_title(f"rank correlation {rank}; line: fifths of the rows", loc="left", fontsize=9)
+        ax.set(xlabel=LABELS[name], ylabel="error of test rows")
+        if name == "embedding_distance":
+            ax.axvline(1.0, color=ORANGE, linewidth=1.0, linestyle="--")
+    save(figure, path)

@@ -1,10 +1,11 @@
-"""Predictions of an ensemble: run folders and data in, a table out."""
+"""Predictions of an ensemble: run folders and data in, a table out, as a file or in memory."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,28 +16,27 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.chemistry import about_elements
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import Output
-from gcnbatch.inference import shares
-from gcnbatch.inference.inputs import Data, open_input
+from gcnbatch.fileio import Output, StrPath
+from gcnbatch.inference.columns import Remarks, joined_remarks, lines
+from gcnbatch.inference.inputs import Data, find, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
-from gcnbatch.inference.labels import Remarks, joined_remarks, lines
-from gcnbatch.inference.members import Member
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.models import Model
+from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import Input
-from gcnbatch.inference.predictor import Predictor, Request
-from gcnbatch.inference.selection import Selection
-from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, RowsOut
-from gcnbatch.inference.trust_files import Level
+from gcnbatch.inference.predictor import Predictor, Request, own_share, predict_parts
+from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, Selection, tabulate
+from gcnbatch.inference.trust import Level
 from gcnbatch.outputs import STDOUT
-from gcnbatch.predictions import Predictions, Sink, check_ending, check_target, open_sink
+from gcnbatch.predictions import Predictions, Sink, as_it_is, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, some_of
-from gcnbatch.training.fit_report import evaluate
+from gcnbatch.training.reports import evaluate
 
 Say = Callable[[str], object]
 _Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
@@ -143,7 +143,7 @@ def infer(
         _open_output(
             target, data, members, (options, chosen, spreadsheet, level, applicability), resume, say
         ) as output,
-        open_input(data, members, options, batch_size or 0, output.rows, shares.own(), predictor.readings) as source,
+        open_input(data, members, options, batch_size or 0, output.rows, own_share(), predictor.readings) as source,
         shared_processors() if source.featurised or source.workers else nullcontext(),
     ):
         for note in (*source.notes, *predictor.trust.notes):
@@ -194,7 +194,7 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: Output | Sink | None, data: Data, members: list[Member], options: _Options, resume: bool, say: Say
+    out: Output | Sink | None, data: Data, members: list[Model], options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
     if isinstance(out, Sink):
@@ -237,18 +237,17 @@ def _predict(
     header, count = maker.header, len(predictor.members)
     before = output.rows  # metrics of a part of the rows would mislead
     written = _Written(output, maker.selection, remarks=source.remarks)
-    out = RowsOut(maker, source.workers, written.append)
     backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
     with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
         bar.update(before * count)
-        for found in shares.predict(source, predictor, request, before, bar.update):
-            out.append(found, rows)
+        parts = predict_parts(source, predictor, request, before, bar.update)
+        for found, made in tabulate(parts, before, maker, source.workers):
+            written.append(made, found)
             backend = found.backend
             rows += found.rows
             predicted += int(np.count_nonzero(found.finite))
             alike.update(sum((block.alike for block in found.blocks), Counter()))
             bar.update((found.rows - found.readable) * count)
-        out.finish()
     written.finish()
     figures = None
     if written.labels and not before:
@@ -287,3 +286,61 @@ class _Written:
         """Write the best rows."""
         if self.best is not None:
             self.output.append([self.output.sink.encode(self.best)], 0)
+
+
+def predict(
+    folders: Sequence[Path], data: StrPath | GraphSet | Iterable[str], processes: int = 0, **options: Any
+) -> Predictions:
+    """Return the predictions of all rows.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Runs whose models are averaged.
+    data : path, GraphSet or iterable of str
+        A text is the name of a file, or one SMILES; several SMILES come in a list.
+    processes : int
+        Processes that read SMILES; 0: one per processor.
+    **options
+        As for `gcnbatch.inference.ensemble.infer`.
+
+    Raises
+    ------
+    InputError
+        When runs and data cannot be used or do not match.
+    """
+    found = _Collected()
+    infer(folders, as_input(data), found, csv=CsvOptions(processes=processes), quiet=True, **options)
+    return found.table()
+
+
+class _Collected(Sink):
+    """Keeps the parts of a table."""
+
+    def __init__(self) -> None:
+        self.encode = as_it_is
+        self._parts: list[Predictions] = []
+
+    def write(self, made: Sequence[Predictions]) -> None:
+        self._parts.extend(made)
+
+    def table(self) -> Predictions:
+        first, *others = self._parts
+        return first.join(*others) if others else first
+
+
+def as_input(data: StrPath | GraphSet | Iterable[str]) -> Data:
+    """Return data as `open_input` takes them; a text is what `find` returns.
+
+    Raises
+    ------
+    InputError
+        For no molecule.
+    """
+    if isinstance(data, str | os.PathLike):
+        return find(data)
+    if isinstance(data, GraphSet):
+        return data
+    if not (texts := list(data)):
+        raise InputError("data", "no molecule", "at least one")
+    return texts

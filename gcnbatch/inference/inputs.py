@@ -1,38 +1,50 @@
-"""Inputs of predictions: a data set as one part, or a large one and molecules in parts."""
+"""Inputs of predictions: a data set as one part, or a large one and molecules in parts.
+
+A user names a file, a SMILES in its place, or lines on standard input; a caller in Python gives graphs or SMILES.
+"""
 
 from __future__ import annotations
 
 import os
-from collections import deque
+import re
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import DataConfig
+from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.molecule_graphs import guarded
 from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.data.tables.formats import KNOWN
+from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.writer import check_graphset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import GcnbatchError, InputError, MachineError
+from gcnbatch.fileio import StrPath
 from gcnbatch.inference import molecules
-from gcnbatch.inference.graph_features import featurizer_notes
-from gcnbatch.inference.labels import Remarks, stored_labels
-from gcnbatch.inference.members import Member, input_header
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
+from gcnbatch.inference.models import Model, input_header
+from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
+from gcnbatch.ranks import world
+from gcnbatch.text import quoted
 from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
-from gcnbatch.worker import Workers
+from gcnbatch.worker import Workers, ahead
 
 PART_ROWS = 4096  # rows whose table is made at once, and molecules of a part, unless a batch is larger
 WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
@@ -45,7 +57,7 @@ SMILES = "smiles"  # the column of SMILES in memory
 @contextmanager
 def open_input(
     data: Data,
-    members: Sequence[Member],
+    members: Sequence[Model],
     options: CsvOptions,
     batch_size: int,
     skip: int = 0,
@@ -91,12 +103,12 @@ def open_input(
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 
-def _check_members(members: Sequence[Member], place: str, header: Header) -> None:
+def _check_members(members: Sequence[Model], place: str, header: Header) -> None:
     for member in members:
         check_fit(member, place, header, "Prepare the data as for the run.", outputs=False)
 
 
-def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str) -> Header:
+def _check_smiles(members: Sequence[Model], place: str, got: str, expected: str) -> Header:
     """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
     header = input_header(members)
     if not is_molecular(header.featurizer):
@@ -108,7 +120,7 @@ def _check_smiles(members: Sequence[Member], place: str, got: str, expected: str
 @contextmanager
 def _open_given(
     data: GraphSet | list[str],
-    members: Sequence[Member],
+    members: Sequence[Model],
     options: CsvOptions,
     part_rows: int,
     readings: tuple[Reading, ...],
@@ -163,7 +175,9 @@ def _stored(
         if by_parts:
             ranges = [(max(first, skip), stop) for first, stop in dataset.block_ranges(PART_BYTES) if stop > skip]
             own = ranges[share.first :: share.every]
-            yield from _one_ahead(prepared, own)
+            with ThreadPoolExecutor(1) as thread:
+                for call in ahead((thread.submit(prepared, *rows) for rows in own), 1):
+                    yield call.result()
         elif not share.has(0):
             return
         elif not skip:
@@ -192,18 +206,6 @@ def _other_labels(place: str, header: Header, trained: Header, y: NDArray[Any]) 
     return (f"no metrics: {place} has {other} of the model",)
 
 
-def _one_ahead(make: Callable[..., Part], calls: Sequence[tuple[int, int]]) -> Iterator[Part]:
-    """Yield what `make` returns for each call, while a thread makes the next one."""
-    with ThreadPoolExecutor(1) as thread:
-        waiting: deque[Future[Part]] = deque()
-        for call in calls:
-            waiting.append(thread.submit(make, *call))
-            if len(waiting) > 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
 def _blocks(texts: Texts) -> tuple[Block, ...]:
     """Return the blocks of rows that all could be read."""
     rows = len(texts.ids)
@@ -215,3 +217,123 @@ def _workers(rows: int, processes: int, share: Share) -> AbstractContextManager[
     """Start the processes that make the tables of so many rows; None where one is enough."""
     count = min(processes or max(len(os.sched_getaffinity(0)) // share.beside, 1), rows // PROCESS_ROWS)
     return Workers(count, quiet=True) if count > 1 else nullcontext()
+
+
+STDIN = "-"
+_STDIN_NAME = "standard input"
+_HEAD_BYTES = 1 << 16  # of standard input, in which its format is detected
+_NOT_TEXT = (b"\x89HDF", b"PK\x03\x04", b"PAR1", b"\x1f\x8b")  # HDF5, Excel, Parquet, gzip
+_SDF = re.compile(rb"^M  END|V[23]000\s*$", re.MULTILINE)
+_DELIMITER = re.compile(r"[,;\t|]")
+Say = Callable[[str], object]
+
+
+class Given(NamedTuple):
+    """Data for `open_input`, their options, and what receives messages about them."""
+
+    data: Data
+    options: CsvOptions
+    say: Say
+
+
+@contextmanager
+def opened(name: StrPath, options: CsvOptions, say: Say) -> Iterator[Given]:
+    """Yield the data that a command line names; a SMILES comes back in the output, standard input is kept in a file.
+
+    Raises
+    ------
+    InputError
+        As `find`; for anything but a file on several ranks, and input that is no text.
+    """
+    if name != STDIN:
+        data = find(name, say)
+        if not isinstance(data, Path):
+            _refuse_ranks(str(name))
+            options = replace(options, keep_columns=options.keep_columns or (SMILES,))
+        yield Given(data, options, say)
+        return
+    _refuse_ranks(_STDIN_NAME)
+    with TemporaryDirectory(prefix="gcnbatch-") as folder:
+        path = _stdin_file(Path(folder), options)
+        try:
+            yield Given(path, options, lambda line: say(line.replace(str(path), _STDIN_NAME)))
+        except GcnbatchError as error:
+            error.rename(str(path), _STDIN_NAME)
+            raise
+
+
+def find(name: Any, say: Say = lambda line: None) -> Data:
+    """Return the file of this name; where there is none, a text that is a SMILES is one molecule.
+
+    Raises
+    ------
+    InputError
+        For a text that is neither, and does not end as files of data do; for other types.
+    """
+    if not isinstance(name, str | os.PathLike):
+        hint = "Run.predict and Run.explain take graphs and lists of SMILES."
+        raise InputError("data", type(name).__name__, "the name of a file, or a SMILES", hint)
+    text = os.fspath(name)
+    if os.path.exists(text) or isinstance(name, Path) or text.lower().endswith((*HDF5_ENDINGS, *MOLECULE_ENDINGS)):
+        return Path(text)
+    if (smiles := without_extension(text.strip())) != text.strip():
+        say(about_extensions(1)[0])
+        text = smiles
+    if reason := _why_no_molecule(text):
+        raise InputError(
+            quoted(text),
+            f"no such file, and no SMILES ({reason})",
+            f"a data set or file of molecules, a SMILES, or {STDIN} for standard input; it comes last, after the runs",
+        )
+    say(f"{quoted(text)} is no file: it is read as a SMILES")
+    return [text]
+
+
+def _why_no_molecule(text: str) -> str:
+    """Return why RDKit makes no molecule of a text, "" if it does."""
+    try:
+        parts = guarded([text], 0, FeaturizerOptions(), scaffolds=False)
+    except MachineError as error:
+        return str(error)
+    return next((row.reason for part in parts for row in part.bad), "")
+
+
+def _refuse_ranks(name: str) -> None:
+    if world.current() is not None:
+        raise InputError(name, "given to several ranks", "a file that all of them can read")
+
+
+def _stdin_file(folder: Path, options: CsvOptions) -> Path:
+    """Copy standard input to a file whose ending is that of its format."""
+    if sys.stdin is None:
+        raise InputError(_STDIN_NAME, "closed", "a table or lines of SMILES")
+    stream = sys.stdin.buffer
+    head = _head(stream)
+    if head.startswith(_NOT_TEXT):
+        raise InputError(
+            _STDIN_NAME, "not text", "a table or lines of SMILES", f"Give the file's name in place of {STDIN}."
+        )
+    path = folder / f"input{_ending(head, options)}"
+    with path.open("wb") as copy:
+        copy.write(head)
+        shutil.copyfileobj(stream, copy)
+    return path
+
+
+def _head(stream: BinaryIO) -> bytes:
+    parts, size = [], 0
+    while size < _HEAD_BYTES and (part := stream.read(_HEAD_BYTES - size)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def _ending(head: bytes, options: CsvOptions) -> str:
+    """Return .sdf, .csv, or .smi where the first line begins with a SMILES and is no header line of a table."""
+    if _SDF.search(head):
+        return ".sdf"
+    first = next((line.strip() for line in head.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    if not first or options.smiles_column or (SMILES in first.lower() and _DELIMITER.search(first)):
+        return ".csv"
+    word = first.split()[0]
+    return ".smi" if word.lower() == SMILES or not _why_no_molecule(word) else ".csv"

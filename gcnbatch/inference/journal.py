@@ -20,11 +20,11 @@ from gcnbatch import fileio, outputs
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output
-from gcnbatch.inference.members import Member
+from gcnbatch.inference.models import Model
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.predictions import TEXT_ENDINGS, Sink, check_rows, text_sink
 from gcnbatch.text import counted
-from gcnbatch.training.member_files import BEST
+from gcnbatch.training.fit_files import BEST
 
 _JOURNAL_BYTES = 1 << 20
 _RECORD = Kind("the journal of a prediction", begins_with(rb'\{\s*"rows": [0-9]+,\s*"bytes":'))
@@ -139,7 +139,7 @@ def open_resumable(
         os.replace(partial, target)
 
 
-def task_of(data: Path, members: Sequence[Member], options: dict[str, Any]) -> dict[str, Any]:
+def task_of(data: Path, members: Sequence[Model], options: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the rows of a prediction: files, models and options, as JSON reads them back."""
     files = sorted(data.iterdir()) if data.is_dir() else [data] if data.exists() else []
     found = [[file.name, (about := file.stat()).st_size, about.st_mtime_ns] for file in files]

@@ -1,10 +1,14 @@
-"""Molecules as an input: rows are read here, and worker processes make graphs and batches of them, chunk by chunk."""
+"""Molecules as an input: rows are read here, and worker processes make graphs and batches of them, chunk by chunk.
+
+A folder of files of molecules is read as one table.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
 from pathlib import Path
 
@@ -12,19 +16,84 @@ from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.formats import ENDINGS, KNOWN, open_table
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.tables.table import Block, Table
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import conversion
+from gcnbatch.inference.columns import FeatureColumns, LabelColumns
 from gcnbatch.inference.conversion import Columns, Converter, convert_guarded, convert_timed
-from gcnbatch.inference.folders import open_tables
-from gcnbatch.inference.graph_features import FeatureColumns
-from gcnbatch.inference.labels import LabelColumns
-from gcnbatch.inference.options import CsvOptions
 from gcnbatch.inference.parts import Input, Part, Reading, Share
 from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """Options of a file of molecules; empty columns: as in training, else detected; see `featurize`.
+
+    `keep_columns` are copied to the output; ``("all",)`` means all but the ids.
+    """
+
+    smiles_column: str = ""
+    id_column: str = ""
+    processes: int = 0
+    keep_columns: tuple[str, ...] = ()
+    format: TableFormat = field(default_factory=TableFormat)
+
+
+@contextmanager
+def open_tables(path: Path, requested: TableFormat) -> Iterator[Table]:
+    """Open a file, or all files of molecules in a folder in the order of their names.
+
+    The files of a folder have the columns of the first one, in any order.
+
+    Raises
+    ------
+    InputError
+        As `open_table`; for a folder without such files, and a file that lacks a column.
+    """
+    if not path.is_dir():
+        with open_table(path, requested, index=True) as table:
+            yield table
+        return
+    files = sorted(file for file in path.iterdir() if file.name.lower().endswith(ENDINGS))
+    if not files:
+        raise InputError(str(path), "no file of molecules in it", f"files that end with {KNOWN}")
+    with open_table(files[0], requested, index=True) as table:
+        names = table.names
+    with ExitStack() as stack:
+        yield _Folder(path, names, files, requested, stack)
+
+
+class _Folder(Table):
+    """The files of a folder; `stack` closes the one that is open."""
+
+    def __init__(
+        self, path: Path, names: tuple[str, ...], files: list[Path], requested: TableFormat, stack: ExitStack
+    ) -> None:
+        super().__init__(path, names)
+        self._files, self._requested, self._stack = files, requested, stack
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows of all files; add what was detected to the notes."""
+        blocks = self._read()
+        self._stack.callback(blocks.close)
+        return blocks
+
+    def _read(self) -> Generator[Block]:
+        before = 0
+        for file in self._files:
+            with open_table(file, self._requested, index=True) as table:
+                if missing := [name for name in self.names if name not in table.names]:
+                    raise InputError(str(file), f"no column {quoted(missing[0])}", f"the columns of {self._files[0]}")
+                for block in table.blocks():
+                    yield Block(before, {name: block.columns[name] for name in self.names})
+                    before += len(block)
+                self.notes += [note for note in table.notes if note not in self.notes]
+
 
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected
 ROW_BYTES = 32  # of a molecule, roughly, to start processes before the rows are counted
@@ -83,11 +152,11 @@ def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, 
         blocks, labels = source.blocks(), LabelColumns.of(source.names, header)
         first = next(blocks, Block.of(0, source.names, ()))
         sample = {name: first[name][:SAMPLE_ROWS] for name in source.names}
-        wished = {
+        requested = {
             key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
             for key in ("smiles_column", "id_column")
         }
-        found, notes = find_columns(path, sample, **wished), []
+        found, notes = find_columns(path, sample, **requested), []
         if labels is not None:
             labels = labels.with_format(path, options.format, sample)
             notes += [*labels.notes, *labels.written.notes]

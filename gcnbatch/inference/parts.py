@@ -19,7 +19,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference.labels import Remarks, joined_remarks
+from gcnbatch.inference.columns import Remarks, joined_remarks
 from gcnbatch.text import QUOTED, printable
 from gcnbatch.worker import Workers
 

@@ -1,23 +1,33 @@
-"""The models of a prediction, and what they give for a part of the input."""
+"""The models of a prediction, and what they give for the parts of the input: in this process, or on all ranks.
+
+Each of N ranks reads and predicts every N-th part; rank 0 writes all in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
-from gcnbatch.inference.inputs import Data
-from gcnbatch.inference.members import Member, load_members
-from gcnbatch.inference.options import CsvOptions
-from gcnbatch.inference.parts import Part, Reading
+from gcnbatch.inference.inputs import Data, open_input
+from gcnbatch.inference.journal import task_of
+from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.parts import ALL, Input, Part, Reading, Share
 from gcnbatch.inference.tabulation import Predicted
-from gcnbatch.inference.trust import Trust
-from gcnbatch.inference.trust_files import Level, load_trust
+from gcnbatch.inference.trust import Level, Trust, load_trust
+from gcnbatch.ranks import world
+from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
 
 
@@ -46,7 +56,7 @@ class Request:
 class Predictor:
     """What predicts a part: the members, how they run, and what gives further columns."""
 
-    members: list[Member]
+    members: list[Model]
     choice: BackendChoice
     batch_size: int
     trust: Trust
@@ -59,9 +69,9 @@ class Predictor:
         Raises
         ------
         InputError
-            As `load_members`, `load_trust` and `Domain`.
+            As `load_models`, `load_trust` and `Domain`.
         """
-        members = load_members(request.runs, say)
+        members = load_models(request.runs, say)
         trust = load_trust(members, request.level)
         domain = Domain(members, choice, request.batch_size) if request.applicability else None
         return cls(members, choice, request.batch_size, trust, domain)
@@ -84,3 +94,79 @@ class Predictor:
         ]
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
         return Predicted(part.blocks, [outputs for outputs, _ in found], beside, found[-1][1], self.left_out)
+
+
+def own_share() -> Share:
+    """Return the parts of this rank: all without ranks."""
+    ranks = world.current()
+    return ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
+
+
+def predict_parts(
+    source: Input, predictor: Predictor, request: Request, skip: int, progress: Callable[[int], object]
+) -> Iterator[Predicted]:
+    """Yield what the models give for all parts in order; the other ranks predict theirs meanwhile.
+
+    Parameters
+    ----------
+    skip : int
+        Rows before the first part.
+    progress : callable
+        Takes each number of predicted graphs, counted for every model.
+    """
+    ranks = world.current()
+    if ranks is None:
+        for part in source.parts:
+            yield predictor.predict(part, progress)
+        return
+    ranks.start_all(_follow, request, _files(request, predictor), skip)
+    number, rows = 0, skip
+    while rows < source.n_graphs:
+        if number % ranks.size == 0:
+            found = predictor.predict(next(source.parts), progress)
+        else:
+            found = ranks.receive(number % ranks.size)
+            if isinstance(found, Exception):
+                raise found
+            progress(found.readable * len(predictor.members))
+        yield found
+        rows += found.rows
+        number += 1
+
+
+def _files(request: Request, predictor: Predictor) -> dict[str, Any]:
+    """Return what ranks compare: names, sizes and times of the data, digests of the models."""
+    assert isinstance(request.data, Path)  # of the command line, which alone has ranks
+    return task_of(request.data, predictor.members, {})
+
+
+def _follow(request: Request, files: dict[str, Any], skip: int) -> None:
+    """Predict the parts of this rank and send what the models give, or the error, to rank 0."""
+    ranks = world.current()
+    assert ranks is not None
+    with ThreadPoolExecutor(1) as sender:  # rank 0 takes a part while the next one is computed
+        before: Future[None] | None = None
+        for found in _predicted(ranks, request, files, skip):
+            if before:
+                before.result()
+            before = sender.submit(ranks.send, found)
+        if before:
+            before.result()
+
+
+def _predicted(ranks: World, request: Request, files: dict[str, Any], skip: int) -> Iterator[Predicted | Exception]:
+    try:
+        with world.named():
+            device = ranks.device(request.device)
+            predictor = Predictor.load(request, BackendChoice(request.backend, device, request.cuda), lambda line: None)
+            if _files(request, predictor) != files:
+                expected = "the same names, sizes and times of change"
+                raise InputError(str(request.data), "not that of rank 0", expected, "Copy data and runs with cp -p.")
+            opened = open_input(
+                request.data, predictor.members, request.csv, request.batch_size, skip, own_share(), predictor.readings
+            )
+        with opened as source, shared_processors() if source.featurised else nullcontext():
+            for part in source.parts:
+                yield predictor.predict(part, lambda count: None)
+    except Exception as error:  # rank 0 raises it in place of the part
+        yield error

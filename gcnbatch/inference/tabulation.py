@@ -1,25 +1,83 @@
-"""Rows of the output: made of predictions in worker processes, and written by this one in the order of the input."""
+"""Rows of the output: made of predictions in worker processes, selected, and written in the order of the input."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
-from gcnbatch.inference.averages import mean_and_deviation
+from gcnbatch.errors import InputError, nearest
+from gcnbatch.inference.columns import Remarks, joined_remarks
 from gcnbatch.inference.domain import DISTANCE
-from gcnbatch.inference.labels import Remarks, joined_remarks
+from gcnbatch.inference.models import mean_and_deviation
 from gcnbatch.inference.parts import Block
-from gcnbatch.inference.selection import Selection
 from gcnbatch.inference.trust import Trust
-from gcnbatch.predictions import Predictions
-from gcnbatch.worker import Shared, WorkerDied, Workers
+from gcnbatch.predictions import Predictions, output_names
+from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Options of a selection.
+
+    Parameters
+    ----------
+    top : int
+        Keep this number of rows with the highest values, the highest first; 0: all, in the order of the input.
+    threshold : float or None
+        Keep rows with at least this value.
+    by : str
+        Output whose value counts; empty: the only one.
+    """
+
+    top: int = 0
+    threshold: float | None = None
+    by: str = ""
+
+    @property
+    def all(self) -> bool:
+        """Whether every row is kept."""
+        return not self.top and self.threshold is None
+
+    def column(self, header: Header) -> int:
+        """Return the number of the output whose value counts.
+
+        Raises
+        ------
+        InputError
+            When no output has that name, or there are several and none is named.
+        """
+        names = output_names(header)
+        if self.by and self.by not in names:
+            raise InputError("--by", f"no output '{self.by}'", "a task of the model", nearest(self.by, names))
+        if self.by and self.all:
+            raise InputError("--by", "no selection", "--top or --threshold beside it")
+        if not self.by and not self.all and len(names) > 1:
+            shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            raise InputError("--by", f"missing, with {len(names)} outputs", f"one of {shown}")
+        return names.index(self.by) if self.by else 0
+
+    def chosen(self, table: Predictions) -> Predictions:
+        """Return the rows over the threshold, or that can be among the best ones."""
+        if self.all:
+            return table
+        values = table.outputs[:, self.column(table.header)]
+        least = -np.inf if self.threshold is None else self.threshold
+        return table.take(np.flatnonzero(values >= least))
+
+    def best(self, *tables: Predictions) -> Predictions:
+        """Return the `top` rows of tables with the highest values; of equal ones, those that come first."""
+        table = tables[0].join(*tables[1:]) if len(tables) > 1 else tables[0]
+        order: Int64 = np.argsort(-table.outputs[:, self.column(table.header)], kind="stable")
+        return table.take(order[: self.top])
+
 
 Columns = dict[str, NDArray[Any]]
 NOT_FINITE = "the model's output is not a finite number"
@@ -170,56 +228,34 @@ def _make(maker: Shared, predicted: Predicted, before: int) -> Made:
     return made
 
 
-@dataclass
-class RowsOut:
-    """Makes rows in processes while the models predict the next parts; `write` receives them in order.
+def tabulate(
+    parts: Iterable[Predicted], before: int, maker: RowMaker, workers: Workers | None
+) -> Iterator[tuple[Predicted, list[Made]]]:
+    """Yield each part with the rows of its blocks; processes make them while the models predict the next parts.
 
-    Parameters
-    ----------
-    maker : RowMaker
-    workers : Workers or None
-        None: rows are made here.
-    write : callable
-        Called with what was made of each part, and with the part.
+    `before` rows of the input come before the first part. Without workers, or where one fails, this process makes rows.
     """
+    shared = Shared(maker) if workers else None
 
-    maker: RowMaker
-    workers: Workers | None
-    write: Callable[[list[Made], Predicted], object]
-    _shared: Shared = field(init=False)
-    _waiting: deque[tuple[Predicted, list[tuple[Predicted, int, Future[Made] | None]]]] = field(init=False)
+    def begin() -> Iterator[tuple[Predicted, list[tuple[Predicted, int, Future[Made] | None]]]]:
+        first = before
+        for part in parts:
+            begun = []
+            for own in part.by_block():
+                begun.append((own, first, workers.submit(_make, shared, own, first) if workers else None))
+                first += own.rows
+            yield part, begun
 
-    def __post_init__(self) -> None:
-        self._shared, self._waiting = Shared(self.maker), deque()
+    under_way = ahead(begin(), 2 + workers.count // 2, lambda one: len(one[1])) if workers else begin()
+    for part, begun in under_way:
+        yield part, [_made(maker, *block) for block in begun]
 
-    def append(self, predicted: Predicted, before: int) -> None:
-        """Make the rows of a part, which comes after `before` rows, and write those that are due."""
-        begun = []
-        for own in predicted.by_block():
-            made = self.workers.submit(_make, self._shared, own, before) if self.workers else None
-            begun.append((own, before, made))
-            before += own.rows
-        self._waiting.append((predicted, begun))
-        parts, blocks = (1, 2 + self.workers.count // 2) if self.workers else (0, 0)  # that may wait
-        while len(self._waiting) > parts and sum(len(begun) for _, begun in self._waiting) > blocks:
-            self._write_first()
 
-    def finish(self) -> None:
-        """Write all rows that are left."""
-        while self._waiting:
-            self._write_first()
-
-    def _write_first(self) -> None:
-        predicted, begun = self._waiting.popleft()
-        self.write([self._made(*block) for block in begun], predicted)
-
-    def _made(self, own: Predicted, before: int, under_way: Future[Made] | None) -> Made:
-        if under_way is not None:
-            try:
-                return under_way.result()
-            except (WorkerDied, MemoryError):
-                pass
-        return self.maker(own, before)
+def _made(maker: RowMaker, own: Predicted, before: int, call: Future[Made] | None) -> Made:
+    if call is not None:
+        with suppress(WorkerDied, MemoryError):
+            return call.result()
+    return maker(own, before)
 
 
 def _combined(

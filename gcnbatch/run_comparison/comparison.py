@@ -21,8 +21,8 @@ from gcnbatch.run_comparison.report import draw, render
 from gcnbatch.run_comparison.runs import Block, ComparedRun, overlap, read_runs, scores_by_block
 from gcnbatch.text import figure
 from gcnbatch.training import run_files
-from gcnbatch.training.fit_report import PREDICTIONS
-from gcnbatch.training.fitted import block_name
+from gcnbatch.training.finished import block_name
+from gcnbatch.training.reports import PREDICTIONS
 from gcnbatch.training.run import ENVIRONMENT
 from gcnbatch.training.run_files import Number
 

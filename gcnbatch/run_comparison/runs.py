@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gcnbatch.errors import InputError
-from gcnbatch.training.fitted import Fit, block_name, read_fits
-from gcnbatch.training.run_data import RunData
+from gcnbatch.training.finished import FinishedFit, RunData, block_name, read_fits
 
 Block = tuple[int, int]  # repeat, fold
 _HINT = "Train both with the same --data, split, folds, repeats and seed."
@@ -22,7 +21,7 @@ class ComparedRun:
 
     name: str
     folder: Path
-    fits: list[Fit]
+    fits: list[FinishedFit]
     data: RunData
 
     @property
@@ -86,7 +85,7 @@ def _check_same_splits(first: ComparedRun, other: ComparedRun) -> None:
                 raise InputError(str(place), f"other {part} rows", f"those of {first.folder}", _HINT)
 
 
-def scores_by_block(fits: Sequence[Fit], metric: str) -> dict[Block, float | None]:
+def scores_by_block(fits: Sequence[FinishedFit], metric: str) -> dict[Block, float | None]:
     """Return the test score of each block: the mean over the models of an ensemble; None where it is not defined."""
     found: dict[Block, list[float | None]] = {}
     for fit in fits:
@@ -98,6 +97,6 @@ def scores_by_block(fits: Sequence[Fit], metric: str) -> dict[Block, float | Non
     }
 
 
-def overlap(fits: Sequence[Fit]) -> float:
+def overlap(fits: Sequence[FinishedFit]) -> float:
     """Return test rows / training rows, the mean over the fits: the correction for folds that share training rows."""
     return float(np.mean([len(fit.split.test) / max(len(fit.split.train), 1) for fit in fits]))

@@ -1,17 +1,25 @@
-"""Figures of a run as texts: values with their intervals or their spread over models, for tables."""
+"""Figures of a run as texts, with their intervals or spread over models, and facts about data, model and machine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gcnbatch.config import Config
+from gcnbatch.data.splits import title
 from gcnbatch.metrics import METRICS, common_unit, higher_is_better, label
+from gcnbatch.model.gcn import build, joins_graph_features
 from gcnbatch.pages.elements import MISSING, Cell
+from gcnbatch.pages.origin import software
 from gcnbatch.resampling import Interval, Intervals
 from gcnbatch.run_report.record import Record
+from gcnbatch.run_report.tested import HeldOut
+from gcnbatch.text import counted, listed
+from gcnbatch.training import reports
 
 _HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 
@@ -77,7 +85,7 @@ class Figures:
         if several:
             return several
         if self.record.tested:
-            return "No intervals: there are too many test rows to resampling."
+            return "No intervals: there are too many test rows to resample."
         return f"No intervals: {self.record.why_not}."
 
     def tasks(self) -> dict[str, Any]:
@@ -155,3 +163,74 @@ class Figures:
 def interval(of: Interval, metric: str) -> str:
     """Return an interval for the small line of a cell."""
     return f"{number(of[0], metric)} {MISSING} {number(of[1], metric)}" if of else ""
+
+
+def training_facts(record: Record) -> list[tuple[str, str]]:
+    """Return facts about data, split, model and training."""
+    file = f"{record.data}, sha256 {record.digest}"
+    about = [("Data", _data(record)), ("File", file), ("Split", _split(record))]
+    return [*about, ("Model", _model(record)), ("Trained", _course(record))]
+
+
+def _data(record: Record) -> str:
+    """Return name, size and targets of the data set."""
+    tested = record.tested
+    if tested is None:
+        return record.data.name
+    header = tested.header
+    size = counted(tested.graphs, "graph") if header.level == "graph" else "one graph, a row per node"
+    tasks = counted(len(header.task_names), f"{header.target} task")
+    return f"{header.name}: {size}, {tasks} ({listed(header.task_names)})"
+
+
+def _split(record: Record) -> str:
+    """Return kind, name, seed and sizes of the split."""
+    found = record.metrics["split"]
+    if len(record.fits) > 1:
+        return f"{title(found)}, {record.models}"
+    sizes = zip(("training", "validation", "test"), found["sizes"], strict=False)
+    return f"{title(found)}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
+
+
+def environment(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield facts about the machine and the software."""
+    yield "Backend", _backend(record)
+    yield from software(record.environment)
+    finished = (record.folder / reports.METRICS).stat().st_mtime
+    yield "Finished", time.strftime("%Y-%m-%d %H:%M", time.localtime(finished))
+
+
+def _model(record: Record) -> str:
+    if record.config is None:
+        return str(record.metrics.get("model", "unknown"))
+    model = record.config.model
+    shape = f"{model.kind}, widths {', '.join(map(str, model.widths))}, {model.adjacency} adjacency"
+    return shape + (_parameters(record.config, record.tested) if record.tested else "")
+
+
+def _parameters(config: Config, tested: HeldOut) -> str:
+    header = tested.header
+    joined = joins_graph_features(config.model, header)
+    features = (
+        f"; {counted(len(header.graph_feature_names), 'feature')} of graphs joined to the readout" if joined else ""
+    )
+    return f"{features}; {counted(build(config.model, header, tested.graphs == 1).layout().count(), 'parameter')}"
+
+
+def _course(record: Record) -> str:
+    seconds = f"{number(record.metrics['seconds'])} s on {_backend(record)}"
+    if record.config is None:
+        return seconds
+    train, best = record.config.train, record.metrics.get("best_epoch")
+    chosen = f" (best: {best})" if isinstance(best, int) else ""
+    rate = f"learning rate {train.learning_rate:g}, {train.schedule}"
+    count = record.metrics.get("epochs")
+    epochs = counted(count, "epoch") if isinstance(count, int) else f"{number(count)} epochs"
+    return (
+        f"{epochs}{chosen}, batch {train.batch_size}, {train.optimizer}, {rate}, seed {record.config.seed}; {seconds}"
+    )
+
+
+def _backend(record: Record) -> str:
+    about = [record.metrics.get(key) for key in ("backend", "device", "precision")]
+    return ", ".join(str(value) for value in about if isinstance(value, str))

@@ -1,18 +1,79 @@
-"""Writing the report of a run into its folder: ``report.html`` and ``model_card.md``."""
+"""Writing the report of a run into its folder: ``report.html``, ``model_card.md``, and figures of all its models.
+
+Training draws the figures of the first members only.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch import fileio
+from gcnbatch.data.schema import Header
+from gcnbatch.errors import InputError
 from gcnbatch.pages.document import REPORT
-from gcnbatch.run_report import late_figures, model_card, page
-from gcnbatch.run_report.examined import Examined
+from gcnbatch.run_report import model_card, page
 from gcnbatch.run_report.figures import Figures
-from gcnbatch.run_report.record import read
-from gcnbatch.training import run_files
-from gcnbatch.training.fit_report import METRICS
+from gcnbatch.run_report.record import Record, read
+from gcnbatch.run_report.tested import Examined
+from gcnbatch.training import checkpoint, reports, run_files
+from gcnbatch.training.finished import FinishedFit
+from gcnbatch.training.fit_files import HISTORY
+from gcnbatch.training.reports import METRICS, UNCERTAINTY
+from gcnbatch.uncertainty.model import Uncertainty
+from gcnbatch.worker import Workers
+
+
+def draw_all(record: Record) -> None:
+    """Draw the figures of every model of a run, with a process per core.
+
+    Raises
+    ------
+    InputError
+        When the run has test rows whose data set is gone or has changed, or a file of a model is damaged.
+    """
+    tests = [fit.split.test for fit in record.fits]
+    if any(map(len, tests)) and record.tested is None:
+        raise InputError("--figures", record.why_not, f"the data of {record.folder}")
+    tested, rows = record.tested, np.unique(np.concatenate(tests))
+    calls: list[tuple[Any, ...]] = [
+        (fit, *((tested.header, tested.y[np.searchsorted(rows, test)]) if tested and len(test) else (None, None)))
+        for fit, test in zip(record.fits, tests, strict=True)
+    ]
+    with Workers(min(len(calls), len(os.sched_getaffinity(0)))) as workers:
+        for drawn in [workers.submit(draw_fit, *call) for call in calls]:
+            drawn.result()
+
+
+def draw_fit(fit: FinishedFit, header: Header | None, y: NDArray[Any] | None) -> None:
+    """Draw the figures of a model.
+
+    Parameters
+    ----------
+    header, y
+        Header of the data set, and the targets of the test rows as in `metrics.evaluate`; None: there are no test rows.
+
+    Raises
+    ------
+    InputError
+        When one of its files is damaged.
+    """
+    if (epochs := fit.metrics.get("epochs")) and (fit.folder / HISTORY).exists():
+        reports.draw_curves(fit.folder, run_files.read_history(fit.folder / HISTORY, epochs)).result()
+    if header is None or y is None:
+        return
+    outputs = fit.outputs(header)
+    reports.draw(fit.folder, header, y, outputs, reports.evaluate(header, y, outputs)).result()
+    if (path := fit.folder / UNCERTAINTY).is_file():
+        stored = checkpoint.load(path)
+        fitted = Uncertainty.read(str(path), header, stored.arrays, stored.about)
+        reports.draw_uncertainty(fit.folder, fitted, y, outputs).result()
+
 
 CARD = "model_card.md"
 Say = Callable[[str], object]
@@ -40,7 +101,7 @@ def write(
     examined : Examined or None
         Its test rows, if they are examined already.
     all_figures : bool
-        Draw the figures of every model; see `gcnbatch.run_report.late_figures`.
+        Draw the figures of every model; see `gcnbatch.run_report.files`.
 
     Raises
     ------
@@ -49,7 +110,7 @@ def write(
     """
     record = read(folder, check_data, examined)
     if all_figures:
-        late_figures.draw(record)
+        draw_all(record)
     figures = Figures(record)
     fileio.write_text(folder / REPORT, page.render(figures))
     card = folder / CARD

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from gcnbatch.run_report.figures import Figures
-from gcnbatch.run_report.trained import trained
+from gcnbatch.run_report.figures import Figures, training_facts
 from gcnbatch.text import counted, markdown
 
 FILL = "*to fill*"
@@ -16,7 +15,7 @@ _SEAL = re.compile(r"\n<!-- sha256 of the text above, as generated: ([0-9a-f]{64
 def render(figures: Figures) -> str:
     """Return the card as Markdown."""
     record = figures.record
-    facts = dict(trained(record))
+    facts = dict(training_facts(record))
     about = [f"- **{name}:** {markdown(facts[name])}" for name in ("Model", "Trained")]
     lines = [
         f"# Model card: {markdown(record.name)}",

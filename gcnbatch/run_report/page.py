@@ -25,12 +25,11 @@ from gcnbatch.pages.elements import (
     table,
 )
 from gcnbatch.pages.origin import started
-from gcnbatch.run_report.examples import Example
-from gcnbatch.run_report.figures import Figures, number
+from gcnbatch.run_report.figures import Figures, environment, number, training_facts
 from gcnbatch.run_report.record import Record
-from gcnbatch.run_report.trained import environment, trained
+from gcnbatch.run_report.tested import Example
 from gcnbatch.text import counted, printable
-from gcnbatch.training.fit_report import CURVES, RELIABILITY, TESTED
+from gcnbatch.training.reports import CURVES, RELIABILITY, TESTED
 from gcnbatch.training.run_files import CONFIG
 
 LISTED = 500  # tasks or classes in a table
@@ -58,7 +57,7 @@ def render(figures: Figures) -> str:
         paragraph(_about(record), "lead"),
         paragraph(verdict, "verdict"),
         against,
-        section("What was trained", facts(trained(record))),
+        section("What was trained", facts(training_facts(record))),
         _metrics(figures),
         _by_task(figures),
         _by_class(record),

@@ -10,14 +10,12 @@ from typing import Any
 from gcnbatch.config import Config
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError
-from gcnbatch.run_report.examined import Examined, examine
-from gcnbatch.run_report.held_out import HeldOut
+from gcnbatch.run_report.tested import Examined, HeldOut, examine
 from gcnbatch.text import printable
 from gcnbatch.training import run_files
-from gcnbatch.training.fit_report import METRICS
-from gcnbatch.training.fitted import Fit, read_fits
+from gcnbatch.training.finished import FinishedFit, RunData, read_fits
+from gcnbatch.training.reports import METRICS
 from gcnbatch.training.run import ENVIRONMENT, read_config
-from gcnbatch.training.run_data import RunData
 from gcnbatch.training.summary import pooled
 
 
@@ -37,7 +35,7 @@ class Record:
         SHA-256 of the data set.
     metrics : dict
         metrics.json.
-    fits : list of Fit
+    fits : list of FinishedFit
     examined : Examined or None
     why_not : str
         Why there are no test rows.
@@ -49,7 +47,7 @@ class Record:
     data: Path
     digest: str
     metrics: dict[str, Any]
-    fits: list[Fit]
+    fits: list[FinishedFit]
     examined: Examined | None
     why_not: str
 
@@ -120,11 +118,11 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     return Record(folder, config, environment, data.path, data.digest, metrics, fits, examined, why_not)
 
 
-def _one_split(fits: Sequence[Fit]) -> bool:
+def _one_split(fits: Sequence[FinishedFit]) -> bool:
     return len({fit.block for fit in fits}) == 1
 
 
-def _examined(path: Path, fits: Sequence[Fit]) -> Examined:
+def _examined(path: Path, fits: Sequence[FinishedFit]) -> Examined:
     with Dataset(path, check=False) as data:
         pool = pooled([fit.split.test for fit in fits], [fit.outputs(data.header) for fit in fits])
         return examine(data, pool.rows, pool.mean, resampled=_one_split(fits))

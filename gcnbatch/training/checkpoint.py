@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
@@ -57,12 +59,10 @@ def save(path: StrPath, checkpoint: Checkpoint) -> None:
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Return the content of the file."""
-    from safetensors.numpy import save
-
     arrays = {name: np.ascontiguousarray(value) for name, value in checkpoint.arrays.items()}
     about = json.dumps(checkpoint.about, allow_nan=False)
     # A single entry: safetensors does not fix the order of several, and equal checkpoints must be equal files.
-    return bytes(save(arrays, {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}))
+    return bytes(safetensors.numpy.save(arrays, {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}))
 
 
 def load(path: StrPath) -> Checkpoint:
@@ -74,8 +74,6 @@ def load(path: StrPath) -> Checkpoint:
         When the file is missing, truncated or altered, comes from another program or version, or has an array with
         numbers that are not finite.
     """
-    from safetensors import SafetensorError, safe_open
-
     place = Path(path)
     if not place.exists() or place.is_dir():
         raise InputError(str(place), "no such checkpoint", "a run folder that training has written to")

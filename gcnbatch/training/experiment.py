@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,79 +14,30 @@ from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
-from gcnbatch.moments import moments
-from gcnbatch.runners.task import RunnerTask, no_targets
-from gcnbatch.text import counted, quoted
-from gcnbatch.training import task_labels
+from gcnbatch.runners.task import RunnerTask
+from gcnbatch.text import counted
 from gcnbatch.training.checkpoint import Arrays
-from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.targets import Scaling, Targets, check_learnable
 
 _BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
-_MOST_ROUNDING = 1e-3  # of targets that are not scaled, in standard deviations
-
-
-class Cut(NamedTuple):
-    """The targets of a split.
-
-    Parameters
-    ----------
-    labels : (rows, T)
-        Of the training rows.
-    scaling : Scaling
-    targets : (R, T)
-        Of all rows as the model sees them, and missing outside of the training rows; see `RunnerTask`. Read-only.
-    left_out : bool, (T,)
-        Tasks that the training rows cannot teach.
-    """
-
-    labels: NDArray[Any]
-    scaling: Scaling
-    targets: NDArray[Any]
-    left_out: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, dataset: Dataset, split: Split, standardize: bool) -> Cut:
-        """Return the cut of a split. `standardize`: scale targets of regression.
-
-        Raises
-        ------
-        InputError
-            When the training rows have no label, or numbers that float32 cannot hold and that are not scaled.
-        """
-        y, header = dataset.y, dataset.header
-        labels, scaling = y[split.train], Scaling.identity(header.n_outputs)
-        absent = task_labels.left_out(header, labels)
-        _check_labels(dataset, labels)
-        targets = no_targets(header, len(y))
-        if header.target == "regression":
-            scaling = Scaling.of(labels) if standardize else scaling
-            targets[split.train] = scaling.apply(labels)
-            if not standardize:
-                _check_rounding(dataset, labels, targets[split.train])
-        else:
-            targets[split.train] = labels
-            if absent.any() and not absent.all():  # a fold with nothing to learn trains on what it has
-                targets[:, absent] = np.nan
-        targets.flags.writeable = False
-        return cls(labels, scaling, targets, absent)
 
 
 class _Sources:
-    """What experiments on a data set share: sources by adjacency and use of graph features, rows and cuts of splits."""
+    """What experiments on a data set share: sources by adjacency and graph features, rows and targets of splits."""
 
     def __init__(self, dataset: Dataset, on_ranks: bool) -> None:
         self._dataset = dataset
         self._whole = dataset.fits_in_memory and not (on_ranks and dataset.n_graphs == 1)
         self._made: dict[tuple[str, bool], BatchSource] = {}
         self._rows: dict[str, SplitRows] = {}
-        self._cuts: dict[tuple[int, bool], tuple[Split, Cut]] = {}  # they keep the splits, so numbers of objects hold
+        # By id of the split, which the value keeps alive.
+        self._targets: dict[tuple[int, bool], tuple[Split, Targets]] = {}
 
     def of(self, *options: Any) -> BatchSource:
         if options not in self._made:
@@ -99,12 +50,12 @@ class _Sources:
             self._rows[rule] = SplitRows.of(self._dataset, rule)
         return self._rows[rule]
 
-    def cut(self, split: Split, standardize: bool) -> Cut:
-        """Return the cut of a split. Models of an ensemble have the same split, and so do trials of a search."""
+    def targets(self, split: Split, standardize: bool) -> Targets:
+        """Return the targets of a split. Models of an ensemble have the same split, and so do trials of a search."""
         key = id(split), standardize
-        if key not in self._cuts:
-            self._cuts[key] = split, Cut.of(self._dataset, split, standardize)
-        return self._cuts[key][1]
+        if key not in self._targets:
+            self._targets[key] = split, Targets.of(self._dataset, split, standardize)
+        return self._targets[key][1]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -163,11 +114,11 @@ class Experiment:
 
     def left_out(self, split: Split) -> NDArray[np.bool_]:
         """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""
-        return self._sources.cut(split, self.config.train.standardize).left_out
+        return self._sources.targets(split, self.config.train.standardize).left_out
 
     def check_learnable(self, splits: Sequence[Split]) -> None:
-        """Refuse splits none of which has a task to learn; see `task_labels`."""
-        task_labels.check_learnable(self.dataset.path, self.header, self.y, splits)
+        """Refuse splits none of which has a task to learn; see `gcnbatch.training.targets`."""
+        check_learnable(self.dataset.path, self.header, self.y, splits)
 
     @property
     def fingerprint(self) -> str:
@@ -177,10 +128,10 @@ class Experiment:
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return the runner task of this split and the scaling of its targets."""
         self._check_validation(split)
-        cut = self._sources.cut(split, self.config.train.standardize)
-        loss = Loss(self.header.target, _weights(self.config, self.header, cut.labels))
-        about = (self.model, loss, self.source, cut.targets, self.config.train, self.config.seed)
-        return RunnerTask(*about, self._fitted(split) | self.initial), cut.scaling
+        found = self._sources.targets(split, self.config.train.standardize)
+        loss = Loss(self.header.target, _weights(self.config, self.header, found.labels))
+        about = (self.model, loss, self.source, found.values, self.config.train, self.config.seed)
+        return RunnerTask(*about, self._fitted(split) | self.initial), found.scaling
 
     def _fitted(self, split: Split) -> dict[str, NDArray[np.float32]]:
         """Return the scaling of graph features, fitted to the training rows; a run to start from has its own."""
@@ -206,30 +157,6 @@ class Experiment:
         watching += ["train.schedule: 'plateau'"] if train.schedule == "plateau" else []
         if watching and not len(split.valid):
             raise InputError(watching[0], "no validation rows to watch", "some", "Set split.valid above 0.")
-
-
-def _check_labels(dataset: Dataset, labels: NDArray[Any]) -> None:
-    """Refuse training rows without any label."""
-    if np.isnan(LabelRange.of(labels).low).all():
-        names = dataset.header.task_names
-        of = f"task {quoted(names[0])}" if len(names) == 1 else f"any of {len(names):,} tasks"
-        raise InputError(
-            str(dataset.path),
-            f"no label of {of} in the training rows",
-            "at least one",
-            "Name other targets at import (--target-columns) or choose another split.",
-        )
-
-
-def _check_rounding(dataset: Dataset, labels: NDArray[np.float64], targets: NDArray[np.float32]) -> None:
-    """Refuse targets that float32 rounds away, or cannot hold."""
-    _, std = moments(labels)
-    with np.errstate(invalid="ignore"):
-        lost = np.isinf(targets) | (np.abs(targets - labels) > _MOST_ROUNDING * std)
-    if lost.any():
-        row, task = (int(at) for at in np.argwhere(lost)[0])
-        got = f"{labels[row, task]!r} of task {quoted(dataset.header.task_names[task])}, which float32 does not resolve"
-        raise InputError("train.standardize", f"false with {got}", "true", "Leave train.standardize at its default.")
 
 
 def _fitting(model: Gcn, weights: Arrays, frozen: tuple[str, ...]) -> Arrays:

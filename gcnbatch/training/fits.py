@@ -1,11 +1,13 @@
-"""Fitting the members of a run: in cohorts of this process, or in several processes; a report for each member."""
+"""Fitting members in this process: those of a run in cohorts, with a report for each, or one model without a folder."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,22 +15,27 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
 from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.config import Config
 from gcnbatch.data import splits
+from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.store import Dataset
+from gcnbatch.data.writer import write_graphset
 from gcnbatch.model.predict import predict_rows
-from gcnbatch.runners.choice import cohort_size, make_runner
+from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
 from gcnbatch.runners.task import RunnerTask
-from gcnbatch.training import loop
-from gcnbatch.training.fit_report import INLINE, Report
-from gcnbatch.training.member import Member
+from gcnbatch.text import listed
+from gcnbatch.training import checkpoint, loop, warm_start
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fit import Fit
 from gcnbatch.training.plan import Planned
+from gcnbatch.training.reports import Report, ReportWriter
 
 SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")
 Say = Callable[[str], object]
-Write = Callable[[Report], dict[str, Any]]
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """Results of a member.
 
     Parameters
@@ -46,7 +53,7 @@ class Fitted(NamedTuple):
     tested: NDArray[np.floating] | None = None
 
     @classmethod
-    def read(cls, metrics: dict[str, Any]) -> Fitted:
+    def read(cls, metrics: dict[str, Any]) -> FitResult:
         """Return the results of a member whose report is written."""
         return cls(metrics, metrics["epochs"])
 
@@ -69,10 +76,8 @@ class Fits:
         No progress bar.
     say : callable
         Called with each message for the user.
-    write : callable
-        Writes a member's report and returns its metrics.
-    writers : concurrent.futures.Executor
-        Runs `write`.
+    writer : ReportWriter
+        Writes the members' reports.
     make : callable
         Makes a cohort of tasks on the backend.
     """
@@ -84,23 +89,21 @@ class Fits:
         jobs: int,
         quiet: bool,
         say: Say,
-        write: Write,
-        writers: Executor = INLINE,
+        writer: ReportWriter,
         make: Callable[[Backend, Sequence[RunnerTask]], Runner] = make_runner,
     ) -> None:
-        self._writers, self._make = writers, make
         self._folder, self._backend, self._jobs = folder, backend, jobs
-        self._quiet, self._say, self._write = quiet, say, write
-        self._planned: dict[Member, Planned] = {}
-        self._fitted: dict[str, Fitted] = {}
+        self._quiet, self._say, self._writer, self._make = quiet, say, writer, make
+        self._planned: dict[Fit, Planned] = {}
+        self._fitted: dict[str, FitResult] = {}
 
-    def fit(self, planned: Sequence[Planned]) -> dict[str, Fitted]:
+    def fit(self, planned: Sequence[Planned]) -> dict[str, FitResult]:
         """Train these members to the end and start to write their reports; return their results by name."""
-        self._planned = {Member(one.experiment, one.split): one for one in planned}
+        self._planned = {Fit(one.experiment, one.split): one for one in planned}
         loop.fit(list(self._planned), self._form, self._report, self._quiet)
         return self._fitted
 
-    def _form(self, waiting: Sequence[Member]) -> Runner:
+    def _form(self, waiting: Sequence[Fit]) -> Runner:
         tasks = [member.task for member in waiting]
         size = cohort_size(self._backend, tasks)
         size = min(size, self._jobs) if self._jobs else size
@@ -110,7 +113,7 @@ class Fits:
         self._open([member for member in waiting[:size] if member.files is None])
         return self._make(self._backend, tasks[:size])
 
-    def _open(self, members: Sequence[Member]) -> None:
+    def _open(self, members: Sequence[Fit]) -> None:
         """Make the members' folders and write their splits."""
         splits_of = {id(member.split): member for member in members}  # models of an ensemble share a split
         texts = {}
@@ -118,7 +121,7 @@ class Fits:
             rows = {part: values.tolist() for part, values in member.split.parts().items()}
             texts[number] = json.dumps(rows)
 
-        def open_one(member: Member) -> None:
+        def open_one(member: Fit) -> None:
             place = self._folder / self._planned[member].name
             folders.make(place)
             fileio.write_text(place / SPLITS, texts[id(member.split)])
@@ -127,9 +130,9 @@ class Fits:
         with ThreadPoolExecutor(loop.THREADS) as threads:  # each waits for the disk
             list(threads.map(open_one, members))
 
-    def _report(self, cohort: Runner, ended: dict[int, Member]) -> None:
+    def _report(self, cohort: Runner, ended: dict[int, Fit]) -> None:
         """Write the reports of the members of a cohort that have ended, with their best weights loaded."""
-        outputs: dict[Member, dict[str, Any]] = {member: {} for member in ended.values()}
+        outputs: dict[Fit, dict[str, Any]] = {member: {} for member in ended.values()}
         for part in PARTS:
             rows = [_rows(ended[i], part) if i in ended else None for i in range(cohort.size)]
             source, size = next((m.experiment.source, m.train.eval_batch_size) for m in ended.values())
@@ -139,24 +142,18 @@ class Fits:
                     outputs[member][part] = member.outputs(logits)
         for member in ended.values():
             one = self._planned[member]
+            assert member.files is not None
             found = _report(cohort, member, outputs[member], one.is_drawn)
-            written = self._writers.submit(self._written, member, found)
-            self._fitted[one.name] = Fitted(written, member.position.epoch, outputs[member].get("test"))
-
-    def _written(self, member: Member, report: Report) -> dict[str, Any]:
-        """Write a member's report and return its metrics."""
-        metrics = self._write(report)
-        if member.files:
-            member.files.end(metrics)
-        return metrics
+            written = self._writer.submit(found, member.files.end)
+            self._fitted[one.name] = FitResult(written, member.position.epoch, outputs[member].get("test"))
 
 
-def _rows(member: Member, part: str) -> Any:
+def _rows(member: Fit, part: str) -> Any:
     rows = member.split.parts()[part]
     return rows if len(rows) else None
 
 
-def _report(cohort: Runner, member: Member, outputs: dict[str, Any], has_figures: bool) -> Report:
+def _report(cohort: Runner, member: Fit, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
     experiment, parts = member.experiment, member.split.parts()
     config = experiment.config
@@ -177,7 +174,7 @@ def _report(cohort: Runner, member: Member, outputs: dict[str, Any], has_figures
     )
 
 
-def _course(cohort: Runner, member: Member) -> dict[str, Any]:
+def _course(cohort: Runner, member: Fit) -> dict[str, Any]:
     """Return the entries of metrics.json on training: backend and its properties, epochs, seconds, time of a step.
 
     The time of a step is host time, divided by the members that it trained: on an asynchronous device, the time to
@@ -193,3 +190,40 @@ def _course(cohort: Runner, member: Member) -> dict[str, Any]:
         }
         course["graphs_per_second"] = round(member.graphs / max(member.seconds, 1e-9), 1)
     return course
+
+
+def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[str, Any]]]:
+    """Train one model on the split of `config`.
+
+    Returns
+    -------
+    bytes
+        What best.safetensors of a run would hold.
+    list of dict
+        The rows of history.jsonl.
+
+    Raises
+    ------
+    InputError
+        When data and configuration do not match.
+
+    Warns
+    -----
+    UserWarning
+        Of tasks that the training rows cannot teach: their outputs are NaN.
+    """
+    choice = BackendChoice(config.backend, config.device, config.cuda, lambda line: None)
+    with TemporaryDirectory(prefix="gcnbatch-") as folder:
+        path = Path(folder, "data.h5")
+        write_graphset(path, graphs)
+        with Dataset(path, config.data.memory_mb, check=False) as dataset:
+            experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
+            member = Fit(experiment, splits.make_split(config.split, config.seed, experiment.split_rows))
+            experiment.check_learnable([member.split])
+            if (absent := member.validation.left_out).any():
+                names = listed(np.array(experiment.header.task_names)[absent])
+                text = f"no labels of two classes in the training rows, so that predictions are NaN: {names}"
+                warnings.warn(text, stacklevel=2)
+            backend = choice.backend_for([member.task])
+            loop.fit([member], lambda waiting: make_runner(backend, [waiting[0].task]), None, quiet=True)
+    return checkpoint.encode(member.best_weights()), member.rows

@@ -19,22 +19,22 @@ from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.text import counted
 from gcnbatch.training.checkpoint import Arrays
-from gcnbatch.training.member import Member
+from gcnbatch.training.fit import Fit
 from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.training.validation import scores
 
 THREADS = 8  # that score validation rows, and write checkpoints: each waits for the disk several times
-Form = Callable[[Sequence[Member]], Runner]  # makes a cohort of the first of these members
-Done = Callable[[Runner, dict[int, Member]], object]  # takes the finished members of a cohort by number
+Form = Callable[[Sequence[Fit]], Runner]  # makes a cohort of the first of these members
+Done = Callable[[Runner, dict[int, Fit]], object]  # takes the finished members of a cohort by number
 
 
 def fit(
-    members: Sequence[Member],
+    members: Sequence[Fit],
     form: Form,
     done: Done | None,
     quiet: bool = False,
-    after_epoch: Callable[[dict[int, Member]], object] = lambda members: None,
+    after_epoch: Callable[[dict[int, Fit]], object] = lambda members: None,
     tolerant: bool = False,
 ) -> None:
     """Train all members to the end (or to their early stop), in one cohort after the other.
@@ -78,7 +78,7 @@ def fit(
             waiting = [*left.values(), *waiting]
         finally:
             for member in here:
-                member.rest()
+                member.close_files()
             cohort.close()
 
 
@@ -88,9 +88,9 @@ class CohortLoop:
     def __init__(
         self,
         cohort: Runner,
-        members: Sequence[Member],
+        members: Sequence[Fit],
         quiet: bool,
-        after_epoch: Callable[[dict[int, Member]], object],
+        after_epoch: Callable[[dict[int, Fit]], object],
         tolerant: bool,
     ) -> None:
         self.cohort, self.members, self.quiet = cohort, members, quiet
@@ -104,7 +104,7 @@ class CohortLoop:
         """Train until all members have ended, or so many that the others should move to another cohort."""
         for i, member in enumerate(self.members):
             self._enter(i, member)
-        # `Member.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
+        # `Fit.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
         quietly = np.errstate(over="ignore", invalid="ignore")
         with quietly, ThreadPoolExecutor(THREADS) as self._threads, self._stop, self._progress() as progress:
             self._counted = time.monotonic()
@@ -116,15 +116,15 @@ class CohortLoop:
         done = min(member.position.epoch * steps + member.position.step for member in self.members)
         return open_progress(max(member.train.epochs for member in self.members), steps, done, self.quiet)
 
-    def _running(self) -> dict[int, Member]:
+    def _running(self) -> dict[int, Fit]:
         return {i: member for i, member in enumerate(self.members) if member.running}
 
-    def _is_worth_it(self, running: dict[int, Member]) -> bool:
+    def _is_worth_it(self, running: dict[int, Fit]) -> bool:
         return len(running) > len(self.members) // 2
 
     # -------------------------------------------------------------------------------------------- an epoch
 
-    def _epoch(self, running: dict[int, Member], progress: Progress) -> None:
+    def _epoch(self, running: dict[int, Fit], progress: Progress) -> None:
         """Run the rest of every member's current epoch and its validation."""
         began = time.monotonic()
         epochs = [member.epoch() if i in running else None for i, member in enumerate(self.members)]
@@ -149,7 +149,7 @@ class CohortLoop:
         if rows:
             progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
 
-    def _steps(self, running: dict[int, Member], epochs: list[MemberEpoch | None], progress: Progress) -> None:
+    def _steps(self, running: dict[int, Fit], epochs: list[MemberEpoch | None], progress: Progress) -> None:
         own = [epoch for epoch in epochs if epoch is not None]
         first, last = min(epoch.first for epoch in own), max(len(epoch.batches) for epoch in own)
         seconds = []
@@ -164,14 +164,14 @@ class CohortLoop:
         for member in running.values():
             member.step_seconds += seconds
 
-    def _advance(self, running: dict[int, Member], epochs: list[MemberEpoch | None], done: int) -> None:
+    def _advance(self, running: dict[int, Fit], epochs: list[MemberEpoch | None], done: int) -> None:
         """Note that the steps before `done` have run."""
         for i, member in running.items():
             epoch = epochs[i]
             assert epoch is not None
             member.position.step = min(max(done, epoch.first), len(epoch.batches))
 
-    def _losses(self, running: dict[int, Member]) -> dict[int, float]:
+    def _losses(self, running: dict[int, Fit]) -> dict[int, float]:
         """Return the mean training losses of the epoch by member."""
         totals, losses = self.cohort.take_losses(), {}
         for i, member in running.items():
@@ -180,7 +180,7 @@ class CohortLoop:
         return losses
 
     @contextmanager
-    def _failing(self, member: Member) -> Iterator[None]:
+    def _failing(self, member: Fit) -> Iterator[None]:
         """Let an error that training has diverged be the failure of its member, if the loop is tolerant."""
         try:
             yield
@@ -197,14 +197,14 @@ class CohortLoop:
 
     # -------------------------------------------------------------------------------------------- checkpoints
 
-    def _keep(self, running: dict[int, Member]) -> None:
+    def _keep(self, running: dict[int, Fit]) -> None:
         """Write the checkpoints that are due, of members that have ended, and of all before an interrupt."""
         self._count_time(running)
         everyone = self._stop.made or self._due()
         saved = {i: member for i, member in running.items() if member.files and (everyone or member.position.finished)}
         if saved:
             states = [self.cohort.state(i) for i in saved]
-            list(self._threads.map(Member.save, saved.values(), states))
+            list(self._threads.map(Fit.save, saved.values(), states))
         if everyone:
             self._saved_at = time.monotonic()
         if self._stop.made:
@@ -216,7 +216,7 @@ class CohortLoop:
     def _due(self) -> bool:
         return time.monotonic() - self._saved_at >= self.members[0].train.checkpoint_seconds
 
-    def _count_time(self, running: dict[int, Member]) -> None:
+    def _count_time(self, running: dict[int, Fit]) -> None:
         """Divide the time since the last call among the members that trained in it."""
         now = time.monotonic()
         share, self._counted = (now - self._counted) / len(running), now
@@ -227,7 +227,7 @@ class CohortLoop:
     def _state_of(self, number: int) -> Callable[[], Arrays]:
         return lambda: self.cohort.state(number)
 
-    def _enter(self, number: int, member: Member) -> None:
+    def _enter(self, number: int, member: Fit) -> None:
         if state := member.enter(self._state_of(number), self.cohort.about().get("ranks", 1)):
             self.cohort.load_state(state, number)
 

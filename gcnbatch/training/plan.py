@@ -75,7 +75,12 @@ def different_splits(planned: Sequence[Planned]) -> list[Split]:
 
 def has_members(config: Config) -> bool:
     """Return whether the members of a run have folders of their own."""
-    return config.split.folds > 0 or config.split.repeats > 1 or config.train.ensemble > 1
+    return models(config) > 1
+
+
+def models(config: Config) -> int:
+    """Return the number of members of a run."""
+    return max(config.split.folds, 1) * config.split.repeats * config.train.ensemble
 
 
 def member_folders(folder: Path) -> list[Path]:

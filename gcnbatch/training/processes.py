@@ -1,28 +1,35 @@
-"""Members of a run in processes of their own, for backends on the host, or on ranks, for all backends."""
+"""Members of a run in other processes: each on its own, on the host or on ranks, or one member on all ranks together.
+
+On the ranks of one member, rank 0 trains and writes; the other ranks compute their parts of each batch.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend
+from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config import Config, resolve
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError, MachineError
+from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
-from gcnbatch.runners.choice import cohort_size
-from gcnbatch.training import digest, warm_start
+from gcnbatch.ranks.world import World
+from gcnbatch.runners.choice import cohort_size, make_distributed
+from gcnbatch.runners.leader import Leader, follow
+from gcnbatch.runners.task import RunnerTask
+from gcnbatch.training import finished, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import INLINE, OpenWriter, Report
-from gcnbatch.training.fits import Fits, Say, Write
+from gcnbatch.training.fits import Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
+from gcnbatch.training.reports import OpenWriter, ReportWriter
 from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -55,7 +62,7 @@ def fit_in_processes(
     lock : int
         File descriptor of the folder's lock, which the processes of this host hold, too.
     open_writer : callable or None
-        As `gcnbatch.training.fit_report.Writer.elsewhere`.
+        As `gcnbatch.training.reports.ReportWriter.elsewhere`.
 
     Raises
     ------
@@ -159,16 +166,9 @@ def fit_members(
 
     `sharing` processes of this host share its cores; `open_writer` as in `fit_in_processes`.
     """
-    with ExitStack() as stack:
-        write: Write = Report.write
-        writers: Executor = INLINE
-        if open_writer is not None:
-            write = stack.enter_context(open_writer(len(names), sharing))
-            writers = stack.enter_context(ThreadPoolExecutor(len(names)))
+    with open_writer(len(names), sharing) if open_writer else nullcontext(ReportWriter()) as writer:
         planned, backend = _opened(folder, config)
-        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, write, writers).fit(
-            [planned[name] for name in names]
-        )
+        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, writer).fit([planned[name] for name in names])
         return {name: one.result() for name, one in fitted.items()}
 
 
@@ -199,7 +199,7 @@ def open_again(folder: Path, config: str, together: bool = False) -> tuple[Exper
         ranks = world.current()
         experiment = Experiment(settings, dataset, warm_start.weights(settings, dataset.header, folder), together)
         if ranks is not None:
-            digest.check(folder, experiment, "other data than on rank 0")
+            finished.check_digest(folder, experiment, "other data than on rank 0")
         device = settings.device if ranks is None else ranks.device(settings.device)
         try:
             return experiment, registry.open_backend(settings.backend, device, settings.cuda)
@@ -207,3 +207,49 @@ def open_again(folder: Path, config: str, together: bool = False) -> tuple[Exper
             if ranks is not None:
                 error.advise("Start no more ranks on a host than it has GPUs.")
             raise
+
+
+MakeRunner = Callable[[Backend, Sequence[RunnerTask]], Runner]
+
+
+@contextmanager
+def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -> Iterator[MakeRunner]:
+    """Open the run of this folder on the other ranks; yield what makes its runner.
+
+    Raises
+    ------
+    GcnbatchError
+        That of the first rank that cannot open data or backend, or sees other data.
+    """
+    text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
+    ranks.start_all(_follow_run, str(folder.resolve()), text)
+    refused = [error for rank in range(1, ranks.size) if (error := ranks.receive(rank)) is not None]
+    communicator = ranks.communicator()
+    communicator.send_call(not refused)
+    if refused:
+        raise refused[0]
+
+    def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
+        (task,) = tasks
+        return Leader(make_distributed(backend, task, communicator), communicator)
+
+    with shared_processors(ranks.local_size):
+        yield make_runner
+
+
+def _follow_run(folder: str, config: str) -> None:
+    """Open the only member of a run on this rank, and compute its parts until rank 0 ends."""
+    ranks = world.current()
+    assert ranks is not None
+    communicator = ranks.communicator()
+    refused: GcnbatchError | None = None
+    try:
+        experiment, backend = open_again(Path(folder), config, together=True)
+        (planned,) = plan(experiment)
+        task, _ = planned.experiment.task(planned.split)
+    except GcnbatchError as error:
+        refused = error
+    ranks.send(refused)
+    if communicator.receive_call():
+        with shared_processors(ranks.local_size):
+            follow(make_distributed(backend, task, communicator), communicator)

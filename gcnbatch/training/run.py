@@ -9,8 +9,7 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,12 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
-from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import digest, event_file, fit_report, run_files, task_labels, warm_start
-from gcnbatch.training.data_parallel import on_all_ranks
+from gcnbatch.runners.choice import BackendChoice, make_runner
+from gcnbatch.training import finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_report import HERE, INLINE, Writer
-from gcnbatch.training.fits import Fits, Fitted, Say
-from gcnbatch.training.member import OTHER_RATES
-from gcnbatch.training.member_files import HISTORY
+from gcnbatch.training.fit import OTHER_RATES
+from gcnbatch.training.fit_files import HISTORY
+from gcnbatch.training.fits import FitResult, Fits, Say
 from gcnbatch.training.plan import (
     GENERATED,
     Planned,
@@ -43,9 +40,10 @@ from gcnbatch.training.plan import (
     plan,
     with_absolute_paths,
 )
-from gcnbatch.training.processes import fit_in_processes, processes
+from gcnbatch.training.position import rates_differ
+from gcnbatch.training.processes import MakeRunner, fit_in_processes, on_all_ranks, processes
+from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
-from gcnbatch.training.schedule import rates_differ
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
@@ -58,14 +56,13 @@ def start(
     folder: Path | None,
     quiet: bool = False,
     say: Say = lambda line: None,
-    write: Writer = HERE,
-    writers: Executor = INLINE,
+    writer: ReportWriter | None = None,
     graphs: GraphSet | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    A run that is refused leaves no folder. `write` writes a fit's report, run by `writers`. `graphs` are the data in
-    place of those of `config`; the run keeps them in its folder.
+    A run that is refused leaves no folder. `writer` writes the reports; None: this process does. `graphs` are the data
+    in place of those of `config`; the run keeps them in its folder.
 
     Raises
     ------
@@ -90,19 +87,22 @@ def start(
                 warm_start.keep(config, target, planned[0].experiment.weights)
                 say(warm_start.describe(planned[0].experiment))
             _create(target, config.model_copy(update={"backend": backend.name}))
-        _tell_copies(planned[0], say)
-        experiment = planned[0].experiment
-        notes = task_labels.notes(experiment.header, experiment.y, different_splits(planned), config.split.kind)
-        for line in (*notes, *task_labels.about_bounds(experiment.y, experiment.dataset.censored)):
+        for line in _notes(planned):
             say(line)
-        return target, _fit(held, config, planned, backend, quiet, say, write, writers)
+        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter())
 
 
-def _tell_copies(planned: Planned, say: Say) -> None:
-    """Tell of copies of molecules in several parts of a split; a set that is not in memory is not read for it."""
-    dataset = planned.experiment.dataset
-    for note in across_splits(dataset, {"": planned.split}) if dataset.fits_in_memory else ():
-        say(note)
+def _notes(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield lines on copies of molecules in several parts of a split, and on the labels of each part.
+
+    A set that is not in memory is not read for copies.
+    """
+    experiment = planned[0].experiment
+    if experiment.dataset.fits_in_memory:
+        yield from across_splits(experiment.dataset, {"": planned[0].split})
+    about = experiment.header, experiment.y, different_splits(planned), experiment.config.split.kind
+    yield from targets.label_notes(*about)
+    yield from targets.about_bounds(experiment.y, experiment.dataset.censored)
 
 
 def resume(
@@ -138,9 +138,9 @@ def resume(
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
         _check_libraries(config)
-        if (folder / fit_report.METRICS).exists() and not extended:
+        if (folder / reports.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
-            return run_files.read_metrics(folder / fit_report.METRICS, members=has_members(config))
+            return run_files.read_metrics(folder / reports.METRICS, members=has_members(config))
         for place in (folder, *member_folders(folder)):
             fileio.remove_abandoned(place)
         tree = config.model_dump(mode="json")
@@ -156,9 +156,9 @@ def resume(
                 generate(config, folder)
             with _prepared(config, folder, choice) as (planned, backend):
                 if extended:
-                    digest.check(folder, planned[0].experiment, CHANGED)
+                    finished.check_digest(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
-                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say)
+                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say, ReportWriter())
 
 
 def refuse_study(folder: Path) -> None:
@@ -191,7 +191,7 @@ def read_config(folder: Path) -> Config:
 def _check_libraries(config: Config) -> None:
     """Refuse a run whose files need a library that is not installed."""
     if config.train.tensorboard:
-        event_file.check()
+        fit_files.check_tensorboard()
     if config.parquet:
         tables.check_parquet("parquet")
 
@@ -216,7 +216,7 @@ def _extended(config: Config, epochs: int) -> Config:
 def _reopen(folder: Path, config: Config) -> None:
     """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
     for place in (folder, *member_folders(folder)):
-        run_files.remove(place / fit_report.METRICS)
+        run_files.remove(place / reports.METRICS)
     fileio.write_text(folder / CONFIG, config.to_toml())
 
 
@@ -259,7 +259,7 @@ def generate(config: Config, folder: Path, graphs: GraphSet | None = None) -> No
     if graphs is not None:
         write_graphset(folder / GENERATED, graphs)
     elif config.data.synthetic:
-        from gcnbatch.data import synthetic
+        from gcnbatch.data import synthetic  # a quarter of a second, which no other run needs
 
         synthetic.write(config.data.synthetic, folder / GENERATED)
 
@@ -291,32 +291,47 @@ def _fit(
     backend: Backend,
     quiet: bool,
     say: Say,
-    write: Writer = HERE,
-    writers: Executor = INLINE,
+    writer: ReportWriter,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
-    folder, lock = held
-    experiment = planned[0].experiment
-    if not (folder / digest.DIGEST).exists():
-        digest.record(folder, experiment)
-    digest.check(folder, experiment, CHANGED)
+    folder, experiment = held.folder, planned[0].experiment
+    if not (folder / finished.DIGEST).exists():
+        finished.record_digest(folder, experiment)
+    finished.check_digest(folder, experiment, CHANGED)
     for line in splits.notes(config.split, experiment.split_rows):
         say(line)
-    known = {name: Fitted.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
-    missing = [one for one in planned if one.name not in known]
-    if (count := processes(backend, config.jobs, len(missing))) > 1:
-        found = fit_in_processes(folder, config, missing, backend, count, say, lock, write.elsewhere)
-        known |= {name: Fitted.read(metrics) for name, metrics in found.items()}
-    elif missing and (ranks := world.current()) and not has_members(config):
-        say(f"{ranks.size} ranks train one model together")
-        with on_all_ranks(ranks, folder, config, backend) as make:
-            known |= Fits(folder, backend, config.jobs, quiet, say, write, writers, make).fit(missing)
-    elif missing:
-        if world.current():
-            say("the last model trains on rank 0; the other ranks are idle")
-        known |= Fits(folder, backend, config.jobs, quiet, say, write, writers).fit(missing)
+    known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
+    if missing := [one for one in planned if one.name not in known]:
+        known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
     fitted = [known[one.name] for one in planned]
-    return summarise(folder, planned, fitted, write, writers) if planned[0].name else fitted[0].result()
+    return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
+
+
+def _fit_networks(
+    held: folders.Held,
+    config: Config,
+    planned: list[Planned],
+    backend: Backend,
+    quiet: bool,
+    say: Say,
+    writer: ReportWriter,
+) -> dict[str, FitResult]:
+    """Train networks: one on all ranks together, or many in several processes or in cohorts of this one.
+
+    Members of another kind have a function like this one: it returns the result of each member by name.
+    """
+    folder, ranks = held.folder, world.current()
+    make: MakeRunner = make_runner
+    if (count := processes(backend, config.jobs, len(planned))) > 1:
+        found = fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere)
+        return {name: FitResult.read(metrics) for name, metrics in found.items()}
+    with ExitStack() as stack:
+        if ranks and not has_members(config):
+            say(f"{ranks.size} ranks train one model together")
+            make = stack.enter_context(on_all_ranks(ranks, folder, config, backend))
+        elif ranks:
+            say("the last model trains on rank 0; the other ranks are idle")
+        return Fits(folder, backend, config.jobs, quiet, say, writer, make).fit(planned)
 
 
 def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, dict[str, Any]]:
@@ -324,8 +339,8 @@ def _known_metrics(folder: Path, planned: list[Planned], say: Say) -> dict[str, 
     known = {}
     places = {one.name: folder / one.name for one in planned if one.name}
     for name, place in places.items():
-        if (place / fit_report.METRICS).exists():
-            known[name] = run_files.read_metrics(place / fit_report.METRICS, members=False)
+        if (place / reports.METRICS).exists():
+            known[name] = run_files.read_metrics(place / reports.METRICS, members=False)
             history = run_files.read_history(place / HISTORY, known[name]["epochs"])
             if len(known) < len(planned) and rates_differ(planned[0].experiment.config.train, history):
                 say(f"{place} {OTHER_RATES}; those that follow have those of now")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +14,15 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.moments import in_units, unit_of
 from gcnbatch.predictions import Predictions, read_outputs, write_table
-from gcnbatch.training import fit_report, plots, run_files
-from gcnbatch.training.fit_report import Writer
-from gcnbatch.training.fits import Fitted
-from gcnbatch.training.member_files import HISTORY
+from gcnbatch.training import plots, reports, run_files
+from gcnbatch.training.fit_files import HISTORY
+from gcnbatch.training.fits import FitResult
 from gcnbatch.training.plan import Planned
+from gcnbatch.training.reports import ReportWriter
 
 
 def summarise(
-    folder: Path, planned: Sequence[Planned], fitted: Sequence[Fitted], write: Writer, writers: Executor
+    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter
 ) -> dict[str, Any]:
     """Write and return the run's metrics; write the predictions of its test rows in the data set's order, and plots.
 
@@ -32,43 +31,41 @@ def summarise(
     folder : Path
         The run's folder, with a folder for every member.
     planned, fitted
-        The members and their results, in order. Reports of members may still be written meanwhile.
-    write : Writer
+        The members and their results, in order. ReportWriter of members may still be written meanwhile.
+    writer : ReportWriter
         Writes files of the run.
-    writers : concurrent.futures.Executor
-        Runs `write`.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
     histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
-    written = [writers.submit(write.call, draw_curves, folder, histories)]
+    written = [writer.submit_call(draw_curves, folder, histories)]
     pool, figures = _tested(folder, planned, fitted), None
     if pool:
         y, part = pool.labels(experiment.measured), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
-        write.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
-        figures = fit_report.evaluate(header, y, pool.mean)
-        written.append(writers.submit(write.call, _draw, folder, header, y, pool.mean, figures, part))
+        writer.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
+        figures = reports.evaluate(header, y, pool.mean)
+        written.append(writer.submit_call(_draw, folder, header, y, pool.mean, figures, part))
         predicted = Predictions(header, experiment.ids[pool.rows], pool.mean, pool.std)
-        table = folder / fit_report.PREDICTIONS, predicted, config.parquet
-        written.append(writers.submit(write.call, write_table, *table))
+        table = folder / reports.PREDICTIONS, predicted, config.parquet
+        written.append(writer.submit_call(write_table, *table))
     summary = _summary(planned, [one.result() for one in fitted])
     if figures:
         summary["out_of_fold"] = figures
     for one in written:
         one.result()
-    fileio.write_json(folder / fit_report.METRICS, summary)
+    fileio.write_json(folder / reports.METRICS, summary)
     return summary
 
 
-def _tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[Fitted]) -> Pooled | None:
+def _tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult]) -> Pooled | None:
     """Return the outputs for all test rows; None if there are none."""
     rows = [one.split.test for one in planned]
     if not any(map(len, rows)):
         return None
     header, outputs = planned[0].experiment.header, []
     for one, found in zip(planned, fitted, strict=True):
-        path = folder / one.name / fit_report.PREDICTIONS
+        path = folder / one.name / reports.PREDICTIONS
         outputs.append(read_outputs(path, header, len(one.split.test)) if found.tested is None else found.tested)
     return pooled(rows, outputs)
 
@@ -92,7 +89,7 @@ def _summary(planned: Sequence[Planned], results: Sequence[dict[str, Any]]) -> d
 
 def _draw(folder: Path, header: Header, *about: Any) -> None:
     y, outputs, figures, part = about
-    fit_report.draw(folder, header, y, outputs, figures, part=part).result()
+    reports.draw(folder, header, y, outputs, figures, part=part).result()
 
 
 def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
@@ -111,7 +108,7 @@ def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
         When a history is damaged.
     """
     rows = [run_files.read_history(path, epochs) for path, epochs in histories]
-    plots.members_curves(rows, folder / fit_report.CURVES)
+    plots.members_curves(rows, folder / reports.CURVES)
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

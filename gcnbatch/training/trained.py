@@ -19,7 +19,7 @@ from gcnbatch.errors import InputError, misfit
 from gcnbatch.model.gcn import Gcn, build, joins_graph_features
 from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
-from gcnbatch.training.member_files import BEST
+from gcnbatch.training.fit_files import BEST
 from gcnbatch.training.plan import member_folders
 from gcnbatch.training.run_files import lacking
 

@@ -25,7 +25,7 @@ from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
 from gcnbatch.model.gcn import uniform_weights
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.targets import Scaling
 
 ELEMENTS = 1 << 16  # logits of a call of NumPy: tens of microseconds, and its arrays stay in a core's cache
 LARGE = 4  # from so many times as many on, several threads score the rows of one member

@@ -13,7 +13,7 @@ from gcnbatch import metrics
 from gcnbatch.data.graphs import Split
 from gcnbatch.moments import moments
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.task_labels import left_out
+from gcnbatch.training.targets import left_out
 
 
 def constant_value(experiment: Experiment, splits: Sequence[Split]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -69,8 +70,6 @@ class Watch:
 
     def _write(self, end: str = "") -> None:
         if on_terminal():
-            import sys
-
             print(f"\r\x1b[2K{self._waiting}", end=end, file=sys.stderr, flush=True)
         else:
             write_line(self._waiting)

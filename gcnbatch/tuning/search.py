@@ -35,7 +35,7 @@ from gcnbatch.pages.document import REPORT
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.text import quoted
-from gcnbatch.training import digest, run_files, warm_start
+from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.plan import data_file
 from gcnbatch.training.processes import pool
@@ -148,7 +148,7 @@ def start(
             fileio.write_json(target / STUDY, asdict(settings))
             fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
             warm_start.keep(config, target, experiment.weights)
-            digest.record(target, experiment)
+            finished.record_digest(target, experiment)
             fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
         return target, _search(held, base, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
 
@@ -299,7 +299,7 @@ def _reopened(config: Config, folder: Path) -> Iterator[Experiment]:
     """Open the data of a study, which must not have changed."""
     warm_start.check_kept(config, folder)
     with _opened(config, folder) as experiment:
-        digest.check(folder, experiment, "changed since the study began")
+        finished.check_digest(folder, experiment, "changed since the study began")
         yield experiment
 
 

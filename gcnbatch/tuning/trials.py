@@ -17,7 +17,7 @@ from gcnbatch.runners.cohort import JoinedRunner, group
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.member import Member
+from gcnbatch.training.fit import Fit
 from gcnbatch.tuning import library
 from gcnbatch.tuning.space import configured
 
@@ -76,7 +76,7 @@ class _Pruned(GcnbatchError):
 class _Run:
     """A trial in training."""
 
-    def __init__(self, asked: Asked, members: list[Member], trial: Trial) -> None:
+    def __init__(self, asked: Asked, members: list[Fit], trial: Trial) -> None:
         self.number, self.members, self.trial = asked.number, members, trial
         self.curve: list[tuple[int, float]] = []
 
@@ -182,12 +182,12 @@ class Trials:
         size = cohort_size(self._backend, tasks)
         return min(size, self._jobs) if self._jobs else size
 
-    def _members(self, asked: Asked) -> list[Member]:
+    def _members(self, asked: Asked) -> list[Fit]:
         config = configured(self._experiment.config, asked.values)
         experiment = self._experiment.like(config)
-        return [Member(experiment, split) for split in self._splits]
+        return [Fit(experiment, split) for split in self._splits]
 
-    def _form(self, waiting: Sequence[Member]) -> Runner:
+    def _form(self, waiting: Sequence[Fit]) -> Runner:
         """Return one cohort of all these members, so that the folds of a trial stay in lockstep."""
         runners: list[Runner] = []
         tasks = [member.task for member in waiting]
@@ -203,7 +203,7 @@ class Trials:
         return runners[0] if len(runners) == 1 else JoinedRunner(runners)
 
 
-def _after_epoch(runs: Sequence[_Run], members: dict[int, Member]) -> None:
+def _after_epoch(runs: Sequence[_Run], members: dict[int, Fit]) -> None:
     trained = set(members.values())
     for run in runs:
         if trained & set(run.members):

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.schema import Header
 from gcnbatch.moments import root_mean_square
 from gcnbatch.text import counted, quoted
-from gcnbatch.uncertainty.blocks import in_blocks
-from gcnbatch.uncertainty.model import Uncertainty, labelled, rows_for
+from gcnbatch.uncertainty.model import Uncertainty, in_blocks, labelled, rows_for
 
 BINS = 10
 

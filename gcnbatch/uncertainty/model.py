@@ -16,7 +16,7 @@ Dimensions as in `gcnbatch.metrics`. A segment is a task of a regression set, a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,22 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, misfit
 from gcnbatch.text import quoted
 from gcnbatch.uncertainty import calibration
-from gcnbatch.uncertainty.blocks import in_blocks
 from gcnbatch.uncertainty.calibration import Calibrator
+
+BLOCK_VALUES = 1 << 22  # of a block
+
+
+def in_blocks(of_rows: Callable[..., NDArray[Any]], *arrays: NDArray[Any]) -> NDArray[Any]:
+    """Return what `of_rows` returns for arrays of R rows each, if it computes each row from that row alone.
+
+    >>> in_blocks(lambda a, b: a.sum(axis=1) * b, np.ones((3, 2)), np.arange(3))
+    array([0., 2., 4.])
+    """
+    values = arrays[0]
+    step = max(BLOCK_VALUES // max(values[:1].size, 1), 1)
+    starts = range(0, max(len(values), 1), step)
+    return np.concatenate([of_rows(*(array[start : start + step] for array in arrays)) for start in starts])
+
 
 Float64 = NDArray[np.float64]
 LEVEL = 0.9

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.baselines import molecule_features as module
 from gcnbatch.baselines.forest import Forest
 from gcnbatch.baselines.molecule_features import BITS, molecule_features
+from gcnbatch.data import featurizer_worker, molecule_graphs
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError
 from gcnbatch.worker import Workers
@@ -24,7 +24,7 @@ FEATURES = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Workers]:
-    with Workers(2, module.prepare_worker, quiet=True) as workers:
+    with Workers(2, featurizer_worker.prepare, quiet=True) as workers:
         yield workers
 
 
@@ -33,10 +33,10 @@ def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let several tests use the same two processes, which import RDKit."""
 
     def opened(*given: Any, **named: Any) -> nullcontext[Workers]:
-        assert (given, named) == ((2, module.prepare_worker), {"quiet": True})
+        assert (given, named) == ((2, featurizer_worker.prepare), {"quiet": True})
         return nullcontext(pool)
 
-    monkeypatch.setattr(module, "Workers", opened)
+    monkeypatch.setattr(molecule_graphs, "Workers", opened)
 
 
 def test_probabilities_follow_a_feature_that_decides_and_ignore_missing_labels() -> None:
@@ -86,7 +86,7 @@ def test_features_are_counts_of_fragments_then_finite_descriptors() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_pool")
 def test_processes_do_not_change_features() -> None:
-    smiles = ["".join(atoms) for atoms in islice(product("CNOS", repeat=4), 70)]
+    smiles = ["".join(atoms) for atoms in islice(product("CNOS", repeat=5), 300)]
     options = FeaturizerOptions()
     np.testing.assert_array_equal(molecule_features(smiles, options, 1).x, molecule_features(smiles, options, 2).x)
 
@@ -97,7 +97,7 @@ def test_a_smiles_that_cannot_be_read_is_refused_with_its_row() -> None:
 
 
 @pytest.mark.usefixtures("one_pool")
-@pytest.mark.parametrize("count", [1, pytest.param(70, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_molecule_that_takes_too_long_or_crashes_rdkit_costs_its_row(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

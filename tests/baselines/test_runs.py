@@ -17,7 +17,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.guard import Lost
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.training.fitted import Fit, read_fits
+from gcnbatch.training.finished import FinishedFit, read_fits
 from tests.builders import build_graphset
 from tests.cli.conftest import call
 from tests.inference.runs import import_table, molecule_table, train_on
@@ -125,7 +125,7 @@ def test_rows_without_features_are_said(folder: Path, tmp_path: Path, monkeypatc
 def test_the_verdict_says_plainly_which_is_better(target, own, its, winner, sentence) -> None:
     header = build_graphset(2, target=target, n_tasks=1).header
     metric = "rmse" if target == "regression" else "roc_auc"
-    run, other = ([Fit(0, 0, Path(), None, {"test": {metric: value}})] for value in (own, its))  # type: ignore[arg-type]
+    run, other = ([FinishedFit(0, 0, Path(), None, {"test": {metric: value}})] for value in (own, its))  # type: ignore[arg-type]
     found = verdicts.verdict(header, run, other)
     assert found["winner"] == winner
     assert found["verdict"].startswith(sentence)

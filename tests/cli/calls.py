@@ -38,13 +38,13 @@ from tests.training.runs import lighten
 
 READ, MADE, RESUMED = "read", "made", "resumed"  # an input; a folder of results; the folder of earlier results
 TEXTS = {  # parameters that are texts, but no paths
-    *("arch", "assignments", "backend", "backends", "bond_properties", "by", "classes", "columns", "decimal"),
+    *("arch", "backend", "backends", "bond_properties", "by", "classes", "columns", "decimal"),
     *(
         "delimiter",
         "dim",
         "encoding",
         "feature_columns",
-        "figure",
+        "figures",
         "freeze",
         "id_column",
         "jobs",
@@ -63,7 +63,7 @@ TEXTS = {  # parameters that are texts, but no paths
         "preset",
         "resident",
     ),
-    *("sets", "size", "smiles_column", "split_column", "splits", "target_columns", "task"),
+    *("max_bytes", "sets", "settings", "smiles_column", "split_column", "splits", "target_columns", "task", "tasks"),
 }
 
 
@@ -174,25 +174,25 @@ CALLS = {
         "--backends cpu --quick",
     ),
     "info": Call("info"),
-    "data info": Call("data info", {"file": _SET, "plot": Place("new.png", FIGURE.name, "--plot", (".png",))}),
-    "data check": Call("data check", {"file": _SET}),
+    "data info": Call("data info", {"path": _SET, "plot": Place("new.png", FIGURE.name, "--plot", (".png",))}),
+    "data check": Call("data check", {"path": _SET}),
     "data synth": Call("data synth quickstart", {"out": dataset()}, "--graphs 20"),
-    "data khop": Call("data khop", {"file": _SET, "out": dataset()}, "--hops 2 --mode channels --backend cpu"),
-    "data shard": Call("data shard", {"file": _SET, "out": made()}, "--graphs 30"),
-    "data split": Call("data split", {"file": _SET, "table": Place("splits.csv", option="--from"), "out": dataset()}),
+    "data khop": Call("data khop", {"path": _SET, "out": dataset()}, "--hops 2 --mode channels --backend cpu"),
+    "data shard": Call("data shard", {"path": _SET, "out": made()}, "--graphs 30"),
+    "data split": Call("data split", {"path": _SET, "table": Place("splits.csv", option="--from"), "out": dataset()}),
     "data split itself": Call(
-        "data split", {"file": replace(dataset("two.h5"), option="")}, "--kind random --name mine"
+        "data split", {"path": replace(dataset("two.h5"), option="")}, "--kind random --name mine"
     ),
     "data import smiles": Call(
         "data import smiles",
-        {"csv": Place("table.csv"), "out": replace(dataset(), beside=(".skipped.csv",))},
+        {"source": Place("table.csv"), "out": replace(dataset(), beside=(".skipped.csv",))},
         "--processes 1 --target-columns y --on-bad-row skip",
     ),
     "data import planetoid": Call(
-        "data import planetoid", {"folder": Place("planetoid"), "out": dataset()}, "--name mini"
+        "data import planetoid", {"source": Place("planetoid"), "out": dataset()}, "--name mini"
     ),
-    "data import tudataset": Call("data import tudataset", {"folder": Place("DS"), "out": dataset()}),
-    "data import ogb": Call("data import ogb", {"folder": Place("ogbg_mini"), "out": dataset()}),
+    "data import tudataset": Call("data import tudataset", {"source": Place("DS"), "out": dataset()}),
+    "data import ogb": Call("data import ogb", {"source": Place("ogbg_mini"), "out": dataset()}),
     "data import csv": Call(
         "data import csv",
         {
@@ -304,7 +304,7 @@ def _write_results() -> None:
     axes = ((1, 2), (1,), (4,), (8,))
     spmm_table.save(spmm_table.SpmmTable(axes, ("naive", "naive"), {"gpu": "x"}), Output(Path("kernels.json")))
     Path("bad.csv").write_text("smiles,y\nCCO,1\nC(,0\nCCN,0\n")
-    gcnbatch.import_smiles("bad.csv", "m.h5", skip_bad_rows=True, target_columns=["y"], processes=1)
+    gcnbatch.import_smiles("bad.csv", "m.h5", on_bad_row="skip", target_columns=["y"], processes=1)
     Path("m.h5").unlink()
 
 

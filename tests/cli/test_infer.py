@@ -168,7 +168,7 @@ def test_a_file_wins_over_a_smiles_and_a_name_like_a_files_is_no_smiles(call, fi
 
 def test_several_ranks_need_a_file(call, files, typed, monkeypatch) -> None:
     typed("CCO\n")
-    monkeypatch.setattr("gcnbatch.inference.given.world.current", object)
+    monkeypatch.setattr("gcnbatch.inference.inputs.world.current", object)
     for name, shown in (("CCO", "CCO"), ("-", "standard input")):
         message = f"error: {shown}: given to several ranks; expected a file that all of them can read\n"
         assert message in call(files["run"], name)[2]

@@ -232,7 +232,7 @@ def test_predictions_go_to_standard_output() -> None:
             "set.h5",
             "output set.h5: something else is there; expected a new file, or predictions of",
         ),
-        ("data split itself: file", "shards/shard-00000.h5", "output shards/shard-00000.h5: a file of the results in"),
+        ("data split itself: path", "shards/shard-00000.h5", "output shards/shard-00000.h5: a file of the results in"),
         ("data synth: out", "nowhere/new.h5", "nowhere/new.h5: no folder '"),
         ("data synth: out", "new.txt", "output new.txt: unknown ending; expected .h5 or .hdf5"),
         ("data synth: out", "run", "run: is a folder; expected a file name such as new.h5"),

@@ -127,8 +127,8 @@ def test_a_path_is_taken_or_refused_on_one_line(place: Path, name: str, examples
         ("train: config", "a pipe", "error: made.toml: not a regular file; expected a TOML configuration"),
         ("bench spmm: compare", "/dev/zero", "error: /dev/zero: not a regular file; expected rows.jsonl of an earlier"),
         ("bench spgemm: files", "a pipe", "error: made.mtx: not a regular file; expected a Matrix Market file"),
-        ("data check: file", "a long path", "too long; expected at most 4095 bytes"),
-        ("data check: file", "a long name", "too long for a file; expected at most 255 bytes"),
+        ("data check: path", "a long path", "too long; expected at most 4095 bytes"),
+        ("data check: path", "a long name", "too long for a file; expected at most 255 bytes"),
     ],
 )
 def test_the_line_says_what_is_wrong_with_a_path(place: Path, option: str, odd: str, message: str) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.data import molecule_features
+from gcnbatch.data import descriptors
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES
 from gcnbatch.data.extended_features import random_walks
 from gcnbatch.data.featurizer import featurize_chunk
-from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D, FeaturizerOptions
+from gcnbatch.data.featurizer_options import CHIRAL, MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_features import graph_feature_names
@@ -118,6 +118,21 @@ def test_descriptors_and_counts_are_those_of_rdkit() -> None:
     assert found[0, -64:].max() == 3  # carbons with two neighbours
 
 
+def test_chirality_tells_fragments_apart_on_demand() -> None:
+    turned = ["C[C@H](O)F", "C[C@@H](O)F", "OC(F)C"]
+
+    def counts(kind: str) -> list[bytes]:
+        options = replace(WITHOUT, fingerprint=kind, size=64)
+        assert graph_feature_names(options)[0] == f"{kind}2=0"
+        assert FeaturizerOptions.from_header(options.to_header()) == options
+        found = featurize_chunk(turned, 0, options, scaffolds=False).graph_features
+        assert found is not None
+        return [row.tobytes() for row in found]
+
+    assert len(set(counts(MORGAN))) == 1
+    assert len(set(counts(CHIRAL))) == 3
+
+
 def table(folder: Path, text: str) -> Path:
     path = folder / "m.csv"
     path.write_text(text)
@@ -131,7 +146,7 @@ def load(path: Path) -> GraphSet:
 
 def test_own_columns_come_first_and_missing_values_are_told(tmp_path: Path, monkeypatch) -> None:
     failing = lambda molecule: 1 / (molecule.GetNumAtoms() - 1)
-    monkeypatch.setattr(molecule_features, "_descriptors", lambda: (("Inverse", failing), ("Huge", lambda _: 1e300)))
+    monkeypatch.setattr(descriptors, "_functions", lambda: (("Inverse", failing), ("Huge", lambda _: 1e300)))
     source = table(tmp_path, "smiles,y,b,a\nCC,1,2.5,1\nC,0,,3\nCCC,1,4,5\n")
     about = import_smiles(
         source, tmp_path / "m.h5", replace(MOLECULES, fingerprint=""), feature_columns=["a", "b"], processes=1
@@ -161,7 +176,7 @@ def test_a_molecule_whose_descriptors_crash_or_hang_costs_its_row(tmp_path: Path
             raise KeyError("no such table")
         return 1.0
 
-    monkeypatch.setattr(molecule_features, "_descriptors", lambda: (("Fatal", fatal),))
+    monkeypatch.setattr(descriptors, "_functions", lambda: (("Fatal", fatal),))
     options = replace(MOLECULES, fingerprint="")
     chunks = list(featurize(["C", "CCC", "CC", "CCCC", "CN"], options, processes=1))
     assert np.concatenate([chunk.rows for chunk in chunks]).tolist() == [0, 2, 4]
@@ -198,7 +213,7 @@ def test_feature_columns_that_cannot_be_used_are_refused(columns: list[str], mes
         ("positional", "rw0", "rw1 to rw32"),
         ("positional", "rw33", "rw1 to rw32"),
         ("descriptors", "all", "expected rdkit2d"),
-        ("fingerprint", "maccs", "expected morgan"),
+        ("fingerprint", "maccs", "expected morgan or morgan-chiral"),
         ("radius", 11, "expected 0 to 10"),
         ("size", True, "expected 16 to 65536"),
         ("atom_features", "mine", "atom features 'mine'; expected kind molecule or smiles, atom features deepchem75"),

@@ -15,7 +15,7 @@ import pytest
 from gcnbatch.baselines.molecule_features import molecule_features
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES, SYMBOLS
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk, load_rdkit
-from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D
+from gcnbatch.data.featurizer_options import CHIRAL, MORGAN, RDKIT2D
 from gcnbatch.data.molecule_drawings import layouts
 from gcnbatch.data.normal_form import normal_form
 from gcnbatch.data.similarity import KnownMolecules
@@ -29,6 +29,7 @@ OPTIONS = {
     "rich": RICH,
     "standardised": replace(PLAIN, largest_fragment=True, neutralize=True),
     "fingerprint": replace(PLAIN, fingerprint=MORGAN),
+    "chiral fingerprint": replace(PLAIN, fingerprint=CHIRAL),
 }
 DESCRIPTORS = replace(PLAIN, descriptors=RDKIT2D)
 MOLECULES = (

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gcnbatch.cli.app import app
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.explanation import Explainer
-from gcnbatch.explanation.explain import ExplanationSummary, Output, explain
+from gcnbatch.explanation.command import ExplanationSummary, Output, explain
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer
 from tests.builders import build_graphset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch.explanation.explain import explain
+from gcnbatch.explanation.command import explain
 from tests.browser import OVERFLOWING, Browser, browser
 from tests.explanation.test_explain import table
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.explanation import Explainer, attribute, integrated
-from gcnbatch.inference.members import load_members
+from gcnbatch.inference.models import load_models
 from gcnbatch.reference.rounding import gamma
 from gcnbatch.runners.choice import BackendChoice
 from tests.builders import build_graphset
@@ -24,7 +24,7 @@ GRAPHS = build_graphset(9, seed=3)
 
 
 def explainer(run: Path, **options: Any) -> Explainer:
-    return Explainer(load_members([run], print), BackendChoice("cpu"), **options)
+    return Explainer(load_models([run], print), BackendChoice("cpu"), **options)
 
 
 @pytest.mark.parametrize("readout", ["max", "sum"])
@@ -93,7 +93,7 @@ def test_features_of_whole_graphs_share_the_sum(tmp_path: Path) -> None:
     data = stored(tmp_path / "data.h5", graphs)
     runs = [train_on(data, tmp_path / name, model={"graph_features": name}) for name in ("on", "off")]
     found = explainer(runs[0], steps=64).explain(graphs.take(np.arange(9)))
-    joined, (member,) = found.joined, load_members(runs[:1], print)
+    joined, (member,) = found.joined, load_models(runs[:1], print)
     scaled = (graphs.graph_features[:9] - member.weights["features.mean"]) * member.weights["features.scale"]
     np.testing.assert_array_equal(joined[:2], np.nonzero(np.nan_to_num(scaled)))
     np.testing.assert_allclose(found.joined_sums.sum(axis=0), joined.values.sum(axis=0))
@@ -113,7 +113,7 @@ def test_features_of_whole_graphs_share_the_sum(tmp_path: Path) -> None:
 def test_outputs_are_those_of_the_model(tmp_path: Path, target: Any, features: str) -> None:
     graphs = build_graphset(30, target=target, features=features, n_tasks=2, seed=5)
     run = train_on(stored(tmp_path / "data.h5", graphs), tmp_path / "run")
-    (member,) = load_members([run], print)
+    (member,) = load_models([run], print)
     found = attribute([run], graphs, steps=3, backend="cpu")
     source = BatchSource(graphs, member.adjacency)
     predicted, _ = member.outputs(BackendChoice("cpu"), source, 0, lambda done: None)

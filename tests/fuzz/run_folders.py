@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gcnbatch.api.run import Run
 from gcnbatch.errors import GcnbatchError, InputError
-from gcnbatch.explanation.explain import explain
+from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.run_report.files import write
 from gcnbatch.runners.ops import OpsRunner

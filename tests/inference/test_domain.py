@@ -14,10 +14,10 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference import domain_report
+from gcnbatch.inference import domain
 from gcnbatch.inference.domain import embedder
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.members import load_members
+from gcnbatch.inference.models import load_models
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training.checkpoint import load
 from tests.builders import build_graphset
@@ -50,7 +50,7 @@ def test_similarity_is_1_for_a_known_molecule_and_falls_with_the_difference() ->
 
 @pytest.mark.numerical(bound="one product from one state")
 def test_the_embedding_is_what_enters_the_output_layer(folder: Path) -> None:
-    (member,) = load_members([folder / "run"], print)
+    (member,) = load_models([folder / "run"], print)
     choice = BackendChoice("cpu")
     with Dataset(folder / "m.h5") as dataset:
         source = BatchSource(dataset.load(), member.adjacency)
@@ -98,7 +98,7 @@ def test_without_smiles_there_is_the_embedding_distance_alone(tmp_path: Path) ->
 
 @pytest.mark.parametrize("run", ["run", "folds"])
 def test_a_report_has_each_test_rows_error_and_the_figures_of_fifths(folder: Path, run: str) -> None:
-    metrics = domain_report.add_to_run(folder / run, BackendChoice("cpu"))
+    metrics = domain.add_to_run(folder / run, BackendChoice("cpu"))
     assert metrics == json.loads((folder / run / "metrics.json").read_text())
     with (folder / run / "applicability.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -119,11 +119,11 @@ def test_errors_of_classes_and_values_have_the_documented_scale() -> None:
     rows = np.array([0, 1])
     classes = build_graphset(2, target="multiclass").header
     p = np.array([[0.2, 0.3, 0.5], [1, 0, 0]], np.float32)
-    np.testing.assert_allclose(domain_report.errors(classes, np.array([[2], [-1]]), rows, p), [0.5, np.nan])
+    np.testing.assert_allclose(domain.errors_of(classes, np.array([[2], [-1]]), rows, p), [0.5, np.nan])
     values = build_graphset(2, target="regression").header
     y = np.array([[0.0, 100.0], [2.0, np.nan], [0.0, 300.0], [2.0, 300.0]], np.float32)
     outputs = np.array([[1.0, 100.0], [2.5, 7.0]], np.float32)
-    np.testing.assert_allclose(domain_report.errors(values, y, rows, outputs), [0.5, 0.5])
+    np.testing.assert_allclose(domain.errors_of(values, y, rows, outputs), [0.5, 0.5])
 
 
 def test_nodes_and_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_nodes_and_changed_data_are_refused(folder: Path, tmp_path: Path) -> Non
         infer([run], tmp_path / "x.h5", str(tmp_path / "p.csv"), backend="cpu", applicability=True, quiet=True)
     run = train_on(tmp_path / "x.h5", tmp_path / "untested", split={"test": 0.0})
     with pytest.raises(InputError, match=r"untested: no test rows; expected some"):
-        domain_report.add_to_run(run, BackendChoice("cpu"))
+        domain.add_to_run(run, BackendChoice("cpu"))

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.data import molecule_features
+from gcnbatch.data import descriptors, molecule_features
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.inference import graph_features
+from gcnbatch.inference import columns
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.inputs import open_input
-from gcnbatch.inference.members import load_members
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.models import load_models
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.run_report.figures import training_facts
 from gcnbatch.run_report.record import read
-from gcnbatch.run_report.trained import trained
-from gcnbatch.training.fitted import read_split
+from gcnbatch.training.finished import read_split
 from tests.inference.described import OPTIONS, converted
 from tests.inference.runs import molecule_table, numbers, read_rows, train_on
 
@@ -30,7 +30,7 @@ TASKS = ["even", "third"]
 
 def test_predictions_from_smiles_read_the_arrays_of_the_data_set_to_the_bit(described) -> None:
     run, table, data = described
-    with Dataset(data) as dataset, open_input(table, load_members([run], print), CsvOptions(), 0) as source:
+    with Dataset(data) as dataset, open_input(table, load_models([run], print), CsvOptions(), 0) as source:
         (part,) = source.parts
         stored = dataset.load()
     assert isinstance(part.data, GraphSet)
@@ -79,7 +79,7 @@ def test_missing_and_other_features_are_refused_by_name(described, tmp_path: Pat
     ):
         with pytest.raises(InputError, match=message):
             infer([run], source, str(tmp_path / "no.csv"), quiet=True)
-    monkeypatch.setattr(molecule_features, "_descriptors", lambda: (("Other", len),))
+    monkeypatch.setattr(descriptors, "_functions", lambda: (("Other", len),))
     with pytest.raises(InputError, match=r"RDKit \S+ computes 33; expected those of the run, of RDKit \S+\. Install"):
         infer([run], table, str(tmp_path / "no.csv"), quiet=True)
     assert not (tmp_path / "no.csv").exists()
@@ -87,7 +87,7 @@ def test_missing_and_other_features_are_refused_by_name(described, tmp_path: Pat
 
 def test_another_version_of_rdkit_is_told(described, tmp_path: Path, monkeypatch) -> None:
     run, table, _ = described
-    monkeypatch.setattr(graph_features, "rdkit_version", lambda: "1999.1")
+    monkeypatch.setattr(columns, "rdkit_version", lambda: "1999.1")
     said: list[str] = []
     infer([run], table, str(tmp_path / "out.csv"), quiet=True, say=said.append)
     made = molecule_features.rdkit_version()
@@ -110,5 +110,5 @@ def test_applicability_and_the_model_card_know_of_features(described, tmp_path: 
     distance = numbers(read_rows(tmp_path / "out.csv"), ["embedding_distance"])[:, 0]
     np.testing.assert_allclose(distance[split.train], 0, atol=1e-2)
     assert (distance[split.test] > 0).any()
-    card = dict(trained(read(run, check_data=False)))["Model"]
+    card = dict(training_facts(read(run, check_data=False)))["Model"]
     assert f"; {1 + len(graph_feature_names(OPTIONS))} features of graphs joined to the readout; " in card

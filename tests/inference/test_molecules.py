@@ -19,9 +19,9 @@ from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
 from gcnbatch.inference import inputs
+from gcnbatch.inference.columns import BARE, BOUND, UNKNOWN, Cells, LabelColumns
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.labels import BARE, BOUND, UNKNOWN, Cells, LabelColumns
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 from tests.inference.runs import numbers, read_rows, train_on
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

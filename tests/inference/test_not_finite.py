@@ -9,7 +9,7 @@ import pytest
 
 from gcnbatch.api.run import Run
 from gcnbatch.errors import InputError
-from gcnbatch.explanation.explain import explain
+from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.tabulation import NOT_FINITE
 from gcnbatch.training import checkpoint

@@ -9,10 +9,10 @@ import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError
-from gcnbatch.explanation.explain import explain
+from gcnbatch.explanation.command import explain
+from gcnbatch.inference.columns import NOTATION
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.graph_features import NOTATION
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 from tests.explanation.test_explain import table
 from tests.inference.runs import import_table, numbers, read_rows, train_on
 

@@ -14,9 +14,9 @@ import pytest
 from gcnbatch.errors import InputError
 from gcnbatch.inference import conversion, inputs, molecules, tabulation
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import Block, Texts
-from gcnbatch.inference.selection import Selection
+from gcnbatch.inference.tabulation import Selection
 from gcnbatch.worker import Workers
 from tests.inference.runs import train_on
 

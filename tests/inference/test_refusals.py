@@ -12,10 +12,10 @@ import pytest
 from gcnbatch.api.run import Run
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.explanation.explain import explain
-from gcnbatch.inference import domain_report
+from gcnbatch.explanation.command import explain
+from gcnbatch.inference import domain
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import checkpoint
 from tests.builders import build_graphset
@@ -130,7 +130,7 @@ PREDICT = {
 LOAD = PREDICT | {
     "explain": lambda run, trained, place: explain([run], trained[1], place / "explained", quiet=True),
     "Run.explain": lambda run, trained, place: Run.load(run).explain(trained[1]),
-    "applicability": lambda run, trained, place: domain_report.add_to_run(run, BackendChoice("cpu")),
+    "applicability": lambda run, trained, place: domain.add_to_run(run, BackendChoice("cpu")),
 }
 WRONG_WEIGHTS = [
     ("output.weight", 0, np.nan, "output.weight: numbers that are not finite; expected finite numbers"),

@@ -19,9 +19,9 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output
 from gcnbatch.inference import inputs, journal
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.members import load_members
-from gcnbatch.inference.options import CsvOptions
-from gcnbatch.inference.selection import Selection
+from gcnbatch.inference.models import load_models
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.tabulation import Selection
 from tests.inference.runs import numbers, read_rows
 from tests.training.runs import environment
 
@@ -33,7 +33,7 @@ from pathlib import Path
 from gcnbatch.data import molecule_graphs
 from gcnbatch.inference import inputs, journal
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 run, table, out, parts = sys.argv[1:]
 inputs.PART_ROWS = molecule_graphs.CHUNK = 8
 append, left = journal._Resumable.append, [int(parts)]
@@ -139,7 +139,7 @@ def test_two_predictions_into_the_same_file_are_refused(tmp_path, chemistry) -> 
     out = str(tmp_path / "o.csv")
     task = journal.task_of(table, [], {})
     with (
-        journal.open_resumable(Output(Path(out)), load_members([run], print)[0].header, task, resume=False),
+        journal.open_resumable(Output(Path(out)), load_models([run], print)[0].header, task, resume=False),
         pytest.raises(InputError, match=r"o\.csv: another process writes it; expected a file that none writes\. Wait"),
     ):
         infer([run], table, out, csv=ONE, quiet=True)

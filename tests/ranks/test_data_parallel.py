@@ -25,7 +25,7 @@ from gcnbatch.runners.choice import distributed_refusal, make_runner
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.training import run
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.member import shuffled_batches
+from gcnbatch.training.fit import shuffled_batches
 from tests.builders import build_graphset
 from tests.ranks.launcher import mpirun
 from tests.ranks.one_graph import assert_agrees
@@ -140,13 +140,13 @@ data, folder = sys.argv[2], Path(sys.argv[3])
 lighten(pytest.MonkeyPatch())
 config = configure(f"data.path={data}", "backend=cpu", "model.dropout=0.2")
 here = launched()
-check, calls = processes.digest.check, iter(range(99))
+check, calls = processes.finished.check_digest, iter(range(99))
 if here.rank:
     def once(*about):
         if next(calls) == 0:
             raise InputError(data, "other data than on rank 0")
         check(*about)
-    processes.digest.check = once
+    processes.finished.check_digest = once
 
 def command():
     said = []

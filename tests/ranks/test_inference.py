@@ -9,7 +9,7 @@ import pytest
 
 from gcnbatch.inference import inputs
 from gcnbatch.inference.ensemble import infer
-from gcnbatch.inference.options import CsvOptions
+from gcnbatch.inference.molecules import CsvOptions
 from tests.builders import build_graphset
 from tests.inference.runs import SMILES, import_table, molecule_table, stored, train_on
 from tests.ranks.launcher import mpirun
@@ -55,9 +55,9 @@ def test_a_data_set_on_two_ranks_equals_that_of_one_process(tmp_path: Path) -> N
     mpirun(2, "infer", *runs, data, "--backend", "cpu", "-o", tmp_path / "two.h5", "-q", code=SMALL_PARTS + MAIN)
     assert (tmp_path / "two.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
     other = (
-        "import os\nfrom gcnbatch.inference import shares\n"
+        "import os\nfrom gcnbatch.inference import predictor\n"
         "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')):\n"
-        "    shares.task_of = lambda *about: {}\n"
+        "    predictor.task_of = lambda *about: {}\n"
     )
     about = ("infer", *runs, data, "--backend", "cpu", "-o", tmp_path / "other.h5", "-q")
     _, err = mpirun(2, *about, code=SMALL_PARTS + other + MAIN, check=2)

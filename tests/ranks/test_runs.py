@@ -44,16 +44,16 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from gcnbatch.cli.app import main
-from gcnbatch.training.member_files import MemberFiles
+from gcnbatch.training.fit_files import FitFiles
 
-save, calls = MemberFiles.save, iter(range(99))
+save, calls = FitFiles.save, iter(range(99))
 def dying(files, *about):
     if next(calls) == 2:
         Path(sys.argv[-1]).with_suffix(".died").write_text(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGKILL)
     save(files, *about)
 if "1" in (os.environ.get("PMI_RANK"), os.environ.get("OMPI_COMM_WORLD_RANK")):
-    MemberFiles.save = dying
+    FitFiles.save = dying
 main()
 """
 
@@ -146,9 +146,9 @@ def trials(folder: Path) -> list[dict[str, str]]:
 
 def test_followers_with_other_data_are_refused(data, tmp_path) -> None:
     other = (
-        "import os, shutil, sys; from gcnbatch.training import digest\n"
+        "import os, shutil, sys; from gcnbatch.training import experiment\n"
         + FOLLOWER
-        + ("    digest.Experiment.fingerprint = property(lambda experiment: 'f' * 64)\n")
+        + ("    experiment.Experiment.fingerprint = property(lambda experiment: 'f' * 64)\n")
     )
     code = other + "from gcnbatch.cli.app import main; main()"
     _, err = mpirun(2, "train", "--data", data, *options(*FOLDS), "-o", tmp_path / "run", "-q", code=code, check=2)

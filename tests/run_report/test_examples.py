@@ -8,8 +8,7 @@ import numpy as np
 
 from gcnbatch.data.molecule_drawings import draw
 from gcnbatch.data.schema import Header, Target
-from gcnbatch.run_report.examples import choose
-from gcnbatch.run_report.held_out import HeldOut
+from gcnbatch.run_report.tested import HeldOut, choose_examples
 
 NAN = float("nan")
 
@@ -32,7 +31,7 @@ def rows_of(target: Target, y: list[list[float]], outputs: list[list[float]]) ->
 
 
 def texts(rows: HeldOut) -> tuple[list[str], list[str]]:
-    worst, best, *_ = choose(rows)
+    worst, best, *_ = choose_examples(rows)
     return [f"{one.row} {one.text}" for one in worst], [f"{one.row} {one.text}" for one in best]
 
 

@@ -12,7 +12,7 @@ import pytest
 import gcnbatch
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.run_report import late_figures
+from gcnbatch.run_report import files
 from gcnbatch.training import plan, run
 from gcnbatch.training.run_files import STUDY
 from gcnbatch.worker import Workers
@@ -59,7 +59,7 @@ def pool() -> Iterator[Workers]:
 @pytest.fixture
 def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw in one process, which several tests use: to start processes takes as long as to draw."""
-    monkeypatch.setattr(late_figures, "Workers", lambda count: nullcontext(pool))
+    monkeypatch.setattr(files, "Workers", lambda count: nullcontext(pool))
 
 
 @pytest.fixture

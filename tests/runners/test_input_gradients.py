@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends import registry
 from gcnbatch.config_sections import ChemGCNConfig
-from gcnbatch.explanation.path import GraphPath, midpoints
+from gcnbatch.explanation.integrated import GraphPath, midpoints
 from gcnbatch.lab.backend_comparison.parity import bounds, distance
 from gcnbatch.lab.backend_comparison.reference import ReferenceBackend, jitters
 from gcnbatch.model.gcn import build

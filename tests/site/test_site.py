@@ -77,3 +77,15 @@ def test_figures_of_the_summary_are_those_of_the_tables() -> None:
     for cell in (cell for row in rows for cell in row if row != ["", ""]):
         figure = re.match(r"[\d.,]+( M)?", cell)
         assert not figure or f" {figure[0].strip(',')} " in tables.replace("*", ""), cell
+
+
+def test_declared_parameters_stand_on_the_page_of_python() -> None:
+    griffe = pytest.importorskip("griffe")
+    loaded = griffe.load(
+        "gcnbatch.api.files",
+        extensions=griffe.load_extensions(str(DOCS / "tools" / "declared.py")),
+        search_paths=[ROOT],
+    )
+    shown = loaded["shard"]
+    assert [one.name for one in shown.parameters][:3] == ["path", "out", "max_bytes"]
+    assert "Most graphs of a shard, in place of `max_bytes`." in shown.docstring.value

@@ -13,7 +13,7 @@ import pytest
 from gcnbatch.errors import MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
-from gcnbatch.training.event_file import EVENTS
+from gcnbatch.training.fit_files import EVENTS
 from tests.training.kills import THOROUGH, killed
 from tests.training.runs import assert_same_run, fit
 

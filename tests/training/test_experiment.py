@@ -15,7 +15,7 @@ from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.targets import Scaling
 from tests.builders import build_graphset
 from tests.training.runs import configure
 

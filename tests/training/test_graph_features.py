@@ -11,7 +11,7 @@ from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.errors import InputError
 from gcnbatch.training import run
 from gcnbatch.training.checkpoint import load
-from gcnbatch.training.fitted import read_split
+from gcnbatch.training.finished import read_split
 from tests.builders import build_graphset
 from tests.training.runs import assert_same_run, fit, write_set
 

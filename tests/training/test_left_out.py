@@ -18,7 +18,7 @@ from gcnbatch.metrics import evaluate, left_out
 from gcnbatch.run_report.record import read
 from gcnbatch.training import run
 from gcnbatch.training.summary import average, pooled
-from gcnbatch.training.task_labels import STRATIFIED
+from gcnbatch.training.targets import STRATIFIED
 from tests.builders import build_graphset
 from tests.inference.runs import numbers, read_rows
 from tests.training.runs import configure, fit, lighten

@@ -13,7 +13,7 @@ import pytest
 from gcnbatch import metrics, resampling
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.inference.in_memory import predict
+from gcnbatch.inference.ensemble import predict
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.paired import differences
 from gcnbatch.uncertainty import figures

@@ -21,8 +21,9 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
-from gcnbatch.training.member_files import MemberFiles
+from gcnbatch.training.fit_files import FitFiles
 from gcnbatch.training.plan import member_folders
+from gcnbatch.training.reports import ReportWriter
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at
@@ -168,8 +169,8 @@ def test_reports_written_at_the_same_time_are_the_same(
     tmp_path: Path, data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cohorts(monkeypatch, 3)
-    with ThreadPoolExecutor(3) as writers:
-        run.start(configure(f"data.path={data}", *EARLY), tmp_path / "run", quiet=True, writers=writers)
+    with ThreadPoolExecutor(3) as threads:
+        run.start(configure(f"data.path={data}", *EARLY), tmp_path / "run", quiet=True, writer=ReportWriter(threads))
     assert_same_members(tmp_path / "run", whole)
 
 
@@ -232,7 +233,7 @@ def test_members_with_checkpoints_at_different_steps_resume_together(
     """A kill between the checkpoints of a cohort leaves its members in different epochs."""
     cohorts(monkeypatch, 64)
     with pytest.MonkeyPatch.context() as patch:
-        die_at(patch, MemberFiles, "save", 29)
+        die_at(patch, FitFiles, "save", 29)
         with pytest.raises(Killed):
             fit(data, tmp_path / "run", *OFTEN)
     run.resume(tmp_path / "run", quiet=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.targets import Scaling
 
 EXTREME = {
     "tiny": 1e-30 * (1 + np.arange(60) / 60),

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gcnbatch.config_sections import TrainConfig
-from gcnbatch.training.schedule import Plateau, learning_rate
+from gcnbatch.training.position import Plateau, learning_rate
 
 
 def rates(epochs: int = 10, **options: object) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 
 from gcnbatch.data.graphs import Split
 from gcnbatch.errors import InputError
-from gcnbatch.training.task_labels import STRATIFIED, check_learnable, left_out, notes
+from gcnbatch.training.targets import STRATIFIED, check_learnable, label_notes, left_out
 from tests.builders import build_graphset
 
 SPLIT = Split(train=np.arange(12), valid=np.arange(12, 16), test=np.arange(16, 20))
@@ -22,10 +22,10 @@ def binary(tasks: int) -> np.ndarray:
 
 def test_one_line_lists_all_tasks_that_are_left_out() -> None:
     header, y = build_graphset(1, n_tasks=30).header, binary(30)
-    assert notes(header, y, [SPLIT], "random") == []
+    assert label_notes(header, y, [SPLIT], "random") == []
     y[SPLIT.train, 1:3] = (1, np.nan)
     y[SPLIT.train, 5:28] = 0
-    (line,) = notes(header, y, [SPLIT], "random")
+    (line,) = label_notes(header, y, [SPLIT], "random")
     assert line.startswith(
         "left out: 25 of 30 tasks without labels of two classes in the training rows: task1 (all 1), task2 (no label), "
         "task5 (all 0), task6 (all 0)"
@@ -42,15 +42,15 @@ def test_tasks_of_one_class_in_other_parts_are_named_with_what_helps() -> None:
         "valid rows: 1 of 7 tasks without labels of two classes, so without ROC-AUC there: task2",
         "test rows: 3 of 7 tasks without labels of two classes, so without ROC-AUC there: task1, task2, task3",
     ]
-    assert notes(header, y, [SPLIT], "random") == [poor[0], f"{poor[1]}; {STRATIFIED}"]
-    assert notes(header, y, [SPLIT], "stratified") == poor
+    assert label_notes(header, y, [SPLIT], "random") == [poor[0], f"{poor[1]}; {STRATIFIED}"]
+    assert label_notes(header, y, [SPLIT], "stratified") == poor
 
 
 def test_folds_are_counted_together() -> None:
     header, y = build_graphset(1, n_tasks=3).header, binary(3)
     y[SPLIT.train, 1] = 0  # OTHER has labels of two classes in the rows 12 to 19
     y[SPLIT.test, 2] = 0
-    assert notes(header, y, [SPLIT, OTHER], "random") == [
+    assert label_notes(header, y, [SPLIT, OTHER], "random") == [
         "left out: 1 of 3 tasks without labels of two classes in the training rows: in some of the 2 splits task1",
         "valid rows of 1 of 2 splits: 1 of 3 tasks without labels of two classes, so without ROC-AUC there: task1; "
         "means leave these splits out",
@@ -63,7 +63,7 @@ def test_regression_needs_labels_and_equal_ones_are_said() -> None:
     header = build_graphset(1, target="regression", n_tasks=3).header
     y = np.random.default_rng(0).normal(size=(20, 3))
     y[SPLIT.train, 1], y[SPLIT.train, 2] = np.nan, 2.5
-    assert notes(header, y, [SPLIT], "random") == [
+    assert label_notes(header, y, [SPLIT], "random") == [
         "left out: 1 of 3 tasks without labels in the training rows: task1 (no label)",
         "training labels that are all equal, so that there is nothing to learn: task2 (all 2.5)",
     ]
@@ -73,7 +73,7 @@ def test_a_class_goes_by_its_name() -> None:
     header = replace(build_graphset(1, target="multiclass")).header
     y = np.ones((20, 1), np.int32)
     y[SPLIT.train[0]] = -1
-    assert "task0 (all class1)" in notes(header, y, [SPLIT], "random")[0]
+    assert "task0 (all class1)" in label_notes(header, y, [SPLIT], "random")[0]
 
 
 def test_only_splits_that_can_teach_nothing_are_refused() -> None:

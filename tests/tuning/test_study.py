@@ -46,7 +46,7 @@ def test_the_value_of_constant_outputs_is_that_of_chance(target: str, monitor: s
     graphs = build_graphset(60, target=target, missing=0.2)  # type: ignore[arg-type]
     config = configure(f"train.monitor={monitor}")
     rows = SplitRows("set", "graph", graphs.header.target, graphs.y, None, {})
-    experiment = SimpleNamespace(monitor=monitor, header=graphs.header, y=graphs.y)
+    experiment = SimpleNamespace(monitor=monitor, header=graphs.header, y=graphs.y, measured=graphs.y)
     assert constant_value(experiment, search_splits(config, rows)) == value  # type: ignore[arg-type]
 
 

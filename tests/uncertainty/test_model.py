@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.uncertainty import blocks, figures, plot
+from gcnbatch.uncertainty import figures, model, plot
 from gcnbatch.uncertainty.model import Uncertainty, p_value, quantile, rows_for
 from tests.builders import build_graphset
 
@@ -54,7 +54,7 @@ def test_blocks_of_rows_have_the_figures_of_all_at_once(target: str, monkeypatch
     header, rows = ROWS[target]
     fitted, tested = Uncertainty.fit(header, *rows(3000, 0)), rows(1001, 1)
     whole, calibrated = figures.evaluate(fitted, *tested, 0.9), fitted.calibrated(tested[1])
-    monkeypatch.setattr(blocks, "BLOCK_VALUES", 50)
+    monkeypatch.setattr(model, "BLOCK_VALUES", 50)
     assert figures.evaluate(fitted, *tested, 0.9) == whole
     np.testing.assert_array_equal(fitted.calibrated(tested[1]), calibrated)
 

@@ -102,12 +102,6 @@ def _check_printable(path: Path, column: str, text: str, what: str, hint: str) -
         raise InputError(f"{path}, column {quoted(column)}", f"invisible characters in {what}", "printable ones", hint)
 
 
-def split_names(option: str) -> list[str]:
-    """Split a comma-separated list of column names; a name with a comma is in double quotes."""
-    fields = next(csv.reader([option], skipinitialspace=True), []) if option else []
-    return [field.strip() for field in fields if field.strip()]
-
-
 def parse_number(text: str) -> float:
     """Return a finite number, or NaN for a missing one (see MISSING).
 

@@ -41,7 +41,7 @@ def _require(table: Table, name: str) -> None:
 
 
 def read_graphs(
-    table: Table, names: list[str] | None, task: Target | None, missing: Sequence[str] = ()
+    table: Table, names: Sequence[str] | None, task: Target | None, missing: Sequence[str] = ()
 ) -> tuple[dict[str, int], TargetColumns]:
     """Return the graphs' numbers by name, and their targets; `missing` are further texts of missing ones."""
     _require(table, "graph")
@@ -59,7 +59,7 @@ def read_graphs(
     return known, targets
 
 
-def _targets(table: Table, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
+def _targets(table: Table, names: Sequence[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     for name in names:
         _require(table, name)
     return TargetColumns(table.path, list(dict.fromkeys(names)), task, TableFormat(missing=tuple(missing)))
@@ -110,7 +110,7 @@ def read_nodes(
     table: Table,
     scratch: Scratch,
     known: dict[str, int] | None,
-    node_targets: list[str] | None,
+    node_targets: Sequence[str] | None,
     task: Target | None,
     missing: Sequence[str] = (),
 ) -> Nodes:
@@ -166,7 +166,7 @@ def _arranged(
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
 
 
-def _node_targets(table: Table, names: list[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
+def _node_targets(table: Table, names: Sequence[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
     if not names or {"graph", "node"} & set(names):
         raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
     return _targets(table, names, task, missing)

@@ -35,46 +35,23 @@ from gcnbatch.data.tables.files import open_text
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.numbers import open_numbers
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.imports import ImportOgbOptions
 from gcnbatch.text import counted, printable
 
 BLOCK_ROWS = 500_000  # nodes (and about as many edges) in memory at a time
 MAX_ONE_HOT = 2048
 
 
-def import_ogb(
-    source: StrPath,
-    out: StrPath,
-    *,
-    task: Target | None = None,
-    undirected: bool = True,
-    self_loops: bool = True,
-    edge_channels: bool = False,
-    progress: bool = False,
-) -> ImportSummary:
+@arguments(ImportOgbOptions)
+def import_ogb(given: ImportOgbOptions) -> ImportSummary:
     r"""Convert an OGB folder of a graph set or a node set in blocks, with its splits.
-
-    Parameters
-    ----------
-    source, out : path
-        Folder that holds ``raw/`` and ``split/``, and HDF5 file.
-    task : str
-        Kind of the targets. None: binary if all labels are 0, 1 or missing; classes if one column holds 0, 1, … C-1;
-        else regression.
-    undirected : bool
-        Each listed edge counts both ways.
-    self_loops : bool
-        Store A + I: I in the only channel, or as an extra channel ``self``.
-    edge_channels : bool
-        A channel per value of the first edge feature instead of one for all edges; graph sets only.
-    progress : bool
-        Show the progress of a node set on stderr.
 
     Notes
     -----
     Whole-numbered node features of graph sets are categories and become one-hot columns, with the values found in the
     data; others stay numbers. Without node features, the one-hot degree is the feature. A node set must have features;
-    they stay numbers.
+    they stay numbers. Self-loops are in the only channel, or in an extra channel ``self``.
 
     Raises
     ------
@@ -96,20 +73,20 @@ def import_ogb(
     >>> gcnbatch.import_ogb("ogbg_mini", "mini.h5").graphs
     3
     """
-    target = output_path(out)
-    folder = source_folder(source)
+    target = output_path(given.out)
+    folder = source_folder(given.source)
     raw = folder / "raw"
     if (raw / LABELS).exists():
-        if edge_channels:
+        if given.edge_channels:
             raise InputError("--edge-channels", f"given for {folder}, a node set", hint="Leave it out.")
-        return import_nodes(folder, target, task, undirected, self_loops, progress)
+        return import_nodes(folder, target, given.task, given.undirected, given.self_loops, given.progress)
     sizes = [counts(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge")]
     if len(sizes[0]) != len(sizes[1]):
         raise InputError(str(raw / "num-edge-list.csv.gz"), counted(len(sizes[1]), "row"), f"{len(sizes[0])}")
-    targets = _targets(raw / "graph-label.csv.gz", len(sizes[0]), task)
+    targets = _targets(raw / "graph-label.csv.gz", len(sizes[0]), given.task)
     splits, split_files = stored_splits(folder / "split", len(sizes[0]), "graph")
-    reader = _Raw(raw, sizes[0], sizes[1], edge_channels)
-    channel_names, loop_channel = with_self_channel(reader.channel_names, self_loops)
+    reader = _Raw(raw, sizes[0], sizes[1], given.edge_channels)
+    channel_names, loop_channel = with_self_channel(reader.channel_names, given.self_loops)
     header = Header(
         name=printable(folder.resolve().name),
         level="graph",
@@ -130,7 +107,7 @@ def import_ogb(
                 block.src,
                 block.dst,
                 channel=block.channel,
-                undirected=undirected,
+                undirected=given.undirected,
                 loop_channel=loop_channel,
             )
             part = GraphSet(

@@ -6,7 +6,7 @@ and nodes, not with the edges or features, which are kept on disk in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,15 @@ from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges,
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.outputs import output_path
-from gcnbatch.data.schema import Header, Target
+from gcnbatch.data.schema import Header
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.table import Table
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath, sha256
+from gcnbatch.fileio import sha256
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.imports import ImportCsvOptions
 from gcnbatch.progress import counter
 from gcnbatch.text import printable
 
@@ -42,52 +44,11 @@ if TYPE_CHECKING:
 NODE_BLOCK = 1 << 16  # nodes per block of degrees
 
 
-def import_csv(
-    out: StrPath,
-    *,
-    edges: StrPath,
-    nodes: StrPath,
-    graphs: StrPath | None = None,
-    target_columns: list[str] | None = None,
-    node_targets: list[str] | None = None,
-    task: Target | None = None,
-    undirected: bool = True,
-    self_loops: bool = True,
-    missing: Sequence[str] = (),
-    name: str = "",
-    delimiter: str = "",
-    encoding: str = "",
-    progress: bool = False,
-) -> ImportSummary:
+@arguments(ImportCsvOptions)
+def import_csv(given: ImportCsvOptions) -> ImportSummary:
     r"""Convert plain tables, text (also compressed), Excel or Parquet by their endings.
 
     Names of graphs and nodes are arbitrary texts, blank targets are missing labels.
-
-    Parameters
-    ----------
-    out : path
-        HDF5 file. During the import its folder also needs room for 9 to 13 bytes per edge (18 to 26 if undirected) and
-        4 bytes per feature value.
-    edges : path
-        Columns ``graph, src, dst`` and optionally ``channel`` (any text) and ``weight`` (a number).
-    nodes : path
-        Columns ``graph, node``; other columns are features (numbers) or node targets. Every node must be listed.
-    graphs : path
-        Columns ``graph`` and the targets, for a graph-level set. It defines the order of the graphs.
-    target_columns : list of str
-        Targets in `graphs`; None: all columns but ``graph``.
-    node_targets : list of str
-        Targets in `nodes`, for a node-level set. Give either this or `graphs`.
-    task : str
-        Kind of the targets; None: binary if all values are 0, 1 or blank, else regression.
-    undirected, self_loops : bool
-        Count each edge both ways; store A + I (a node that lists its own self-loop keeps that one).
-    delimiter, encoding : str
-        Sign between fields, and encoding such as ``"cp1252"``, of text tables; empty: detected.
-    missing : sequence of str
-        Further texts of missing targets, in any case.
-    progress : bool
-        Show progress on stderr.
 
     Raises
     ------
@@ -97,7 +58,9 @@ def import_csv(
     Notes
     -----
     Without a ``graph`` column, all nodes are one graph. For a repeated edge, the first weight counts. Without feature
-    columns, the one-hot degree is the feature.
+    columns, the one-hot degree is the feature. Every node must be listed in `nodes`; `graphs` defines the order of the
+    graphs. A node that lists its own self-loop keeps that one. During the import the folder of `out` also needs room
+    for 9 to 13 bytes per edge (18 to 26 if undirected) and 4 bytes per feature value.
 
     Examples
     --------
@@ -115,10 +78,10 @@ def import_csv(
     >>> gcnbatch.read("g.h5").y.tolist()
     [[1.0], [nan]]
     """
-    files = [Path(file) for file in (edges, nodes, graphs) if file is not None]
-    target, wished = output_path(out, files), TableFormat(delimiter, encoding=encoding)
-    if (graphs is None) == (node_targets is None):
-        got = "both --graphs and --node-targets" if graphs is not None else "neither --graphs nor --node-targets"
+    files = [Path(file) for file in (given.edges, given.nodes, given.graphs) if file is not None]
+    target, wished = output_path(given.out, files), TableFormat(given.delimiter, encoding=given.encoding)
+    if (given.graphs is None) == (given.node_targets is None):
+        got = "both --graphs and --node-targets" if given.graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
         with open_table(file, wished):  # report a wrong path before reading the other tables
@@ -126,25 +89,25 @@ def import_csv(
     with DatasetWriter(target) as writer, Scratch(target) as scratch:
         known = columns = None
         notes: list[str] = []
-        with _bar("reading", sum(file.stat().st_size for file in files), "B", progress) as bar:
-            if graphs is not None:
-                with open_table(Path(graphs), wished, bar.update) as table:
-                    known, columns = read_graphs(table, target_columns, task, missing)
+        with _bar("reading", sum(file.stat().st_size for file in files), "B", given.progress) as bar:
+            if given.graphs is not None:
+                with open_table(Path(given.graphs), wished, bar.update) as table:
+                    known, columns = read_graphs(table, given.target_columns, given.task, given.missing)
                     notes += _notes(table)
-            with open_table(Path(nodes), wished, bar.update) as table:
-                node_set = read_nodes(table, scratch, known, node_targets, task, missing)
+            with open_table(Path(given.nodes), wished, bar.update) as table:
+                node_set = read_nodes(table, scratch, known, given.node_targets, given.task, given.missing)
                 notes += _notes(table)
-            with open_table(Path(edges), wished, bar.update) as table:
-                edge_set = read_edges(table, scratch, node_set, undirected)
+            with open_table(Path(given.edges), wished, bar.update) as table:
+                edge_set = read_edges(table, scratch, node_set, given.undirected)
                 notes += _notes(table)
         columns = columns or node_set.targets
         assert columns is not None  # one of the two tables has targets
-        channel_names, loop_channel = with_self_channel(edge_set.channel_names, self_loops)
+        channel_names, loop_channel = with_self_channel(edge_set.channel_names, given.self_loops)
         source = {printable(file.name): f"sha256 {sha256(file)}" for file in files}
         targets = columns.finish()
-        title = name or printable(target.path.stem)
+        title = given.name or printable(target.path.stem)
         outline = _outline(title, targets, node_set, channel_names, edge_set.file.weighted, source)
-        with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", progress) as bar:
+        with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", given.progress) as bar:
             written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
         writer.finish(written.header)
     summary = ImportSummary(target.path, written.header, notes=(*notes, *targets.notes))

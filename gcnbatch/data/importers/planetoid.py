@@ -18,32 +18,22 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.data.tables.files import open_text
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.imports import ImportPlanetoidOptions
 
 PARTS = ("y", "tx", "ty", "allx", "ally", "graph")
 VALID_NODES = 500
 
 
-def import_planetoid(
-    source: StrPath, out: StrPath, *, name: str, row_normalize: bool = True, self_loops: bool = True
-) -> ImportSummary:
+@arguments(ImportPlanetoidOptions)
+def import_planetoid(given: ImportPlanetoidOptions) -> ImportSummary:
     """Convert one citation network: node classes, sparse features, the public split as ``planetoid``.
-
-    Parameters
-    ----------
-    source, out : path
-        Folder with ``ind.NAME.{y,tx,ty,allx,ally,graph,test.index}`` and HDF5 file.
-    name : str
-        ``cora``, ``citeseer``, ``pubmed`` or another set of that form.
-    row_normalize : bool
-        Divide each node's features by their sum (Kipf & Welling); rows of zeros stay.
-    self_loops : bool
-        Store A + I. Citations count in both directions, repeats once; a paper's citations of itself are dropped.
 
     Notes
     -----
     Split: training nodes are the first ``len(y)``, validation nodes the next 500, test nodes those of ``test.index``.
-    Missing test nodes (Citeseer has isolated ones) get a row of zeros and no label.
+    Missing test nodes (Citeseer has isolated ones) get a row of zeros and no label. Citations count
+    in both directions, repeats once; a paper's citations of itself are dropped.
 
     Raises
     ------
@@ -67,26 +57,26 @@ def import_planetoid(
     >>> gcnbatch.read("mini.h5").splits["planetoid"].test.tolist()
     [2]
     """
-    target = output_path(out)
-    folder = source_folder(source)
-    files = {part: folder / f"ind.{name}.{part}" for part in (*PARTS, "test.index")}
-    _check_present(folder, name, files.values())
+    target = output_path(given.out)
+    folder = source_folder(given.source)
+    files = {part: folder / f"ind.{given.name}.{part}" for part in (*PARTS, "test.index")}
+    _check_present(folder, given.name, files.values())
     test = _read_test_index(files["test.index"])
     known, tested = (read_csr(files[part]) for part in ("allx", "tx"))
     x = _with_test_rows(known, tested, test, files["tx"])
     labels = _labels(files, known.shape[0], tested.shape[0])
     one_hot = _with_test_rows(labels["ally"], labels["ty"], test, files["ty"]).toarray()
     nodes, classes = one_hot.shape
-    if row_normalize:
+    if given.row_normalize:
         x = _row_normalized(x, files["allx"])
     y = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1).astype(np.int32)[:, None]
     ptr = np.array([0, nodes], dtype=np.int64)
     src, dst = _citations(files["graph"], nodes)
-    edges = build_edges(ptr, src, dst, undirected=True, loop_channel=0 if self_loops else None)
+    edges = build_edges(ptr, src, dst, undirected=True, loop_channel=0 if given.self_loops else None)
     train = labels["y"].shape[0]
     split = Split(np.arange(train), np.arange(train, min(train + VALID_NODES, known.shape[0])), np.sort(test))
     header = Header(
-        name=name,
+        name=given.name,
         level="node",
         target="multiclass",
         task_names=("class",),

@@ -27,27 +27,23 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import write_graphset
 from gcnbatch.data.tables.numbers import load_numbers
 from gcnbatch.errors import InputError
-from gcnbatch.fileio import StrPath
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.imports import ImportTudatasetOptions
 from gcnbatch.text import counted, printable
 
 OPTIONAL = ("graph_labels", "graph_attributes", "node_labels", "node_attributes", "edge_labels")
 
 
-def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) -> ImportSummary:
+@arguments(ImportTudatasetOptions)
+def import_tudataset(given: ImportTudatasetOptions) -> ImportSummary:
     r"""Convert a folder with ``DS_A.txt`` and its other files; the file names give DS.
-
-    Parameters
-    ----------
-    source, out : path
-        Folder and HDF5 file.
-    self_loops : bool
-        Store A + I: I in the only channel, or as an extra channel ``self`` after those of the edge labels.
 
     Notes
     -----
     Graph labels become classes; without them, graph attributes become regression targets. Node labels (one-hot) and
     node attributes become features; without both, the one-hot degree is the feature. Each edge label is a channel.
     These files list edges in both directions; repeated edges count once. Edge attributes are ignored.
+    Self-loops are in the only channel, or in an extra channel ``self`` after those of the edge labels.
 
     Raises
     ------
@@ -66,8 +62,8 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     >>> gcnbatch.read("ds.h5").header.class_names
     ('-1', '1')
     """
-    target = output_path(out)
-    folder = source_folder(source)
+    target = output_path(given.out)
+    folder = source_folder(given.source)
     name = _find_name(folder)
     files = {part: folder / f"{name}_{part}.txt" for part in ("A", "graph_indicator", *OPTIONAL)}
     present = {part: file for part, file in files.items() if part not in OPTIONAL or file.exists()}
@@ -75,7 +71,7 @@ def import_tudataset(source: StrPath, out: StrPath, *, self_loops: bool = True) 
     nodes, count = int(node_ptr[-1]), len(node_ptr) - 1
     pairs = _edges(files["A"], node_ptr)
     channel, channel_names = _channels(present.get("edge_labels"), len(pairs))
-    channel_names, loop_channel = with_self_channel(channel_names, self_loops)
+    channel_names, loop_channel = with_self_channel(channel_names, given.self_loops)
     edges = build_edges(node_ptr, pairs[:, 0], pairs[:, 1], channel=channel, loop_channel=loop_channel)
     x, feature_names = _features(present, nodes)
     if x is None:

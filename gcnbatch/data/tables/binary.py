@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +183,6 @@ def _column(column: Any) -> Column:
 
 
 def _library(module: str, package: str) -> Any:
-    from importlib import import_module
-
     try:
         return import_module(module)
     except ImportError as error:

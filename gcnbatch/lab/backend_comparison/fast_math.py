@@ -11,8 +11,8 @@ from gcnbatch.lab.backend_comparison.timing import measure
 from gcnbatch.lab.backend_comparison.workload import Effort, Workload
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import make_runner
-from gcnbatch.training.member import shuffled_batches
-from gcnbatch.training.schedule import Plateau, learning_rate
+from gcnbatch.training.fit import shuffled_batches
+from gcnbatch.training.position import Plateau, learning_rate
 
 
 def compare(exact: Backend, fast: Backend, parity: Parity, workload: Workload, effort: Effort) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from gcnbatch.runners.single import EVAL_BATCH_SIZE
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.member import shuffled_batches
-from gcnbatch.training.scaling import Scaling
+from gcnbatch.training.fit import shuffled_batches
+from gcnbatch.training.targets import Scaling
 
 Say = Callable[[str], object]  # receives what happens, line by line
 

@@ -18,8 +18,8 @@ from gcnbatch.lab.benchmark.suite import SPLITS, Suite
 from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Cell, Pictures, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
-from gcnbatch.training.fit_report import evaluate
-from gcnbatch.training.fitted import Fit, read_fits
+from gcnbatch.training.finished import FinishedFit, read_fits
+from gcnbatch.training.reports import evaluate
 from gcnbatch.training.run import ENVIRONMENT
 from gcnbatch.training.summary import Pooled, pooled
 
@@ -112,15 +112,15 @@ def read_mean(runs: Sequence[tuple[Path, Path]], name: str, split: str, model: s
     return Result(name, split, model, metric, [float(value) for value in test if value is not None], None, 0.0)
 
 
-def _blocks(folder: Path, first: int = 0) -> dict[tuple[int, int], list[Fit]]:
+def _blocks(folder: Path, first: int = 0) -> dict[tuple[int, int], list[FinishedFit]]:
     """Return the fits of a run by their split; of each split, only so many (0: all)."""
-    blocks: dict[tuple[int, int], list[Fit]] = {}
+    blocks: dict[tuple[int, int], list[FinishedFit]] = {}
     for fit in read_fits(folder):
         blocks.setdefault(fit.block, []).append(fit)
     return {block: fits[: first or None] for block, fits in blocks.items()}
 
 
-def _pool(header: Header, block: Sequence[Fit]) -> Pooled:
+def _pool(header: Header, block: Sequence[FinishedFit]) -> Pooled:
     """Return the mean output of the models of a split."""
     return pooled([fit.split.test for fit in block], [fit.outputs(header) for fit in block])
 

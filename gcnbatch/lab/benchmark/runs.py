@@ -27,7 +27,7 @@ from gcnbatch.lab.benchmark.results import Result
 from gcnbatch.lab.benchmark.suite import SPLITS, Suite, check_names, find_sets, load
 from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
-from gcnbatch.training.fit_report import METRICS
+from gcnbatch.training.reports import METRICS
 
 SETTINGS, DATA = "benchmark.json", "data"
 Say = Callable[[str], object]

@@ -29,7 +29,7 @@ from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
 from gcnbatch.training import run
 from gcnbatch.training.checkpoint import load
-from gcnbatch.training.member import Member, shuffled_batches
+from gcnbatch.training.fit import Fit, shuffled_batches
 from gcnbatch.training.progress import Progress
 from gcnbatch.training.stop import Interrupted
 from tests.backends.cuda.models import CUDA, FOUR_STEPS, MODELS, ONE_GRAPH, TRAINING
@@ -100,14 +100,14 @@ def test_streamed_batches_train_like_resident_ones(config: Config, tmp_path: Pat
 
 def halfway(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in `folder` and stop after the first epoch."""
-    finish = Member.end_epoch
+    finish = Fit.end_epoch
 
-    def stop(member: Member, *about: Any) -> Any:
+    def stop(member: Fit, *about: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return finish(member, *about)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Member, "end_epoch", stop)
+        patched.setattr(Fit, "end_epoch", stop)
         with pytest.raises(Interrupted):
             run.start(config, folder, quiet=True)
 

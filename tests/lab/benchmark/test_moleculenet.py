@@ -23,7 +23,7 @@ from gcnbatch.lab.benchmark.results import rows
 from gcnbatch.lab.benchmark.runs import Choice, Machine, Settings
 from gcnbatch.lab.benchmark.suite import SPLITS, find_sets, load
 from gcnbatch.training import run
-from gcnbatch.training.fitted import read_fits
+from gcnbatch.training.finished import read_fits
 from tests.cli.conftest import call
 from tests.inference.runs import SMILES
 from tests.training.runs import lighten

@@ -1,0 +1,394 @@
+"""``gcnbatch explain``: run folders and data in; tables, drawings and a page out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio, folders
+from gcnbatch.backends.blas import shared_processors
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.data.featurizer_options import is_molecular
+from gcnbatch.data.graphs import GraphSet, Int64, concatenate
+from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts, too_large
+from gcnbatch.explanation import drawing
+from gcnbatch.explanation.attribution_tables import Unreadable, open_tables
+from gcnbatch.explanation.attributions import Attributions
+from gcnbatch.explanation.drawing import Panel, mark_values
+from gcnbatch.explanation.integrated import TOLERANCE, Explainer
+from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
+from gcnbatch.inference.inputs import Data, open_input
+from gcnbatch.inference.models import Model, load_models, mean_and_deviation, sources_of
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.parts import Part, Texts
+from gcnbatch.progress import counter
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import counted, listed, quoted
+
+PART_BYTES = 1 << 25  # of a set that is too large for memory
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R rows.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+    predictions : (R, T)
+        As `infer` gives them.
+    smiles : list of R str
+        "" where the input has none.
+    numbers : int64, (R,)
+        Their numbers in the input, from 1.
+    """
+
+    graphs: GraphSet
+    predictions: NDArray[np.floating]
+    smiles: list[str]
+    numbers: Int64
+
+    def join(self, other: Rows) -> Rows:
+        """Return the rows of both."""
+        return Rows(
+            concatenate([self.graphs, other.graphs]),
+            np.concatenate([self.predictions, other.predictions]),
+            self.smiles + other.smiles,
+            np.concatenate([self.numbers, other.numbers]),
+        )
+
+    def highest(self, count: int) -> Rows:
+        """Return the rows with the highest prediction of any output, highest first."""
+        rows = np.argsort(-self.predictions.max(axis=1, initial=-np.inf), kind="stable")[:count]
+        smiles = [self.smiles[row] for row in rows.tolist()]
+        return Rows(self.graphs.take(rows), self.predictions[rows], smiles, self.numbers[rows])
+
+
+def rows_of(part: Part, before: int, members: list[Model], choice: BackendChoice, places: list[int]) -> Iterator[Rows]:
+    """Yield the readable rows of a part in blocks; `before` rows come before it, `places` are the explained outputs."""
+    texts, readable = part.smiles(), part.places
+    assert part.data is not None
+    blocks = [(0, part.data)] if isinstance(part.data, GraphSet) else part.data.blocks(PART_BYTES)
+    for first, graphs in blocks:
+        own = slice(first, first + graphs.n_graphs)
+        pairs = zip(members, sources_of(members, graphs), strict=True)
+        found = [member.outputs(choice, source, 0, lambda done: None)[0] for member, source in pairs]
+        smiles = [""] * graphs.n_graphs if texts is None else texts[own]
+        predictions, _ = mean_and_deviation(found, np.stack([member.left_out for member in members]))
+        yield Rows(graphs, predictions[:, places], smiles, before + 1 + readable[own])
+
+
+DRAWINGS = "molecules"  # folder of the SVG files
+UNITS = {
+    "binary": "log-odds",
+    "multiclass": "log-probability, less the mean over the classes",
+    "regression": "the unit of the target",
+}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class ExplanationSummary:
+    """Summary of explanations.
+
+    Parameters
+    ----------
+    folder : str
+    molecules, unreadable, drawn : int
+        Rows that were explained, that could not be read, and SVG files.
+    tasks : tuple of str
+    members : int
+    backend : str
+    steps : dict
+        Number of rows by the steps they took (largest of the members).
+    largest_error, inexact : float, int
+        Largest completeness error, and rows whose error is beyond the tolerance.
+    """
+
+    folder: str
+    molecules: int
+    unreadable: int
+    drawn: int
+    tasks: tuple[str, ...]
+    members: int
+    backend: str
+    steps: dict[int, int]
+    largest_error: float
+    inexact: int
+
+    def text(self) -> str:
+        """Return the summary as a sentence."""
+        steps = ", ".join(f"{count:,} with {counted(steps, 'step')}" for steps, count in self.steps.items())
+        beyond = f"; {self.inexact:,} beyond the tolerance, see molecules" if self.inexact else ""
+        return (
+            f"{counted(self.molecules, 'row')} explained for {counted(len(self.tasks), 'output')} by "
+            f"{counted(self.members, 'model')} on backend "
+            f"{self.backend}: {steps or 'none'}; largest completeness error {self.largest_error:.3g}{beyond}."
+        )
+
+
+@dataclass(frozen=True)
+class Output:
+    """How results are written: SVG files or not, Parquet in place of CSV, and CSV for spreadsheets."""
+
+    drawings: bool = True
+    parquet: bool = False
+    spreadsheet: bool = False
+
+
+def explain(
+    runs: Sequence[Path],
+    data: Data,
+    out: Path | None = None,
+    *,
+    tasks: Sequence[str] = (),
+    top: int = 0,
+    steps: int = 0,
+    backend: str = "auto",
+    device: int = 0,
+    cuda: CudaConfig | None = None,
+    batch_nodes: int = 0,
+    csv: CsvOptions | None = None,
+    on_bad_row: Literal["keep", "fail"] = "keep",
+    output: Output | None = None,
+    quiet: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> ExplanationSummary:
+    """Explain rows of `data` with the mean of all models of `runs`; write tables, drawings and a page to `out`.
+
+    Parameters
+    ----------
+    runs, data, backend, device, cuda, csv, on_bad_row, quiet, say
+        As for `gcnbatch.inference.ensemble.infer`.
+    out : Path or None
+        A new or empty folder; None: ``runs/explain-<time>``.
+    tasks, steps, batch_nodes
+        As for `gcnbatch.explanation.integrated.Explainer`.
+    top : int
+        Only the rows with the highest prediction of any of the tasks; 0: all, in the order of the input.
+
+    Raises
+    ------
+    InputError
+        When runs, data or output cannot be used or do not match.
+    """
+    choice = BackendChoice(backend, device, cuda, say)
+    members = load_models(runs, say)
+    explainer = Explainer(members, choice, tasks, steps, batch_nodes)
+    with (
+        folders.results(out, "explain", whole=True) as (folder, _),
+        open_input(data, members, csv or CsvOptions(), 0) as source,
+        shared_processors() if source.featurised else nullcontext(),
+    ):
+        for note in source.notes:
+            say(note)
+        count = min(top or source.n_graphs, source.n_graphs) * len(members)
+        with (
+            _Writer(explainer, folder, output or Output(), source.featurised, say) as writer,
+            counter(count, " molecules", quiet=quiet) as bar,
+        ):
+            best: Rows | None = None
+            before = 0
+            for part in source.parts:
+                if on_bad_row == "fail":
+                    part.texts().refuse_bad_row(before)
+                writer.note_unreadable(part.texts(), before)
+                for rows in rows_of(part, before, members, choice, explainer.places):
+                    if top:
+                        best = (rows if best is None else best.join(rows)).highest(top)
+                    else:
+                        writer.write(rows, bar.update, in_order=True)
+                before += part.rows
+            if best is not None:
+                writer.write(best, bar.update)
+            writer.finish(_title(runs, data), len(members))
+        return writer.summary(len(members))
+
+
+class _Writer:
+    """Writes explained rows to the files of a folder, which are complete or not there."""
+
+    def __init__(
+        self, explainer: Explainer, folder: Path, output: Output, with_errors: bool, say: Callable[[str], object]
+    ) -> None:
+        self._explainer, self._folder, self._output, self._say = explainer, folder, output, say
+        ending = ".parquet" if output.parquet else ".csv"
+        about = (explainer.header, explainer.names, with_errors, ending, output.spreadsheet, explainer.joins)
+        self._opened = open_tables(folder, *about)
+        self._cards: list[Card] = []
+        self._rows = self._unreadable = self._drawn = self._inexact = self._too_large = 0
+        self._waiting: list[Unreadable] = []  # that are not written yet
+        self._largest = ""
+        self._steps: Counter[int] = Counter()
+        self._largest_error = 0.0
+        self._options = self._drawing_options()
+
+    def __enter__(self) -> _Writer:
+        self._tables = self._opened.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._opened.__exit__(kind, error, trace)
+
+    def note_unreadable(self, texts: Texts, before: int) -> None:
+        """Note the rows that could not be read; `before` rows come before these."""
+        bad = sorted((texts.errors or {}).items())
+        self._waiting += [Unreadable(before + row + 1, str(texts.ids[row]), reason) for row, reason in bad]
+        self._unreadable += len(bad)
+
+    def write(self, rows: Rows, progress: Callable[[int], object], in_order: bool = False) -> None:
+        """Explain rows and write their drawings and tables; `in_order`: also unreadable rows among them."""
+        found = self._explainer.explain(rows.graphs, progress)
+        shown = self._layouts(rows)
+        symbols = [() if layout is None else layout.symbols for layout in shown]
+        smiles = ["" if layout is None else layout.smiles for layout in shown]
+        last = rows.numbers[-1] if in_order and len(rows.numbers) else 0
+        between = [row for row in self._waiting if row.number < last]
+        self._waiting = self._waiting[len(between) :]
+        self._tables.append(found, rows.predictions, symbols, smiles, rows.numbers, between)
+        self._draw(rows, found, shown)
+        self._rows += rows.graphs.n_graphs
+        self._steps.update(found.steps.tolist())
+        error, wanted = np.abs(found.errors), np.abs(found.outputs - found.baselines)
+        self._largest_error = max(self._largest_error, float(error.max(initial=0)))
+        self._inexact += int((error > TOLERANCE * (self._explainer.unit + wanted)).any(axis=1).sum())
+
+    def finish(self, title: str, members: int) -> None:
+        """Write the rows that wait and the page of the first rows; say what is not drawn."""
+        if self._waiting:
+            self._tables.append_unreadable(self._waiting)
+        summary = self.summary(members)
+        about = [summary.text()]
+        if self._too_large:
+            rows = counted(self._too_large, "molecule is", "molecules are")
+            about.append(f"{rows} too large to draw: {self._largest}.")
+            self._say(about[-1])
+        if self._unreadable:
+            about.append(f"{counted(self._unreadable, 'row')} could not be read: see column error of molecules.")
+        if summary.molecules > len(self._cards):
+            about.append(f"This page shows the first {len(self._cards):,}; the tables have all {summary.molecules:,}.")
+        header = self._explainer.header
+        units = {header.units.get(name, "") for name in self._explainer.names}
+        unit = next(iter(units), "") if len(units) == 1 else ""
+        unit = unit or UNITS[header.target]
+        fileio.write_text(self._folder / INDEX, render(title, about, self._explainer.names, unit, self._cards))
+
+    def summary(self, members: int) -> ExplanationSummary:
+        """Return what was written so far."""
+        return ExplanationSummary(
+            str(self._folder),
+            self._rows,
+            self._unreadable,
+            self._drawn,
+            self._explainer.names,
+            members,
+            self._explainer.backend,
+            dict(sorted(self._steps.items())),
+            self._largest_error,
+            self._inexact,
+        )
+
+    def _drawing_options(self) -> FeaturizerOptions | None:
+        """Return how molecules were standardised, or None if they cannot be drawn."""
+        featurizer = self._explainer.header.featurizer or {}
+        if not is_molecular(featurizer):
+            return None
+        if not has_rdkit():
+            self._say(f"no drawings and no symbols: {NO_RDKIT}")
+            return None
+        return FeaturizerOptions.from_header(featurizer)
+
+    def _layouts(self, rows: Rows) -> list[Layout | None]:
+        """Return the molecules of rows whose atoms are the graph's nodes, None for others."""
+        sizes = np.diff(rows.graphs.node_ptr).tolist()
+        if self._options is None or not any(rows.smiles):
+            return [None] * len(sizes)
+        found = layouts(rows.smiles, self._options)
+        return [
+            one if one is not None and len(one.symbols) == size else None
+            for one, size in zip(found, sizes, strict=True)
+        ]
+
+    def _draw(self, rows: Rows, found: Attributions, shown: list[Layout | None]) -> None:
+        marks, strongest = _marks(found, shown), _strongest(found)
+        joined = [found.joined_sums] if self._explainer.joins else []
+        figures = np.stack([rows.predictions, found.sums, found.errors, *joined], axis=2)
+        for at, layout in enumerate(shown):
+            name = str(rows.graphs.ids[at])
+            if len(self._cards) < MOST_CARDS:
+                card = Card(name, rows.smiles[at], layout, *marks[at], figures[at], strongest[at])
+                self._cards.append(card)
+            if layout is not None and (why := too_large(layout)):
+                self._largest = self._largest or f"{quoted(name)} has {why}"
+                self._too_large += 1
+            if self._output.drawings and layout is not None and layout.paths:
+                panels = [
+                    Panel((task, _line(*own)), values)
+                    for task, own, values in zip(found.names, figures[at].tolist(), marks[at].atoms, strict=True)
+                ]
+                (self._folder / DRAWINGS).mkdir(exist_ok=True)
+                place = self._folder / DRAWINGS / f"{rows.numbers[at]}_{_UNSAFE.sub('_', name)[:60]}.svg"
+                place.write_text(drawing.file(layout, panels), encoding="utf-8")
+                self._drawn += 1
+
+
+class _Marks(NamedTuple):
+    """Values of a molecule's marks (T, M): atoms with half of their bonds, and both apart; without a drawing, none."""
+
+    atoms: NDArray[np.int64]
+    apart: NDArray[np.int64]
+
+
+def _marks(found: Attributions, shown: Sequence[Layout | None]) -> list[_Marks]:
+    bonds, with_bonds = found.bonds(), found.atoms
+    ends = np.searchsorted(bonds.graph, np.arange(len(shown) + 1))
+    marks = []
+    none = np.zeros((len(found.names), 0), np.int64)
+    for at, layout in enumerate(shown):
+        if layout is None or not layout.paths:
+            marks.append(_Marks(none, none))
+            continue
+        own = slice(ends[at], ends[at + 1])
+        of_pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
+        pairs = zip(bonds.begin[own].tolist(), bonds.end[own].tolist(), strict=True)
+        for pair, values in zip(pairs, bonds.values[own], strict=True):
+            of_pairs[pair] = of_pairs.get(pair, 0.0) + values
+        nodes = slice(found.graphs.node_ptr[at], found.graphs.node_ptr[at + 1])
+        apart = mark_values(layout, found.nodes[nodes], of_pairs)
+        marks.append(_Marks(mark_values(layout, with_bonds[nodes], {}), apart))
+    return marks
+
+
+def _strongest(found: Attributions) -> list[list[list[tuple[str, float]]]]:
+    """Return the names and attributions of the strongest features of each molecule, for every output."""
+    joined, names = found.joined, found.graphs.header.graph_feature_names
+    ptr = np.searchsorted(joined.graph, np.arange(found.graphs.n_graphs + 1)).tolist()
+    strongest = []
+    for begin, end in pairwise(ptr):
+        values, features = joined.values[begin:end], joined.feature[begin:end]
+        best = np.argsort(-np.abs(values), axis=0, kind="stable")[:STRONGEST].T
+        every = [[(names[features[row]], float(values[row, at])) for row in rows] for at, rows in enumerate(best)]
+        strongest.append(every)
+    return strongest
+
+
+def _line(prediction: float, total: float, error: float, joined: float | None = None) -> str:
+    """Return the figures of an output in a drawing."""
+    if joined is None:
+        return f"{prediction:.3g}, sum {total:+.3g}"
+    return f"{prediction:.3g}, atoms {total - joined:+.3g}, features {joined:+.3g}"
+
+
+def _title(runs: Sequence[Path], data: Data) -> str:
+    name = data.name if isinstance(data, Path) else listed(data) if isinstance(data, list) else data.header.name
+    return f"Explanations of {name} by {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}"

@@ -1,0 +1,204 @@
+"""The member "kernel": kernel ridge regression on fingerprints and descriptors.
+
+Classes are regressions of 0 and 1, squashed to probabilities. Tasks with the same labelled rows share their linear
+algebra. The ridge of each task, and the transform of its targets, have the least out-of-fold error on some rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import philox
+from gcnbatch.mixture.molecules import Prepared
+from gcnbatch.mixture.normal_scores import Arrays
+from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
+from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
+from gcnbatch.mixture.similarity import Similarity, blas_threads
+from gcnbatch.mixture.transforms import KINDS, Kind
+
+RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
+_TUNED = 2000  # rows on which ridges and transforms are compared
+_EXACT = 20_000  # rows whose whole kernel is solved; several tasks: less, see `_is_exact`
+_LANDMARKS = 4000
+_GAIN = 0.005  # share of the error that a transform must save
+_SOFTNESS = 0.05
+
+
+@dataclass(frozen=True)
+class KernelRidge:
+    """A fitted kernel ridge regression: similarity to M landmarks, times weights.
+
+    Parameters
+    ----------
+    landmarks : Prepared
+    weights : float64, (M, K)
+    intercept : float64, (K,)
+        NaN of a task that could not be learnt.
+    """
+
+    landmarks: Prepared
+    weights: Float64
+    intercept: Float64
+
+    def predict(self, molecules: Prepared, jobs: int = 1) -> Float64:
+        """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
+        found = np.empty((len(molecules), len(self.intercept)))
+        with blas_threads(1):
+            for rows, block in Similarity(self.landmarks, jobs).blocks(molecules):
+                found[rows] = block @ self.weights + self.intercept
+        return found
+
+    def arrays(self) -> Arrays:
+        """Return what `from_arrays` takes."""
+        landmarks = {f"landmarks.{key}": array for key, array in self.landmarks.arrays().items()}
+        return {"weights": self.weights, "intercept": self.intercept, **landmarks}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> KernelRidge:
+        """Return what `arrays` was called of."""
+        prefix = "landmarks."
+        own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        return cls(Prepared.from_arrays(own), arrays["weights"], arrays["intercept"])
+
+
+class Choice(NamedTuple):
+    """The ridge of a task, and the kind of transform of its targets."""
+
+    ridge: float
+    kind: Kind
+
+
+def choose(problem: Problem, molecules: Prepared) -> dict[int, Choice]:
+    """Return the choice for each learnable task, by its number: the least out-of-fold errors.
+
+    The ridge has the least squared error of transformed targets, and the transform the least error of the problem. A
+    transform must save half a percent of it.
+    """
+    kinds = KINDS if problem.target == "regression" else KINDS[:1]
+    scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
+    found: dict[int, Choice] = {}
+    for rows, tasks in _sharing(problem, range(len(problem.tasks))):
+        some = _sample(problem, rows)
+        columns = [problem.tasks[task] for task in tasks]
+        kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
+        targets = _targets(problem, scales, some, columns)
+        left_out = np.stack([solve(kernel.copy(), ridge, targets).left_out for ridge in RIDGES])
+        squares = (left_out - _own_targets(targets)) ** 2
+        width = sum(column.stop - column.start for column in columns)
+        first = 0
+        for task, column in zip(tasks, columns, strict=True):
+            end = first + column.stop - column.start
+            options: list[tuple[float, Choice]] = []
+            for number, (kind, scale) in enumerate(zip(kinds, scales, strict=True)):
+                place = slice(number * width + first, number * width + end)
+                best = int(np.argmin(squares[:, :, place].mean(axis=(1, 2))))
+                whole = np.full_like(problem.values, np.nan)
+                whole[some, column] = left_out[best][:, place]
+                outputs = scale.invert(whole, problem.folds)[:, column]
+                options.append((problem.task_error(column, outputs), Choice(RIDGES[best], kind)))
+            found[task] = _best(options)
+            first = end
+    return found
+
+
+def fit(
+    problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales
+) -> tuple[KernelRidge, Float64]:
+    """Return the regression, and out-of-fold predictions (n, K) like those of `predict`."""
+    values = problem.values
+    left_out = np.full_like(values, np.nan)
+    alike: dict[float, list[int]] = defaultdict(list)
+    for task, choice in choices.items():
+        alike[choice.ridge].append(task)
+    systems = [(ridge, *of) for ridge, tasks in alike.items() for of in _sharing(problem, tasks)]
+    exact = _is_exact([len(rows) for _, rows, _ in systems], len(values))
+    if exact:
+        landmarks = molecules
+    else:
+        order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
+        landmarks = molecules[np.sort(order[:_LANDMARKS])]
+    similarity = Similarity(landmarks, problem.jobs)
+    own = similarity.matrix(landmarks)
+    weights = np.zeros((len(landmarks), values.shape[1]))
+    intercept = np.full(values.shape[1], np.nan)
+    for ridge, rows, tasks in systems:
+        columns = [problem.tasks[task] for task in tasks]
+        targets = _targets(problem, [scales], rows, columns)
+        places = np.concatenate([np.arange(of.start, of.stop) for of in columns])
+        if exact:
+            is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
+            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets)
+            weights[np.ix_(rows, places)] = found.weights
+        else:
+            found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
+            weights[:, places] = found.weights
+        left_out[np.ix_(rows, places)] = found.left_out
+        intercept[places] = found.intercept
+    return KernelRidge(landmarks, weights, intercept), left_out
+
+
+def activate(target: Target, regressions: Float64) -> Float64:
+    """Return values (n, K) as they are, or probabilities of regressions of 0 and 1.
+
+    Least squares estimate the probability itself, except that they leave the range from 0 to 1. They are bent into it
+    smoothly, and keep their order:  s log(1 + e^(x/s)) - s log(1 + e^((x-1)/s)),  s = 0.05.
+    """
+    if target == "regression":
+        return regressions
+    scaled = regressions / _SOFTNESS
+    with np.errstate(invalid="ignore"):  # NaN of rows and tasks without predictions
+        found = _SOFTNESS * (np.logaddexp(0, scaled) - np.logaddexp(0, scaled - 1 / _SOFTNESS))
+    return found / found.sum(axis=1, keepdims=True) if target == "multiclass" else found
+
+
+# ------------------------------------------------------------------------------------------------ internals
+
+
+def _sharing(problem: Problem, tasks: Sequence[int]) -> list[tuple[NDArray[np.int64], list[int]]]:
+    """Return learnable tasks that have the same labelled rows, with these rows."""
+    found: dict[bytes, tuple[NDArray[np.int64], list[int]]] = {}
+    for task in tasks:
+        if problem.is_learnable(problem.tasks[task]):
+            rows = problem.rows(problem.tasks[task])
+            found.setdefault(rows.tobytes(), (rows, []))[1].append(task)
+    return list(found.values())
+
+
+def _is_exact(sizes: Sequence[int], rows: int) -> bool:
+    return rows <= _EXACT and sum(size**3 for size in sizes) <= _EXACT**3
+
+
+def _sample(problem: Problem, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    order = philox.generator(problem.seed, "mixture.tuned").permutation(len(rows))
+    return np.sort(rows[order[:_TUNED]])
+
+
+def _targets(problem: Problem, scales: Sequence[Scales], rows: NDArray[np.int64], columns: Sequence[slice]) -> Targets:
+    """Return the targets of some rows in the columns of some tasks, once for each of `scales`."""
+
+    def of(parts: Sequence[Any]) -> Float64:
+        tables = [part.apply(problem.values[rows]) for part in parts]
+        return np.concatenate([table[:, column] for table in tables for column in columns], axis=1)
+
+    without = np.stack([of(parts) for parts in zip(*(scale.without for scale in scales), strict=True)])
+    return Targets(problem.folds[rows], without, of([scale.whole for scale in scales]))
+
+
+def _own_targets(targets: Targets) -> Float64:
+    """Return what each left-out row should have been predicted as, (n, C)."""
+    return targets.without[targets.folds, np.arange(len(targets.folds))]
+
+
+def _best(options: Sequence[tuple[float, Choice]]) -> Choice:
+    error, choice = options[0]
+    for other, better in options[1:]:
+        if other < error - _GAIN * abs(error) or not np.isfinite(error):
+            error, choice = other, better
+    return choice

@@ -1,0 +1,99 @@
+"""The members that need no network: the kernel and the trees, fitted to the same parts of the training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gcnbatch.mixture import kernel as kernels
+from gcnbatch.mixture import trees as forests
+from gcnbatch.mixture.kernel import KernelRidge
+from gcnbatch.mixture.molecules import Molecules, Preparation
+from gcnbatch.mixture.normal_scores import Arrays
+from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
+from gcnbatch.mixture.similarity import blas_threads
+from gcnbatch.mixture.store import join, split
+from gcnbatch.mixture.transforms import Kind, Transforms
+from gcnbatch.mixture.trees import Trees
+
+KERNEL, TREES = "kernel", "trees"
+NAMES = (KERNEL, TREES)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Fitted members and the maps of their inputs and outputs.
+
+    Parameters
+    ----------
+    target : {"regression", "binary", "multiclass"}
+    preparation : Preparation
+    transforms : Transforms
+        Of each output, chosen by the kernel's out-of-fold error; other members may learn with them, too.
+    kernel : KernelRidge or None
+    trees : Trees or None
+        None where the mixture does without it.
+    """
+
+    target: Target
+    preparation: Preparation
+    transforms: Transforms
+    kernel: KernelRidge | None
+    trees: Trees | None
+
+    def predict(self, molecules: Molecules, jobs: int = 1) -> dict[str, Float64]:
+        """Return each member's outputs (n, K): values in the user's units, or probabilities.
+
+        Memory beside inputs and outputs does not grow with n. NaN in tasks that could not be learnt.
+        """
+        prepared = self.preparation.apply(molecules)
+        found = {}
+        if self.kernel:
+            found[KERNEL] = kernels.activate(self.target, self.kernel.predict(prepared, jobs))
+        if self.trees:
+            found[TREES] = self.trees.predict(self.preparation, prepared, jobs)
+        return {name: self.transforms.invert(outputs) for name, outputs in found.items()}
+
+    def arrays(self) -> Arrays:
+        """Return what `from_arrays` takes beside the target."""
+        parts = {"preparation": self.preparation.arrays(), "transforms": self.transforms.arrays()}
+        if self.kernel:
+            parts[KERNEL] = self.kernel.arrays()
+        if self.trees:
+            parts[TREES] = self.trees.arrays()
+        return join(parts)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], target: Target) -> Members:
+        """Return what `arrays` was called of."""
+        parts = split(arrays)
+        return cls(
+            target,
+            Preparation.from_arrays(parts["preparation"]),
+            Transforms.from_arrays(parts["transforms"]),
+            KernelRidge.from_arrays(parts[KERNEL]) if KERNEL in parts else None,
+            Trees.from_arrays(parts[TREES]) if TREES in parts else None,
+        )
+
+
+def fit_members(problem: Problem, molecules: Molecules) -> tuple[Members, dict[str, Float64]]:
+    """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
+
+    Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
+    kind of transform for each task.
+    """
+    preparation = Preparation.fit(molecules)
+    prepared = preparation.apply(molecules)
+    with blas_threads(problem.jobs):
+        choices = kernels.choose(problem, prepared)
+    kinds: list[Kind] = ["none"] * problem.values.shape[1]
+    for task, choice in choices.items():
+        kinds[problem.tasks[task].start] = choice.kind
+    scales = Scales.fit(problem, tuple(kinds))
+    with blas_threads(problem.jobs):
+        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
+    trees, of_trees = forests.fit(problem, preparation, prepared, scales)
+    of_kernel = kernels.activate(problem.target, of_kernel)
+    left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
+    return Members(problem.target, preparation, scales.whole, kernel, trees), left_out

@@ -1,0 +1,175 @@
+"""Molecules as the members of the mixture read them: counts of fragments and normal scores of descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from gcnbatch.errors import InputError
+from gcnbatch.mixture.normal_scores import Arrays, NormalScores
+
+_KNOTS = 256
+_LEAST, _SHARE = 3, 0.01  # training rows that have a fragment; splits on rarer ones cost time and are not better
+_LARGEST_COUNT = 255
+
+
+@dataclass(frozen=True)
+class Molecules:
+    """Features of n molecules.
+
+    Parameters
+    ----------
+    counts : tuple of CSR arrays (n, F), uint8
+        Fingerprints of counts, such as circular fragments and atom pairs. The kernel reads all, trees the first one.
+    descriptors : (n, D) float
+        NaN where missing.
+    """
+
+    counts: tuple[Any, ...]
+    descriptors: NDArray[Any]
+
+    @classmethod
+    def of(cls, counts: Sequence[Any], descriptors: NDArray[Any]) -> Molecules:
+        """Return molecules of dense or sparse counts.
+
+        Raises
+        ------
+        InputError
+            When there is no fingerprint, or numbers of rows differ.
+        """
+        rows = {len(descriptors), *(of.shape[0] for of in counts)}
+        if not counts or len(rows) > 1:
+            got = f"{len(counts)} fingerprints, rows: {', '.join(map(str, sorted(rows)))}"
+            raise InputError("features of molecules", got, "at least one fingerprint, the same rows in all")
+        return cls(tuple(_small(sparse.csr_array(of)) for of in counts), np.asarray(descriptors))
+
+    def __len__(self) -> int:
+        return len(self.descriptors)
+
+    def __getitem__(self, rows: Any) -> Molecules:
+        """Return the molecules of a slice or an array of positions."""
+        return Molecules(tuple(of[rows] for of in self.counts), self.descriptors[rows])
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What members read of n molecules.
+
+    Parameters
+    ----------
+    counts : tuple of CSR arrays (n, F), uint8
+    scores : float32, (n, S)
+        Normal scores of the descriptors that vary, rounded to float16; 0, the median, where missing.
+    """
+
+    counts: tuple[Any, ...]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, rows: Any) -> Prepared:
+        """Return the molecules of a slice or an array of positions."""
+        return Prepared(tuple(of[rows] for of in self.counts), self.scores[rows])
+
+    def arrays(self) -> Arrays:
+        """Return what `from_arrays` takes; half as large as float32."""
+        found: Arrays = {"scores": self.scores.astype(np.float16)}
+        for number, of in enumerate(self.counts):
+            found[f"{number}.columns"] = np.array([of.shape[1]], np.int64)
+            found[f"{number}.rows"] = of.indptr.astype(np.int64)
+            found[f"{number}.fragments"] = of.indices.astype(np.uint16 if of.shape[1] <= 1 << 16 else np.uint32)
+            found[f"{number}.counts"] = of.data
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Prepared:
+        """Return what `arrays` was called of."""
+        counts: list[Any] = []
+        while (key := f"{len(counts)}.") + "rows" in arrays:
+            rows, columns = arrays[f"{key}rows"], int(arrays[f"{key}columns"][0])
+            parts = arrays[f"{key}counts"], arrays[f"{key}fragments"].astype(np.int32), rows
+            counts.append(sparse.csr_array(parts, shape=(len(rows) - 1, columns)))
+        return cls(tuple(counts), arrays["scores"].astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The maps from molecules to what members read, fitted to training rows; targets play no part.
+
+    Parameters
+    ----------
+    scores : NormalScores
+        Of all descriptors.
+    fragments : int64 array
+        Columns of the first fingerprint that trees read: at least 1 % of the training rows have such a fragment.
+    fingerprints : int
+        Their number.
+    """
+
+    scores: NormalScores
+    fragments: NDArray[np.int64]
+    fingerprints: int
+
+    @classmethod
+    def fit(cls, molecules: Molecules) -> Preparation:
+        """Return the maps for training molecules."""
+        first = molecules.counts[0]
+        rows = np.bincount(first.indices, minlength=first.shape[1])
+        least = max(_LEAST, round(_SHARE * len(molecules)))
+        return cls(
+            NormalScores.fit(_finite(molecules.descriptors), _KNOTS),
+            np.flatnonzero(rows >= least),
+            len(molecules.counts),
+        )
+
+    def apply(self, molecules: Molecules) -> Prepared:
+        """Return what members read.
+
+        Raises
+        ------
+        InputError
+            When the molecules have other numbers of features than the training rows.
+        """
+        if len(self.scores.starts) - 1 != molecules.descriptors.shape[1]:
+            got = f"{molecules.descriptors.shape[1]} descriptors"
+            raise InputError("features of molecules", got, f"{len(self.scores.starts) - 1}, as in training")
+        if self.fingerprints != len(molecules.counts):
+            got = f"{len(molecules.counts)} fingerprints"
+            raise InputError("features of molecules", got, f"{self.fingerprints}, as in training")
+        scores = self.scores.apply(_finite(molecules.descriptors))[:, self.scores.varied]
+        rounded = np.nan_to_num(scores, nan=0.0).astype(np.float16).astype(np.float32)
+        return Prepared(molecules.counts, rounded)
+
+    def table(self, molecules: Prepared) -> NDArray[np.float32]:
+        """Return the columns (n, P) that trees read: fragments that are not rare, then scores."""
+        counts = molecules.counts[0][:, self.fragments].toarray()
+        return np.concatenate([counts, molecules.scores], axis=1, dtype=np.float32)
+
+    def arrays(self) -> Arrays:
+        """Return what `from_arrays` takes."""
+        own = {"fragments": self.fragments, "fingerprints": np.array([self.fingerprints], np.int64)}
+        return self.scores.arrays() | own
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
+        """Return what `arrays` was called of."""
+        return cls(NormalScores.from_arrays(arrays), arrays["fragments"], int(arrays["fingerprints"][0]))
+
+
+def _small(counts: Any) -> Any:
+    counts = counts.copy()
+    counts.eliminate_zeros()
+    counts.sort_indices()
+    counts.data = np.clip(counts.data, 0, _LARGEST_COUNT).astype(np.uint8)
+    return counts
+
+
+def _finite(descriptors: NDArray[Any]) -> NDArray[np.float64]:
+    wide = np.asarray(descriptors, np.float64)
+    return np.where(np.isfinite(wide), wide, np.nan)

@@ -1,0 +1,155 @@
+"""What a command starts early, so that it overlaps with the rest. This module imports nothing large.
+
+`overlap` begins while the configuration of a training run is not yet checked, and before NumPy is imported. A short
+command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105 ms, has no place here.
+
+| what starts early | while | time that it hides |
+|---|---|---|
+| driver and context of the GPU | Python imports | 200 ms (H100, 7a6916a6) |
+| processes for reports import what they need | Python imports, a GPU trains | SciPy 690, matplotlib 760, RDKit 760 ms |
+| they draw a first figure | a GPU trains | 120 ms |
+| they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
+| ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
+| ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
+
+The other times are of the processor, the least of 5 runs on a busy machine of 2 cores; `benchmarks/startup.py` measures
+what a command on a GPU loses without each. A pool that a command needs in any case starts where it is used, before the
+work that comes first: processes for molecules start before the first pass over the table.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from gcnbatch.backends import registry
+from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.figures import DRAWN_MEMBERS, rehearse
+from gcnbatch.ranks.launch import launched
+from gcnbatch.worker import Workers
+
+FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
+PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.training.plots", "gcnbatch.uncertainty.plot")
+PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
+PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
+RANKED = {  # commands that use ranks, and what the other ranks import while rank 0 checks its input
+    "train": "gcnbatch.training.processes",
+    "tune": "gcnbatch.tuning.processes",
+    "infer": "gcnbatch.inference.predictor",
+}
+_ON_GPU = "gcnbatch.backends.cuda.fused.backend"
+
+
+class Pools(NamedTuple):
+    """Worker processes for uncertainty and reports without figures, for plots, and for the page."""
+
+    fits: Workers
+    plots: Workers
+    page: Workers
+
+
+@contextmanager
+def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
+    """Start what a training run needs later: the GPU, and the processes that write its reports.
+
+    Parameters
+    ----------
+    tree : mapping
+        The configuration, which is not checked yet.
+
+    Yields
+    ------
+    Pools or None
+        None where training leaves no core idle (without a GPU, or with one core), or no process can be started: the
+        training process then writes the reports. They end with the context.
+    """
+    with ExitStack() as stack:
+        has_gpu = _wake_gpu(tree)
+        yield stack.enter_context(report_pools(_models(tree))) if has_gpu and _cores() > 1 else None
+
+
+@contextmanager
+def report_pools(models: int, sharing: int = 1) -> Iterator[Pools | None]:
+    """Start the processes that write the reports of so many models; None if one cannot be started.
+
+    `sharing` processes of this host share its cores.
+    """
+    cores = max(_cores() // sharing, 1)
+    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(models, DRAWN_MEMBERS), cores))
+    kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
+        (min(models, max(cores // 2, 1)), preload, FITS),
+        (plotters, prepare_plots, ()),
+        (1, preload, PAGE),
+    ]
+    started: list[Workers] = []
+    with ExitStack() as stack:
+        with suppress(OSError, RuntimeError):
+            for count, prepare, modules in kinds if sys.executable else ():
+                started.append(stack.enter_context(Workers(count, prepare, modules, quiet=True)))
+        for pool in started:
+            stack.callback(pool.shutdown, wait=False)  # before any waiting shutdown, so that all end at the same time
+        yield Pools(*started) if len(started) == len(kinds) else None
+
+
+def prepare_plots() -> None:
+    """Import what plots need, and draw a first figure."""
+    preload(*PLOTS)
+    rehearse()
+
+
+def preload(*modules: str) -> None:
+    """Import the modules that later calls need."""
+    for name in modules:
+        import_module(name)
+
+
+def preload_rank(command: str) -> None:
+    """Import in a thread what a rank other than 0 needs for a command."""
+    threading.Thread(target=_try_import, args=(RANKED[command],), daemon=True).start()
+
+
+def _try_import(module: str) -> None:
+    with suppress(Exception):  # the first call of rank 0 raises it again
+        import_module(module)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _models(tree: Mapping[str, Any]) -> int:
+    """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
+    count = 1
+    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
+        table = tree.get(section)
+        value = table.get(key) if isinstance(table, dict) else None
+        count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
+    return count
+
+
+def _wake_gpu(tree: Mapping[str, Any]) -> bool:
+    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
+    backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
+    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
+        return False
+    if launched() is not None:
+        from gcnbatch.ranks import world  # which imports NumPy
+
+        if (ranks := world.current()) is not None:
+            ranks.start_all(_wake_rank, device)
+    return loader.wake(device) is not None
+
+
+def _wake_rank(first: int) -> None:
+    """Initialise this rank's GPU, counted from that of rank 0, while rank 0 checks its input."""
+    from gcnbatch.ranks import world
+
+    ranks = world.current()
+    assert ranks is not None
+    loader.wake(ranks.device(first))
+    _try_import(_ON_GPU)

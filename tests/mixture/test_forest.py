@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+from gcnbatch.mixture.forest import TREES, Forest, from_sklearn, grow, tree_count
+
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.poisson(0.5, (2500, 10)), RNG.normal(size=(2500, 10))], axis=1).astype(np.float32)
+Z = np.stack([X[:, 0] + X[:, 12], X[:, 1] * X[:, 13], X[:, 14]], axis=1).astype(np.float64)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_arrays_predict_as_scikit_learn_does(outputs: int) -> None:
+    model = ExtraTreesRegressor(7, random_state=0, max_depth=12).fit(X[:400], Z[:400, :outputs].squeeze())
+    its = model.predict(X).reshape(len(X), outputs)
+    np.testing.assert_allclose(from_sklearn(model).predict(X), its, rtol=1e-5, atol=1e-6)
+
+
+def test_a_regression_of_one_column_per_class_gives_the_probabilities_of_a_classifier() -> None:
+    """Squared error of 0 and 1 is the Gini impurity."""
+    labels = np.digitize(Z[:, 0], [0.0, 1.0])
+    one_hot = (labels[:, None] == np.arange(3)).astype(np.float64)
+    classifier = ExtraTreesClassifier(20, random_state=0, max_features=0.5, max_depth=4).fit(X, labels)
+    regressor = ExtraTreesRegressor(20, random_state=0, max_features=0.5, max_depth=4).fit(X, one_hot)
+    found = from_sklearn(regressor).predict(X)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+    assert np.mean(np.abs(found - classifier.predict_proba(X))) < 0.03
+
+
+def test_thresholds_between_two_float32_decide_as_float64() -> None:
+    low = np.float32(1.0)
+    x = np.array([[low], [np.nextafter(low, np.float32(2))]], np.float32)
+    model = ExtraTreesRegressor(50, random_state=0).fit(x, [0.0, 1.0])
+    assert np.array_equal(from_sklearn(model).predict(x)[:, 0], model.predict(x))
+
+
+def test_a_tree_of_one_leaf_predicts_its_value() -> None:
+    forest = grow(X[:3], np.full((3, 1), 2.5), trees=2, seed=0)
+    assert np.array_equal(forest.predict(X[:4]), np.full((4, 1), 2.5))
+
+
+def test_a_forest_repeats_from_its_seed_with_any_number_of_jobs() -> None:
+    first, second, third = (
+        grow(X[:200], Z[:200, :1], 5, seed, jobs).predict(X) for seed, jobs in ((1, 1), (1, 2), (2, 1))
+    )
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, third)
+
+
+def test_a_forest_survives_its_arrays() -> None:
+    forest = grow(X[:200], Z[:200], 5, seed=0)
+    assert np.array_equal(Forest.from_arrays(forest.arrays()).predict(X), forest.predict(X))
+
+
+def test_arrays_of_many_rows_and_tasks_keep_their_size() -> None:
+    assert tree_count(1500, 1500, 1) == TREES
+    assert tree_count(10_000, 120_000, 1) < 60
+    rng = np.random.default_rng(0)
+    forest = grow(rng.random((2000, 5), np.float32), rng.random((2000, 1)), 5, seed=0)
+    of_a_row = sum(array.nbytes for array in forest.arrays().values()) / 5 / 2000
+    assert of_a_row * 10_000 * tree_count(10_000, 10_000, 1) <= 40e6

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gcnbatch.errors import InputError
+from gcnbatch.mixture import Mixture, Problem, fit_members, kernel, mix, trees
+from gcnbatch.mixture.kernel import KernelRidge, activate
+from gcnbatch.mixture.molecules import Preparation
+from tests.mixture.problems import molecules, problem, rmse, values
+
+TARGETS = [
+    ("regression", 1, 0.0),
+    ("regression", 3, 0.3),
+    ("binary", 1, 0.0),
+    ("binary", 2, 0.2),
+    ("multiclass", 1, 0.1),
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_OF_A_PART", 10)
+    monkeypatch.setattr("gcnbatch.mixture.forest.TREES", 30)
+
+
+@pytest.mark.numerical(bound="sums of few numbers")
+@pytest.mark.parametrize(("target", "tasks", "missing"), TARGETS)
+def test_a_mixture_learns_and_survives_its_arrays(target: str, tasks: int, missing: float) -> None:
+    of = molecules(150)
+    given = problem(of, target, tasks, missing)
+    members, left_out = fit_members(given, of)
+    mixed = mix(given, members, left_out)
+    constant = np.broadcast_to(np.nanmean(given.values, axis=0), given.values.shape)
+    error = given.error(given.y, mixed.left_out)
+    assert error < 0.97 * given.error(given.y, constant)
+    new = molecules(30, seed=5)
+    outputs = mixed.mixture.predict(new)
+    assert outputs.shape == (30, given.values.shape[1])
+    if target != "regression":
+        assert ((outputs >= 0) & (outputs <= 1)).all()
+    if target == "multiclass":
+        np.testing.assert_allclose(outputs.sum(axis=1), 1, rtol=1e-5)
+    arrays = mixed.mixture.arrays()
+    assert all(isinstance(array, np.ndarray) and array.dtype.kind in "iuf" for array in arrays.values())
+    again = Mixture.from_arrays(arrays, json.loads(json.dumps(mixed.mixture.metadata)))
+    assert np.array_equal(again.predict(new, jobs=2), outputs)
+    assert [share.member for share in mixed.table] == ["kernel", "trees"]
+
+
+@pytest.mark.parametrize(("target", "missing"), [("regression", 0.2), ("binary", 0.0)])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_no_target_of_a_part_changes_the_predictions_for_it(target: str, missing: float, skewed: bool) -> None:
+    of = molecules(80)
+    given = problem(of, target, 1, missing)
+    y = np.exp(given.y) if skewed and target == "regression" else given.y
+    given = replace(given, y=y)
+    choices = {0: kernel.Choice(0.1, "quantile" if skewed and target == "regression" else "none")}
+    part = given.folds == 3
+    changed = y.copy()
+    changed[part] = 1 - y[part]
+    found = [_left_out(replace(given, y=of_targets), of, choices) for of_targets in (y, changed)]
+    labelled = part & ~np.isnan(y[:, 0])
+    for first, second in zip(*found, strict=True):
+        assert np.array_equal(first[labelled], second[labelled])
+        assert not np.array_equal(first[~part], second[~part])
+
+
+def _left_out(given: Problem, of: object, choices: dict[int, kernel.Choice]) -> list[np.ndarray]:
+    preparation = Preparation.fit(of)
+    prepared = preparation.apply(of)
+    scales = trees.Scales.fit(given, (choices[0].kind,))
+    _, of_kernel = kernel.fit(given, prepared, choices, scales)
+    _, of_trees = trees.fit(given, preparation, prepared, scales)
+    return [scales.invert(left_out, given.folds) for left_out in (of_kernel, of_trees)]
+
+
+def test_skewed_targets_are_transformed_if_that_saves_error() -> None:
+    of = molecules(200)
+    plain = values(of)
+    y = np.stack([np.exp(plain[:, 0]), plain[:, 0]], axis=1)
+    given = Problem.of("regression", y, np.arange(200), lambda y, o: float(np.nanmean(np.abs(y - o))))
+    members, _ = fit_members(given, of)
+    assert members.transforms.kinds[0] in ("log", "quantile")
+    assert members.transforms.kinds[1] == "none"
+    assert (members.predict(of)["kernel"][:, 0] > 0).all()
+
+
+def test_further_members_have_weights_and_must_be_given() -> None:
+    of = molecules(100)
+    given = problem(of)
+    members, left_out = fit_members(given, of)
+    exact = given.y + 0.01
+    mixed = mix(given, members, left_out, {"gcn": exact})
+    assert mixed.mixture.names == ("kernel", "trees", "gcn")
+    assert mixed.mixture.weights[2, 0] > mixed.mixture.weights[:2].max()
+    outputs = mixed.mixture.predict(of, {"gcn": exact})
+    assert rmse(given.y, outputs) < rmse(given.y, mix(given, members, left_out).left_out)
+    with pytest.raises(InputError, match="no outputs of gcn"):
+        mixed.mixture.predict(of)
+    with pytest.raises(InputError, match=r"out-of-fold outputs of gcn: shape \(100,\)"):
+        mix(given, members, left_out, {"gcn": exact[:, 0]})
+
+
+@pytest.mark.numerical(bound="a product with 1")
+def test_members_without_weight_are_not_kept() -> None:
+    of = molecules(100)
+    given = problem(of)
+    members, left_out = fit_members(given, of)
+    useless = {name: outputs * 0 + 50 for name, outputs in left_out.items()}
+    mixture = mix(given, members, useless, {"gcn": given.y}).mixture
+    assert mixture.members.kernel is None
+    assert mixture.members.trees is None
+    assert not [key for key in mixture.arrays() if ".kernel." in key or ".trees." in key]
+    np.testing.assert_allclose(mixture.predict(of, {"gcn": given.y}), given.y)
+
+
+def test_a_task_without_different_values_has_no_outputs() -> None:
+    of = molecules(80)
+    y = np.concatenate([values(of), np.ones((80, 1)), np.full((80, 1), np.nan)], axis=1)
+    given = Problem.of("regression", y, np.arange(80), rmse)
+    members, left_out = fit_members(given, of)
+    mixed = mix(given, members, left_out)
+    assert all(share.error is not None and share.error < np.std(y[:, 0]) for share in mixed.table)
+    outputs = mixed.mixture.predict(of)
+    assert np.isnan(outputs).all(axis=0).tolist() == [False, True, True]
+    assert not np.isnan(outputs[:, 0]).any()
+
+
+@pytest.mark.numerical(bound="the same system solved in two ways, in float64")
+def test_landmarks_that_are_all_rows_give_the_exact_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = molecules(150)
+    given = problem(of, tasks=2, missing=0.2)
+    exact, left_out = fit_members(given, of)
+    monkeypatch.setattr(kernel, "_EXACT", 149)
+    members, by_landmarks = fit_members(given, of)
+    np.testing.assert_allclose(by_landmarks["kernel"], left_out["kernel"], atol=1e-3)
+    np.testing.assert_allclose(members.predict(of)["kernel"], exact.predict(of)["kernel"], atol=1e-3)
+
+
+def test_fewer_landmarks_are_kept_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = molecules(150)
+    monkeypatch.setattr(kernel, "_EXACT", 149)
+    monkeypatch.setattr(kernel, "_LANDMARKS", 100)
+    members, left_out = fit_members(problem(of), of)
+    assert members.kernel is not None
+    assert len(members.kernel.landmarks) == 100
+    assert np.isfinite(left_out["kernel"]).all()
+    again = KernelRidge.from_arrays(members.kernel.arrays())
+    prepared = members.preparation.apply(of)
+    assert np.array_equal(again.predict(prepared), members.kernel.predict(prepared))
+
+
+def test_probabilities_keep_order_and_are_the_regression_between_0_and_1() -> None:
+    x = np.linspace(-0.5, 1.5, 101)[:, None]
+    found = activate("binary", x)
+    assert (np.diff(found[:, 0]) > 0).all()
+    assert (found > 0).all()
+    assert (found < 1).all()
+    middle = (x > 0.2) & (x < 0.8)
+    np.testing.assert_allclose(found[middle], x[middle], atol=0.001)
+
+
+@pytest.mark.parametrize(
+    ("target", "y", "message"),
+    [
+        ("regression", np.zeros(4), "shape"),
+        ("regression", np.array([[1.0], [np.inf], [2], [3]]), "infinite values"),
+        ("regression", np.ones((4, 1)), "no task has two different values"),
+        ("binary", np.array([[0.0], [1], [2], [np.nan]]), "values other than 0 and 1"),
+        ("multiclass", np.array([[0], [1], [3], [-1]]), "labels -1 to 3; expected one column of 0 to 2"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(target: str, y: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Problem.of(target, y, np.arange(4), rmse, classes=3)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gcnbatch.mixture.ridge import Solution, Targets, solve, solve_by_landmarks
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5))
+KERNEL = np.exp(-((X[:, None] - X) ** 2).sum(axis=2) / 10)
+FOLDS = (np.arange(60) % 4).astype(np.int8)
+Z = RNG.normal(size=(60, 2)) + 3
+TARGETS = Targets(FOLDS, np.stack([Z + part for part in range(4)]), Z)  # other targets without each part
+
+
+def refit(kernel: np.ndarray, z: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """Solve the system with the intercept as one more unknown."""
+    count = len(z)
+    border = np.ones((count + 1, count + 1))
+    border[:count, :count], border[count, count] = kernel + ridge * np.eye(count), 0
+    found = np.linalg.solve(border, np.vstack([z, np.zeros((1, z.shape[1]))]))
+    return found[:count], found[count]
+
+
+def check(found: Solution, kernel: np.ndarray, columns: np.ndarray) -> None:
+    np.testing.assert_allclose(columns @ found.weights + found.intercept, predicted(kernel, kernel, Z), atol=1e-6)
+    for part in range(4):
+        own = part == FOLDS
+        z = TARGETS.without[part][~own]
+        np.testing.assert_allclose(
+            found.left_out[own], predicted(kernel[np.ix_(~own, ~own)], kernel[np.ix_(own, ~own)], z), atol=1e-6
+        )
+
+
+def predicted(kernel: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
+    weights, intercept = refit(kernel, z, 0.1)
+    return rows @ weights + intercept
+
+
+def test_the_closed_form_equals_refits_without_each_part() -> None:
+    check(solve(KERNEL.copy(), 0.1, TARGETS), KERNEL, KERNEL)
+
+
+def test_large_systems_are_mirrored_block_by_block() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1100, 3))
+    kernel = np.exp(-((x[:, None] - x) ** 2).sum(axis=2))
+    z = rng.normal(size=(1100, 1))
+    found = solve(kernel.copy(), 0.3, Targets(np.arange(1100) % 10, np.stack([z] * 10), z))
+    weights, intercept = refit(kernel, z, 0.3)
+    np.testing.assert_allclose(found.weights, weights, atol=1e-8)
+    np.testing.assert_allclose(found.intercept, intercept, atol=1e-8)
+
+
+@pytest.mark.parametrize("count", [60, 20])
+def test_landmarks_equal_the_kernel_that_they_approximate(count: int) -> None:
+    columns = KERNEL[:, :count]
+    own = KERNEL[:count, :count] + 1e-6 * np.eye(count)
+    approximate = columns @ np.linalg.solve(own, columns.T)
+    slices = [slice(0, 25), slice(25, 60)]
+    found = solve_by_landmarks(
+        lambda: ((rows, columns[rows].astype(np.float64)) for rows in slices), KERNEL[:count, :count], 0.1, TARGETS
+    )
+    check(found, approximate, columns)
+
+
+def test_the_targets_of_left_out_rows_change_nothing() -> None:
+    changed = TARGETS.without.copy()
+    for part in range(4):
+        changed[part, part == FOLDS] = np.nan
+    first, second = solve(KERNEL.copy(), 0.1, TARGETS), solve(KERNEL.copy(), 0.1, TARGETS._replace(without=changed))
+    assert np.array_equal(first.left_out, second.left_out)

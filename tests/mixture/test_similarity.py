@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gcnbatch.errors import InputError
+from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
+from gcnbatch.mixture.similarity import THRESHOLDS, Similarity
+from tests.mixture.problems import molecules
+
+
+def plain(a: Prepared, b: Prepared) -> np.ndarray:
+    found = np.zeros((len(a), len(b)))
+    for i in range(len(a)):
+        for j in range(len(b)):
+            terms = [np.exp(-np.sum((a.scores[i].astype(float) - b.scores[j]) ** 2) / a.scores.shape[1])]
+            for one, other in zip(a.counts, b.counts, strict=True):
+                left = {(f, t) for f, count in enumerate(one.toarray()[i]) for t in THRESHOLDS if count >= t}
+                right = {(f, t) for f, count in enumerate(other.toarray()[j]) for t in THRESHOLDS if count >= t}
+                terms.append(len(left & right) / len(left | right) if left | right else 0.0)
+            found[i, j] = np.mean(terms)
+    return found
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_the_kernel_equals_plain_loops(jobs: int) -> None:
+    of = molecules(40)
+    preparation = Preparation.fit(of)
+    a, b = preparation.apply(of[:25]), preparation.apply(of[10:])
+    np.testing.assert_allclose(Similarity(b, jobs).matrix(a), plain(a, b), rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_and_threads_do_not_change_a_similarity() -> None:
+    of = molecules(700)
+    prepared = Preparation.fit(of).apply(of)
+    landmarks = prepared[:50]
+    whole = Similarity(landmarks, 1).matrix(prepared)
+    assert np.array_equal(whole, Similarity(landmarks, 4).matrix(prepared))
+    np.testing.assert_allclose(np.diag(whole[:50]), 1, rtol=1e-5)
+
+
+def test_molecules_without_fragments_have_no_similarity_of_fragments() -> None:
+    of = Molecules.of((np.zeros((2, 3)),), np.array([[0.0], [1.0]]))
+    prepared = Preparation.fit(of).apply(of)
+    np.testing.assert_allclose(np.diag(Similarity(prepared).matrix(prepared)), 0.5)
+
+
+def test_prepared_molecules_survive_their_arrays() -> None:
+    of = molecules(30)
+    preparation = Preparation.fit(of)
+    prepared = preparation.apply(of)
+    again = Prepared.from_arrays(prepared.arrays())
+    assert np.array_equal(again.scores, prepared.scores)
+    for one, other in zip(again.counts, prepared.counts, strict=True):
+        assert np.array_equal(one.toarray(), other.toarray())
+    other = Preparation.from_arrays(preparation.arrays())
+    assert np.array_equal(other.table(other.apply(of)), preparation.table(prepared))
+
+
+def test_trees_read_no_rare_fragment_and_no_constant_descriptor() -> None:
+    counts = np.zeros((6, 3))
+    counts[:2, 0], counts[:3, 1], counts[:, 2] = 1, 2, 300
+    of = Molecules.of((counts,), np.stack([np.ones(6), np.arange(6.0)], axis=1))
+    preparation = Preparation.fit(of)
+    table = preparation.table(preparation.apply(of))
+    assert np.array_equal(table[:, :2], np.stack([counts[:, 1], np.full(6, 255)], axis=1))
+    assert table.shape == (6, 3)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda of: Molecules(of.counts[:1], of.descriptors), "1 fingerprints; expected 2, as in training"),
+        (lambda of: Molecules(of.counts, of.descriptors[:, 1:]), "5 descriptors; expected 6, as in training"),
+    ],
+)
+def test_other_features_than_in_training_are_refused(other: object, message: str) -> None:
+    of = molecules(20)
+    with pytest.raises(InputError, match=message):
+        Preparation.fit(of).apply(other(of))
+
+
+def test_features_of_other_numbers_of_rows_are_refused() -> None:
+    with pytest.raises(InputError, match="rows: 3, 4; expected at least one fingerprint, the same rows in all"):
+        Molecules.of((np.zeros((3, 2)),), np.zeros((4, 1)))
