@@ -488,8 +488,12 @@ class _Ranking:
     def __init__(
         self, known: Bool, positive: Bool, outputs: NDArray[np.floating], weights: Weights | None = None
     ) -> None:
-        column, row, group, bounds = _ties(known, outputs)
-        hit = positive.ravel()[column * known.shape[1] + row]
+        if weights is None and outputs.dtype == np.float32 and not (known & (outputs < 0)).any():
+            hit, group, bounds = _label_ties(known, positive, outputs)
+            row = group  # not read without weights
+        else:
+            column, row, group, bounds = _ties(known, outputs)
+            hit = positive.ravel()[column * known.shape[1] + row]
         if weights is not None:
             # Only groups with a positive add to the areas. Groups without one that follow each other become one group.
             has_hit = np.bincount(group, hit, bounds[-1]) > 0
@@ -536,12 +540,32 @@ def _ties(known: Bool, values: NDArray[np.floating]) -> _Ties:
     count = known.sum(axis=1)
     row = _order(known, values)[np.arange(known.shape[1]) < count[:, None]]
     column = np.repeat(np.arange(len(known)), count)
-    ascending = values.ravel()[column * known.shape[1] + row]
+    return _Ties(column, row, *_groups(values.ravel()[column * known.shape[1] + row], count))
+
+
+def _groups(ascending: NDArray[Any], count: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return `group` and `bounds` of `_Ties` from the values, so many of each column."""
     bounds = np.append(0, np.cumsum(count))
-    is_first = np.append(True, ascending[1:] != ascending[:-1])[: len(row)]
+    is_first = np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]
     is_first[bounds[:-1][count > 0]] = True
     numbers = np.append(0, np.cumsum(is_first))
-    return _Ties(column, row, numbers[1:] - 1, numbers[bounds])
+    return numbers[1:] - 1, numbers[bounds]
+
+
+def _label_ties(
+    known: Bool, positive: Bool, outputs: NDArray[np.float32]
+) -> tuple[NDArray[np.uint32], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the labels of known entries in the order of `_ties`, and its `group` and `bounds`; no output is negative.
+
+    Faster than `_ties`, as validation scores every epoch: the bits of a float32 without the sign ascend as an integer
+    does, so output and label fit a key of 32 bits. The shift drops the sign of -0.
+    """
+    keys = outputs.view(np.uint32) << np.uint32(1) | positive
+    keys = np.where(known, keys, np.iinfo(np.uint32).max)
+    keys.sort(axis=1)
+    count = known.sum(axis=1)
+    keys = keys[np.arange(known.shape[1]) < count[:, None]]
+    return keys & np.uint32(1), *_groups(keys >> np.uint32(1), count)
 
 
 def _order(known: Bool, values: NDArray[np.floating]) -> NDArray[np.int64]:

@@ -237,6 +237,20 @@ def test_outputs_in_float32_rank_as_in_float64(seed, n) -> None:
         assert metrics.figures("binary", labels, values)["roc_auc"][0] == pytest.approx(area, abs=1e-12)
 
 
+@few
+@given(seeds, st.integers(1, 50), st.sampled_from((1.0, 0.0, -1.0)))
+def test_areas_of_float32_have_the_bits_of_float64(seed, n, least) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.array([least, -0.0, 0.0, 1e-45, 1e-38, 0.5, np.nextafter(np.float32(0.5), 1), 1.0, 3e38], np.float32)
+    outputs = rng.choice(values[values >= least], (n, 4))
+    y = rng.choice(np.array([0, 1, nan], np.float32), (n, 4))
+    y[:, 3] = nan
+    outputs[np.isnan(y) & (rng.random(y.shape) < 0.3)] = nan
+    narrow, wide = (metrics.figures("binary", y, outputs.astype(of)) for of in (np.float32, np.float64))
+    for name in ("roc_auc", "pr_auc"):
+        np.testing.assert_array_equal(narrow[name], wide[name])
+
+
 @pytest.mark.parametrize("target", ["binary", "multiclass"])
 def test_rows_of_one_class_have_no_metric_but_accuracy(target: Any) -> None:
     y, outputs, _ = sample(target, 5, 60)
