@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors
 import scipy.io
 
 from gcnbatch import fileio, machine
@@ -45,7 +44,7 @@ READERS: dict[str, tuple[Callable[[Path], object], Any, str]] = {
     "a configuration": (read_toml, os, "open"),
     "a data set": (lambda path: audit._check_start(path, follow=True), Path, "open"),
     "a chunk": (chunk, Path, "read_bytes"),
-    "a checkpoint": (checkpoint.load, safetensors, "safe_open"),
+    "a checkpoint": (checkpoint.load, checkpoint, "safe_open"),
     "a Parquet file": (parquet, Path, "read_bytes"),
     "old records": (records.read, os, "open"),
     "a matrix": (matrices.of_file, scipy.io, "mminfo"),
