@@ -70,9 +70,12 @@ KERNEL_WITH_SHARED(fused_narrow_update_of_many, NarrowUpdateParams, (UPDATE_THRE
 // Pack a layer's weights after something other than an update wrote its parameters. For inference (gamma not null), fold
 // batch norm into them and write its shift (P,).
 //
+// columns (K,): the row of W' that each packed row is, C F + C: zeros; null: the packed rows are W', then zeros.
+//
 // Launch: a thread per element of (K, columns_of(P)), members in z.
 struct NarrowPackParams {
   float *packed, *shift;
+  const int* columns;
   const float *weight, *bias, *gamma, *beta, *running_mean, *running_var;
   Members members;
   float epsilon;
@@ -89,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
   const int e = blockIdx.x * blockDim.x + threadIdx.x, columns = columns_of(P);
   if (e >= params.K * columns) return;
   if (params.gamma && e < P) of.of_model(params.shift)[e] = folding.shift(e);
-  const int k = e / columns, p = e % columns, c = k / F;
+  const int place = e / columns, p = e % columns, k = params.columns ? params.columns[place] : place, c = k / F;
   float value = 0.f;
   if (p < P && k < C * F) value = of.of_model(params.weight)[static_cast<long long>(k % F) * C * P + c * P + p];
   if (p < P && k >= C * F && k < C * F + C) value = of.of_model(params.bias)[(k - C * F) * P + p];

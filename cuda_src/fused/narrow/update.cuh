@@ -26,6 +26,7 @@ constexpr int PARTS_AT_ONCE = 8;  // loads in flight per thread
 struct Job {
   const float *left, *right;
   float* packed;                  // the array in the layout that kernels read, or null
+  const int* places;              // the place of row c F + f, or null: places are rows; -1: none, the gradient is 0
   long long step;                 // stride between columns of a part
   int start, count;               // in the flat arrays
   int left_stride, right_stride;  // strides between parts
@@ -73,10 +74,10 @@ struct Elements {
   }
 };
 
-// Row and column of element e; see Job.
+// Row and column of element e, which exists; see Job.
 __device__ __forceinline__ Place place_of(const Job& job, int e) {
-  const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P;
-  return {c * job.F + f, rest - c * job.P};
+  const int f = e / (job.C * job.P), rest = e - f * job.C * job.P, c = rest / job.P, row = c * job.F + f;
+  return {job.places ? job.places[row] : row, rest - c * job.P};
 }
 
 // This thread's partial sums of the gradients of neighbouring elements; HAS_LEFT: `left` is not null.
@@ -134,7 +135,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   const int group = threadIdx.x % UPDATE_GROUPS, lane = threadIdx.x / UPDATE_GROUPS;
   const int e = chunk.first + WIDTH * group, i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
-  const Place place = place_of(job, e);
+  const Place place = exists ? place_of(job, e) : Place{-1, 0};
   Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
   if (owns) {
     p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i);
@@ -154,9 +155,9 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else if constexpr (OWN_LANES == 1) {
-    if (exists) gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
+    if (place.row >= 0) gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
   } else {
-    if (exists)
+    if (place.row >= 0)
       gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)
                           : gradient_of<WIDTH, false>(job, place, lane, at.n_nodes, at.n_graphs);
     gradient.store(of_thread + WIDTH * threadIdx.x);
@@ -176,7 +177,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
     m.store(of.members.of_model(of.m) + i);
     if (!of.sgd) v.store(of.members.of_model(of.v) + i);
     p.store(of.members.of_model(of.parameters) + i);
-    if (job.packed) p.store(job.packed + place.row * job.packed_columns + place.column);
+    if (job.packed && place.row >= 0) p.store(job.packed + place.row * job.packed_columns + place.column);
   }
   if (of.mode != APPLY && of.totals && number == 0 && threadIdx.x < 32)
     add_totals(of.members.of_model(of.totals), of.members.of_step(of.losses), of.n_losses, rate.label_weight);

@@ -1,11 +1,11 @@
 // U of the first layer for all nodes of a data set, once per set: it depends on no parameter.
 //
-//   U[n] = [A_1 X | … | A_C X | row sums of A_1 … A_C | 0]
+//   U[n] = [A_1 X | … | A_C X | row sums of A_1 … A_C | 0],  of which the columns `columns` are stored
 //
 // Source: own. The sums are those of SciPy's product on the host, to the bit: products and sums are rounded one by one,
 // in the order of the entries; row sums are of doubles.
 // Shapes: node_ptr (G+1,), A in CSR with N rows, an index is C node + channel within its graph; x (N, F) in the type of
-// the kernel's name; u (N, K), K >= C F + C.
+// the kernel's name; u (N, K); columns (K,): column of U; C F + C: zeros.
 // Launch: 256 threads; blocks stride over graphs, the warps of a block over the graph's nodes, lanes over the columns.
 // Traffic: reads 4 E bytes for each of indices and values, and E F elements of x, mostly from L2; writes 4 N K bytes.
 // Determinism: one writer per element, fixed order: repeats to the bit.
@@ -16,7 +16,7 @@ constexpr int PROPAGATE_THREADS = 256;
 
 struct PropagateParams {
   float* u;
-  const int *node_ptr, *indptr, *indices;
+  const int *node_ptr, *indptr, *indices, *columns;
   const float* values;
   const void* x;
   int G, F, C, K;
@@ -40,7 +40,8 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
       const int begin = params.indptr[node], end = params.indptr[node + 1];
       float* out = params.u + static_cast<long long>(node) * params.K;
 #pragma unroll 1
-      for (int column = lane; column < params.K; column += 32) {
+      for (int place = lane; place < params.K; place += 32) {
+        const int column = params.columns[place];
         const bool is_sum = column >= C * F;
         const int channel = is_sum ? column - C * F : column / F, f = column - channel * F;
         float value = 0.f;
@@ -56,7 +57,7 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
             value = __fadd_rn(value, __fmul_rn(weight, to_float(x[static_cast<long long>(first + index / C) * F + f])));
         }
         const float found = is_sum ? static_cast<float>(total) : value;
-        out[column] = params.is_tf32 ? nearest_tf32(found) : found;
+        out[place] = params.is_tf32 ? nearest_tf32(found) : found;
       }
     }
   }

@@ -378,9 +378,10 @@ struct WeightPanelsParams {
   float *forward, *backward, *shift;                       // panels; panels, or null; (P,), in inference
   const float *weight, *bias;                              // (F, C P), (C P,)
   const float *gamma, *beta, *running_mean, *running_var;  // as Folding; null in training
+  const int* columns;                                      // (K,): the row of W' that each packed row is, or null: all
   Members members;
   float epsilon;
-  int F, C, P, round;
+  int F, C, P, K, round;
 
   __device__ __forceinline__ WeightPanelsParams of_member() const {
     WeightPanelsParams own = *this;
@@ -406,11 +407,12 @@ __device__ inline void pack(const WeightPanelsParams& params) {
   const long long residuals = static_cast<long long>(gridDim.x) * PANEL * P,
                   residuals_back = static_cast<long long>(C) * columns * F;
   for (int y = threadIdx.y; y < PANEL; y += blockDim.y) {
-    const int k = k0 + y, p = p0 + threadIdx.x;
+    const int place = k0 + y, p = p0 + threadIdx.x;
+    const int k = params.columns == nullptr ? place : place < params.K ? params.columns[place] : C * F + C;
     const float* row = weight_row(params.weight, params.bias, k, F, C, P);
     const float value = rounded<1>({row != nullptr && p < P ? row[p] * folding.slope(p) : 0.f}, round).v[0];
     tile[y][threadIdx.x] = value;
-    if (k == 0 && folding.gamma && p < P) params.shift[p] = folding.shift(p);
+    if (place == 0 && folding.gamma && p < P) params.shift[p] = folding.shift(p);
     if (params.backward == nullptr || k >= C * F) continue;
     float* to = params.backward + in_panel(k % F, k / F * columns + p, F);
     *to = value;

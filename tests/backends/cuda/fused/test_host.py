@@ -229,6 +229,32 @@ def test_the_set_stores_u_of_the_first_layer(channels: int, tmp_path: Path, monk
     assert found.shape[1] % 8 == 0
 
 
+@pytest.mark.parametrize("channels", [2, 5])
+def test_the_set_stores_the_columns_of_u_that_are_not_zero(channels: int, tmp_path: Path) -> None:
+    """A narrow form with many columns drops those that no entry makes other than 0; it keeps all row sums."""
+    graphs = write_set(tmp_path / "data.h5", n_channels=channels, n_graphs=12, n_features=100)
+    x = graphs.x.copy()
+    x[:, 3:60] = 0
+    source, device = BatchSource(replace(graphs, x=x)), HostDevice()
+    assert source.prepared is not None
+    held: Any = data.FusedSet(cast(Any, device), source, Narrow)
+    of_u = channels * 101
+    u = np.concatenate([part for _, part in data.propagated(source.prepared, source.node_ptr, of_u)])
+    columns, places = device.uploaded[held.columns.ptr], device.uploaded[held.places.ptr]
+    used = columns[columns < of_u]
+    assert held.k == len(columns) < of_u and held.k % 8 == 0 and len(used) > held.k - 8
+    assert not u[:, np.setdiff1d(np.arange(of_u), used)].any()
+    assert used[held.first_sum :].tolist() == list(range(of_u - channels, of_u))
+    assert places[used].tolist() == list(range(len(used))) and (places >= 0).sum() == len(used)
+
+
+def test_few_columns_of_u_are_all_stored(tmp_path: Path) -> None:
+    source, device = BatchSource(write_set(tmp_path / "data.h5", n_channels=1)), HostDevice()
+    held: Any = data.FusedSet(cast(Any, device), source, Narrow)
+    assert held.places is None
+    assert device.uploaded[held.columns.ptr][: held.first_sum + 1].tolist() == list(range(held.first_sum + 1))
+
+
 def test_label_weights_equal_those_of_the_losses() -> None:
     y = np.array([[1, np.nan], [0, 1], [np.nan, np.nan]], np.float32)
     weights = np.array([2.0, 3.0], np.float32)

@@ -37,5 +37,9 @@ class Narrow(Form):
     def columns(cls, n_in: int, channels: int) -> int:
         return columns_of_u(n_in, channels)
 
+    @classmethod
+    def drops_columns(cls, k: int) -> bool:
+        return k > geometry.FORWARD_CHUNK
+
     def _made(self, memory: Memory, capacity: Capacity, steps: int, graphs: int) -> NarrowWorkspace:
         return NarrowWorkspace(self._cohort, memory, capacity, StagedEpoch(memory, steps, graphs), self.training)

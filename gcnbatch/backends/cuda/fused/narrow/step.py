@@ -47,7 +47,11 @@ class NarrowWorkspace(Workspace):
 
     def _packed_weights(self) -> tuple[DeviceArray, ...]:
         """Allocate an array for each layer's weights, (K, P rounded up to 4)."""
-        return tuple(self._memory.zeros((layer.k, shared.columns_of(layer.n_out))) for layer in self._stack.nodes)
+        depths = (self._columns_of_u(number) for number in range(len(self._stack.nodes)))
+        return tuple(
+            self._memory.zeros((k, shared.columns_of(layer.n_out)))
+            for k, layer in zip(depths, self._stack.nodes, strict=True)
+        )
 
     def _layer_arrays(self, layer: NodeLayer) -> LayerArrays:
         memory, rows, width = self._memory, self.capacity.rows, layer.n_out
@@ -67,7 +71,7 @@ class NarrowWorkspace(Workspace):
             sums=memory.empty((self._graph_parts if self._sums_graphs(number) else parts, columns, 2))
             if layer.norm
             else None,
-            partials=memory.empty((self._dealt.dw_sums, layer.k, columns)),
+            partials=memory.empty((self._dealt.dw_sums, self._columns_of_u(number), columns)),
             h=h,
             g_h=memory.empty((rows, width)) if branches else None,
         )
@@ -86,7 +90,8 @@ class NarrowWorkspace(Workspace):
         for number, (layer, packed) in enumerate(zip(self._stack.nodes, self._packed, strict=True)):
             weight, bias = self._weights_of(layer)
             fields = self._folding(number) | {"packed": packed, "weight": weight, "bias": bias}
-            fields |= {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": layer.k}
+            fields |= {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": self._columns_of_u(number)}
+            fields |= {"columns": self._data.columns if number == 0 else None}
             calls.append(self._call("fused_narrow_pack", elementwise(packed.size), fields))
         return calls
 
@@ -97,7 +102,7 @@ class NarrowWorkspace(Workspace):
         layer, columns = self._stack.nodes[number], geometry.SPECIALISED_COLUMNS
         is_plain = not (layer.is_dense or layer.channels > 1 or self._drops)
         if is_plain and layer.n_out == columns:
-            if number == 0 and layer.k <= geometry.FORWARD_CHUNK:
+            if number == 0 and self._columns_of_u(number) <= geometry.FORWARD_CHUNK:
                 return f"fused_narrow_{phase}_first{SPECIALISED}"
             if number > 0 and layer.n_in == columns:
                 return f"fused_narrow_{phase}{SPECIALISED}"
@@ -128,7 +133,8 @@ class NarrowWorkspace(Workspace):
     def _shape(self, number: int) -> dict[str, Any]:
         layer = self._stack.nodes[number]
         kind = FIRST if number == 0 else DENSE if layer.is_dense else CONVOLUTION
-        return {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": layer.k, "kind": kind}
+        sizes = {"F": layer.n_in, "C": layer.channels, "P": layer.n_out, "K": self._columns_of_u(number)}
+        return sizes | {"kind": kind}
 
     def forward(self) -> list[Call]:
         calls = []
@@ -148,18 +154,18 @@ class NarrowWorkspace(Workspace):
             fields |= {"x": self._x, "epsilon_prev": 1.0, "momentum_prev": 0.0, "parts_prev": 0}
         else:
             fields |= {"u": arrays.u} | self._output(number - 1, "_prev")
-            fields["x"] = self._x.view(self._data.channels * self._stack.nodes[0].n_in, 1)  # the row sums
+            fields["x"] = self._x.view(self._data.first_sum, 1)  # the row sums
         purpose = philox.purpose_key(layer.dropout) if layer.dropout else 0
         fields |= {"purpose": purpose, "of_dropout": self._of_dropout, "parts": self._dealt.parts}
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
-        members, entry = len(self.launched), self._entry("forward", number)
+        members, entry, k = len(self.launched), self._entry("forward", number), self._columns_of_u(number)
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         warps = geometry.warps_of_tile(self._usual_tiles, blocks)
-        launch = geometry.forward_of_warps(blocks, layer.k, warps)
-        if self._has_warps(launch, entry, layer.k):
+        launch = geometry.forward_of_warps(blocks, k, warps)
+        if self._has_warps(launch, entry, k):
             return self._call(f"{entry}_warps{warps}", launch, fields | self._shape(number))
         blocks = self._dealt.forward_blocks(members, self._device.multiprocessors)
-        launch = geometry.forward(blocks, layer.n_in, layer.n_out, layer.k)
+        launch = geometry.forward(blocks, layer.n_in, layer.n_out, k)
         return self._call(entry, launch, fields | self._shape(number))
 
     def _residual_forward_call(self, number: int) -> Call:
@@ -221,6 +227,7 @@ class NarrowWorkspace(Workspace):
 
     def _backward_call(self, number: int) -> Call:
         layer, arrays, is_first = self._stack.nodes[number], self._layers[number], number == 0
+        k = self._columns_of_u(number)
         normed, sums_graphs = self._normed(number), self._sums_graphs(number)
         names = ("g_prev", "sums_prev", "y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
         fields: dict[str, Any] = dict.fromkeys(names)
@@ -233,12 +240,12 @@ class NarrowWorkspace(Workspace):
         fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "of_dropout": self._of_dropout}
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
-        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, layer.k)
+        launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, k)
         of_warps = self._dealt.backward_blocks_of_warps(is_first, members, self._device.multiprocessors)
         sums = geometry.sums_of_block(self._dealt.dw_sums, of_warps[1])
         warps = 1 if is_first or sums > 1 else geometry.warps_of_tile(self._usual_tiles, of_warps[0])
         launch_of_warps = geometry.backward_of_warps(*of_warps, warps, self._dealt.dw_sums)
-        if self._has_warps(launch_of_warps, entry, layer.k):
+        if self._has_warps(launch_of_warps, entry, k):
             dx_blocks, dw_blocks = of_warps
             launch, entry = launch_of_warps, f"{entry}_sums{sums}" if is_first else f"{entry}_warps{warps}_sums{sums}"
         fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if sums_graphs else self._dealt.parts}
@@ -275,10 +282,12 @@ class NarrowWorkspace(Workspace):
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]
         f, c, p, columns = layer.n_in, layer.channels, layer.n_out, shared.columns_of(layer.n_out)
-        parts, part, unit = self._dealt.dw_sums, layer.k * columns, shared.TILE
+        parts, part, unit = self._dealt.dw_sums, self._columns_of_u(number) * columns, shared.TILE
         assert arrays.partials is not None
         weight = job(layer.weight, (f, c, p), arrays.partials, part, parts, unit, columns=columns, packed=packed)
-        place = c * f * columns, c * columns  # of the bias rows, in a partial sum and in the packed weights
+        weight["places"] = self._data.places if number == 0 else None
+        first_sum = self._data.first_sum if number == 0 else c * f
+        place = first_sum * columns, c * columns  # of the bias rows, in a partial sum and in the packed weights
         biases = arrays.partials.view(*place), packed.view(*place)
         bias = job(layer.bias, (1, c, p), biases[0], part, parts, unit, columns=columns, packed=biases[1])
         if layer.norm is None:
@@ -306,5 +315,5 @@ def job(
     f, c, p = shape
     fields: dict[str, Any] = {"left": left, "right": right, "packed": packed, "step": step}
     fields |= {"left_stride": left_stride, "right_stride": right_stride, "parts": parts, "unit": unit}
-    fields |= {"start": start, "count": f * c * p, "F": f, "C": c, "P": p}
+    fields |= {"start": start, "count": f * c * p, "F": f, "C": c, "P": p, "places": None}
     return fields | {"columns": columns or p, "packed_columns": columns or p}

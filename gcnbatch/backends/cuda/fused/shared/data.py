@@ -36,6 +36,22 @@ class Capacity(NamedTuple):
         return all(have >= want for have, want in zip(self, needed, strict=True))
 
 
+def used_columns(prepared: PreparedSet, node_ptr: Int64) -> NDArray[np.intp]:
+    """Return, in order, the columns of U = [A_1 X | … | A_C X | row sums] that an entry may make other than 0.
+
+    Row sums always belong to them. Of bond channels and one-hot features, most combinations never occur in a set.
+    """
+    rows, channels, x = prepared.forward, prepared.channels, prepared.stored_x
+    node, channel = np.divmod(rows.indices, channels)
+    node = node + np.repeat(node_ptr[:-1], np.diff(rows.entry_ptr))
+    used = np.ones(channels * (x.shape[1] + 1), bool)
+    for c in range(channels):
+        has_entry = np.zeros(len(x), bool)
+        has_entry[node[channel == c]] = True
+        used[c * x.shape[1] : (c + 1) * x.shape[1]] = x[has_entry].any(axis=0)
+    return np.flatnonzero(used)
+
+
 def propagated(prepared: PreparedSet, node_ptr: Int64, k: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield (first node, U) for chunks of the set: U = [A_1 X | … | A_C X | row sums | 0], float32 (nodes, k).
 
@@ -77,6 +93,9 @@ class SetForm(Protocol):
     def columns(self, n_in: int, channels: int) -> int:
         """Return the columns of U."""
 
+    def drops_columns(self, k: int) -> bool:
+        """Whether it reads U of k columns without those that are 0 in the whole set."""
+
     @property
     def rounds_to_tf32(self) -> bool:
         """Whether it reads U rounded to TF32."""
@@ -100,6 +119,12 @@ class FusedSet:
     ----------
     graph_features : DeviceArray, (G, D), or None
         Features of whole graphs as stored, for a model that joins them to the readout.
+    k, first_sum : int
+        Columns of U as it is stored, and the first of the C row sums among them.
+    columns : DeviceArray, int32 (k,)
+        The column of U = [A_1 X | … | A_C X | row sums] that each of these is; C F + C: none, it is 0.
+    places : DeviceArray, int32 (C F + C,), or None
+        Where each column of U is stored; -1: nowhere, it is 0 in all rows. None: all are stored, in order.
     """
 
     def __init__(
@@ -113,7 +138,7 @@ class FusedSet:
         self._device, self._prepared, self._node_ptr = device, prepared, source.node_ptr
         self._features: dict[str, Features] = {}
         self.channels, self.symmetric = prepared.channels, prepared.symmetric
-        self.k = form.columns(source.header.n_features, prepared.channels)
+        self._choose_columns(form, source.header.n_features)
         ptrs = {
             "nodes": source.node_ptr,
             "edges": prepared.forward.entry_ptr,
@@ -133,6 +158,21 @@ class FusedSet:
         self.x = self._propagated(form.rounds_to_tf32)
         self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
 
+    def _choose_columns(self, form: SetForm, n_in: int) -> None:
+        """Set the columns of U that are stored: all, or without those that are 0 in all rows."""
+        of_u = self.channels * (n_in + 1)
+        self.k, used, self.places = form.columns(n_in, self.channels), np.arange(of_u), None
+        if form.drops_columns(self.k):
+            used = used_columns(self._prepared, self._node_ptr)
+            self.k = geometry.columns_of_u(len(used) - 1, 1)
+            places = np.full(of_u, -1, np.int32)
+            places[used] = np.arange(len(used))
+            self.places = self._device.upload(places)
+        self.first_sum = len(used) - self.channels
+        columns = np.full(self.k, of_u, np.int32)
+        columns[: len(used)] = used
+        self.columns = self._device.upload(columns)
+
     def _propagated(self, is_tf32: bool) -> DeviceArray:
         """Return U, computed on the device from the stored features."""
         device, (indptr, indices, values) = self._device, self.rows
@@ -140,6 +180,7 @@ class FusedSet:
         x, graphs = device.upload(stored), len(self._node_ptr) - 1
         u = device.empty((int(self._node_ptr[-1]), self.k))
         sizes = {"G": graphs, "F": x.shape[1], "C": self.channels, "K": self.k, "is_tf32": int(is_tf32)}
+        sizes |= {"columns": self.columns}
         adjacency = {"node_ptr": self.node_ptr, "indptr": indptr, "indices": indices, "values": values}
         launch = geometry.propagate(graphs, device.multiprocessors)
         device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, x=x, **adjacency, **sizes)

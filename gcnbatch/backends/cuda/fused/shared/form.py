@@ -116,6 +116,11 @@ class Form(ABC):
         raise NotImplementedError(cls.name)
 
     @classmethod
+    def drops_columns(cls, k: int) -> bool:
+        """Return whether the form reads U of k columns without those that are 0 in the whole set."""
+        return False
+
+    @classmethod
     def features(cls, device: Device, prepared: PreparedSet, node_ptr: Int64) -> Features | None:
         """Return device arrays of the data set that only this form reads, or None."""
         return None

@@ -194,6 +194,11 @@ class Workspace(ABC):
         joined = self._stack.joined
         self._graph_features = memory.empty((capacity.graphs, joined.n_features)) if joined else None
 
+    def _columns_of_u(self, number: int) -> int:
+        """Return the columns of a layer's U, and rows of its packed weights; the set may not store all of the first."""
+        drops = number == 0 and self._data.places is not None
+        return self._data.k if drops else self._stack.nodes[number].k
+
     def _allocate_x(self) -> DeviceArray:
         """Allocate U of the first layer, which is part of the staged batch."""
         return self._memory.zeros((self.capacity.rows, self._data.k))

@@ -108,13 +108,13 @@ class WeightGeometry(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def weight_panels(F: int, C: int, P: int) -> WeightGeometry:
-    """Return the launch that writes a layer's weights as the products read them.
+def weight_panels(F: int, C: int, P: int, k: int = 0) -> WeightGeometry:
+    """Return the launch that writes a layer's weights as the products read them; U has k columns, 0: C F + C.
 
     >>> weight_panels(512, 1, 512)[1:]
     (557056, 524288)
     """
-    deep, columns = ceil_div(C * F + C, PANEL), ceil_div(P, PANEL)
+    deep, columns = ceil_div(k or C * F + C, PANEL), ceil_div(P, PANEL)
     return WeightGeometry(Launch((deep, columns, 1), (PANEL, 8, 1)), 2 * deep * PANEL * P, 2 * C * columns * PANEL * F)
 
 

@@ -110,7 +110,10 @@ class WideWorkspace(Workspace):
 
     def _packed_weights(self) -> tuple[DeviceArray, ...]:
         """Allocate each layer's weights as panels, forward and then, for training, backward."""
-        plans = (geometry.weight_panels(layer.n_in, layer.channels, layer.n_out) for layer in self._stack.nodes)
+        plans = (
+            geometry.weight_panels(layer.n_in, layer.channels, layer.n_out, self._columns_of_u(number))
+            for number, layer in enumerate(self._stack.nodes)
+        )
         return tuple(self._memory.zeros(plan.forward_floats + self._training * plan.backward_floats) for plan in plans)
 
     def _panels(self, columns: int) -> DeviceArray:
@@ -149,18 +152,19 @@ class WideWorkspace(Workspace):
     def _weight_panels(self, number: int) -> tuple[DeviceArray, DeviceArray | None]:
         """Return a layer's weights, forward and, for training, backward."""
         layer, packed = self._stack.nodes[number], self._packed[number]
-        plan = geometry.weight_panels(layer.n_in, layer.channels, layer.n_out)
+        plan = geometry.weight_panels(layer.n_in, layer.channels, layer.n_out, self._columns_of_u(number))
         backward = packed.view(plan.forward_floats, plan.backward_floats) if self._training else None
         return packed.view(0, plan.forward_floats), backward
 
     def pack(self) -> list[Call]:
         calls = []
         for number, layer in enumerate(self._stack.nodes):
-            shape = (layer.n_in, layer.channels, layer.n_out)
+            shape, k = (layer.n_in, layer.channels, layer.n_out), self._columns_of_u(number)
             (forward, backward), (weight, bias) = self._weight_panels(number), self._weights_of(layer)
             fields = self._folding(number) | {"forward": forward, "backward": backward, "weight": weight, "bias": bias}
-            fields |= dict(zip("FCP", shape, strict=True)) | {"round": self._round}
-            calls.append(self._call("fused_wide_weights", geometry.weight_panels(*shape).launch, fields))
+            fields |= dict(zip("FCP", shape, strict=True)) | {"K": k, "round": self._round}
+            fields |= {"columns": self._data.columns if number == 0 and self._data.places else None}
+            calls.append(self._call("fused_wide_weights", geometry.weight_panels(*shape, k).launch, fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
@@ -222,7 +226,7 @@ class WideWorkspace(Workspace):
         fields: dict[str, Any] = {"y": arrays.y, "u": arrays.u, "weight": self._weight_panels(number)[0]}
         fields |= {"stats": normed.stats, "running_mean": normed.running_mean, "running_var": normed.running_var}
         fields |= {"partials": self._partials, "counters": self._counters, "size": self._size}
-        fields |= {"epsilon": epsilon, "momentum": momentum, "P": layer.n_out, "K": layer.k}
+        fields |= {"epsilon": epsilon, "momentum": momentum, "P": layer.n_out, "K": self._columns_of_u(number)}
         fields |= {"capacity": self.panel_rows, "fresh": int(number == 0)}
         launch = geometry.product(self.capacity.rows, layer.n_out, self._products)
         return self._call(f"fused_wide_product_{self._products}", launch, fields)

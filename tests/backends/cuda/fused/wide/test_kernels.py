@@ -137,7 +137,8 @@ class Layer:
     @property
     def folded(self) -> dict[str, Any]:
         """The numbers of `fused_wide_weights`."""
-        return {"epsilon": EPSILON, "F": self.F, "C": self.C, "P": self.P, "round": self.round}
+        sizes = {"F": self.F, "C": self.C, "P": self.P, "K": self.K, "columns": None}
+        return sizes | {"epsilon": EPSILON, "round": self.round}
 
     def augmented(self, weight: Array, bias: Array | None) -> Array:
         """Return W'."""
