@@ -43,7 +43,8 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
       for (int place = lane; place < params.K; place += 32) {
         const int column = params.columns[place];
         const bool is_sum = column >= C * F;
-        const int channel = is_sum ? column - C * F : column / F, f = column - channel * F;
+        const int channel = is_sum ? column - C * F : column / F;
+        const T* of_column = x + static_cast<long long>(first) * F + column - channel * F;
         float value = 0.f;
         double total = 0.;
 #pragma unroll 1
@@ -54,7 +55,7 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
           if (is_sum)
             total += weight;
           else
-            value = __fadd_rn(value, __fmul_rn(weight, to_float(x[static_cast<long long>(first + index / C) * F + f])));
+            value = __fadd_rn(value, __fmul_rn(weight, to_float(of_column[static_cast<long long>(index / C) * F])));
         }
         const float found = is_sum ? static_cast<float>(total) : value;
         out[place] = params.is_tf32 ? nearest_tf32(found) : found;
@@ -63,7 +64,7 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
   }
 }
 
-KERNEL(fused_propagate_float32, PropagateParams, (PROPAGATE_THREADS), propagate<float>);
-KERNEL(fused_propagate_float16, PropagateParams, (PROPAGATE_THREADS), propagate<unsigned short>);
-KERNEL(fused_propagate_uint8, PropagateParams, (PROPAGATE_THREADS), propagate<unsigned char>);
-KERNEL(fused_propagate_int8, PropagateParams, (PROPAGATE_THREADS), propagate<signed char>);
+KERNEL(fused_propagate_float32, PropagateParams, (PROPAGATE_THREADS, 1), propagate<float>);
+KERNEL(fused_propagate_float16, PropagateParams, (PROPAGATE_THREADS, 1), propagate<unsigned short>);
+KERNEL(fused_propagate_uint8, PropagateParams, (PROPAGATE_THREADS, 1), propagate<unsigned char>);
+KERNEL(fused_propagate_int8, PropagateParams, (PROPAGATE_THREADS, 1), propagate<signed char>);

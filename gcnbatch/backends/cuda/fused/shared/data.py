@@ -41,7 +41,8 @@ def used_columns(prepared: PreparedSet, node_ptr: Int64) -> NDArray[np.intp]:
 
     Row sums always belong to them. Of bond channels and one-hot features, most combinations never occur in a set.
     """
-    rows, channels, x = prepared.forward, prepared.channels, prepared.stored_x
+    rows, channels = prepared.forward, prepared.channels
+    x: Any = prepared.stored_x
     node, channel = np.divmod(rows.indices, channels)
     node = node + np.repeat(node_ptr[:-1], np.diff(rows.entry_ptr))
     used = np.ones(channels * (x.shape[1] + 1), bool)
@@ -180,10 +181,9 @@ class FusedSet:
         x, graphs = device.upload(stored), len(self._node_ptr) - 1
         u = device.empty((int(self._node_ptr[-1]), self.k))
         sizes = {"G": graphs, "F": x.shape[1], "C": self.channels, "K": self.k, "is_tf32": int(is_tf32)}
-        sizes |= {"columns": self.columns}
         adjacency = {"node_ptr": self.node_ptr, "indptr": indptr, "indices": indices, "values": values}
         launch = geometry.propagate(graphs, device.multiprocessors)
-        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, x=x, **adjacency, **sizes)
+        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, x=x, columns=self.columns, **adjacency, **sizes)
         return u
 
     def features(self, form: SetForm) -> Features | None:
