@@ -57,7 +57,7 @@ KERNEL_WITH_SHARED(fused_narrow_backward_first_64x1, NarrowBackwardParams, (THRE
 // ---- update ----
 
 // Blocks on a multiprocessor. With three, the update of cohorts has too few registers on these GPUs.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int UPDATE_BLOCKS = 2;
 #else
 constexpr int UPDATE_BLOCKS = 3;

@@ -119,6 +119,17 @@ __device__ __forceinline__ Elements<WIDTH> whole_gradient_of(const Job& job, Pla
   return sum;
 }
 
+// The same for products of inputs and gradients of graphs, added in their order.
+template <int WIDTH>
+__device__ __forceinline__ Elements<WIDTH> gradient_of_graphs(const Job& job, Place place, int B) {
+  const float *left = job.left + place.row, *right = job.right + place.column;
+  Elements<WIDTH> sum = {};
+#pragma unroll 8
+  for (int b = 0; b < min(job.parts, B); ++b)
+    sum.add(Elements<WIDTH>::load(right + b * job.right_stride), left[b * job.left_stride]);
+  return sum;
+}
+
 struct NarrowUpdateParams {
   UpdateParams common;
   const Job* jobs;
@@ -136,12 +147,13 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   const int e = chunk.first + WIDTH * group, i = job.start + e;
   const bool exists = e < job.count, owns = exists && lane == 0;
   const Place place = exists ? place_of(job, e) : Place{-1, 0};
-  Elements<WIDTH> p = {}, m = {}, v = {}, decay = {}, penalty = {}, gradient = {};
+  Elements<WIDTH> p = {}, m = {}, v = {}, gradient = {};
+  float decay = 0.f, penalty = 0.f;  // one number each for all elements of a job
   if (owns) {
     p = p.load(of.members.of_model(of.parameters) + i), m = m.load(of.members.of_model(of.m) + i);
     if (!SHARES_LAUNCHES || of.weight_decay) {
-      decay = decay.load(of.members.of_model(of.weight_decay) + i);
-      penalty = penalty.load(of.members.of_model(of.l2) + i);
+      decay = of.members.of_model(of.weight_decay)[job.start];
+      penalty = of.members.of_model(of.l2)[job.start];
     }
     if (!of.sgd) v = v.load(of.members.of_model(of.v) + i);
   }
@@ -155,7 +167,9 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else if constexpr (OWN_LANES == 1) {
-    if (place.row >= 0) gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
+    if (place.row >= 0)
+      gradient = job.left ? gradient_of_graphs<WIDTH>(job, place, at.n_graphs)
+                          : whole_gradient_of<WIDTH>(job, place, at.n_nodes);
   } else {
     if (place.row >= 0)
       gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)
@@ -173,7 +187,7 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
   } else if (owns) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w)
-      p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay.of[w], penalty.of[w], rate);
+      p.of[w] = of.rule().apply(p.of[w], gradient.of[w], m.of[w], v.of[w], decay, penalty, rate);
     m.store(of.members.of_model(of.m) + i);
     if (!of.sgd) v.store(of.members.of_model(of.v) + i);
     p.store(of.members.of_model(of.parameters) + i);
@@ -203,7 +217,7 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const UpdateChunk chunk = static_cast<const UpdateChunk*>(of.chunks)[number];
   const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);
-  if (SHARES_LAUNCHES && HAS_WIDE_CHUNKS && chunk.lanes == 1) {
+  if (HAS_WIDE_CHUNKS && chunk.lanes == 1) {
     update_chunk<4, 1>(params, chunk, number, job, at, of_thread);
   } else if (HAS_WIDE_CHUNKS && chunk.width == 4) {
     update_chunk<4>(params, chunk, number, job, at, of_thread);

@@ -12,24 +12,25 @@ struct Head {
   int F, P;
   unsigned long long purpose;  // Philox purpose of its dropout
 
-  // The same layer with weights and bias at `copied`, unless that is null.
-  __device__ __forceinline__ Head with_weights(const float* copied) const {
+  // The same layer with the first `rows` rows of its weights and its bias at `copied`, unless that is null.
+  __device__ __forceinline__ Head with_weights(const float* copied, int rows) const {
     Head head = *this;
-    if (copied) head.weight = copied, head.bias = copied + F * P;
+    if (copied) head.weight = copied, head.bias = copied + rows * P;
     return head;
   }
 };
 
-// Copy the weights of all heads to shared memory; each layer's bias follows its weights.
-__device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n_heads) {
+// Copy the weights of all heads to shared memory, of the first one `first_rows` rows; each layer's bias follows its weights.
+__device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n_heads, int first_rows) {
 #pragma unroll 1
   for (int m = 0; m < n_heads; ++m) {
     const Head head = heads[m];
+    const int rows = m == 0 ? first_rows : head.F;
 #pragma unroll 4
-    for (int e = threadIdx.x; e < head.F * head.P; e += THREADS) to[e] = head.weight[e];
+    for (int e = threadIdx.x; e < rows * head.P; e += THREADS) to[e] = head.weight[e];
 #pragma unroll 1
-    for (int k = threadIdx.x; k < head.P; k += THREADS) to[head.F * head.P + k] = head.bias[k];
-    to += (head.F + 1) * head.P;
+    for (int k = threadIdx.x; k < head.P; k += THREADS) to[rows * head.P + k] = head.bias[k];
+    to += (rows + 1) * head.P;
   }
 }
 

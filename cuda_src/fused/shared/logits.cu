@@ -19,7 +19,7 @@ struct LogitsParams {
   float* logits;
   const int* size;
   const int* node_ptr;
-  const float *y, *shift, *features;
+  const float *y, *shift, *features, *joined;  // joined: as fused/shared/join.cu leaves it, in one split; null: none
   const Head* heads;
   Members members;
   Readouts readouts;
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(LOGITS_THREADS) fused_logits(const 
       of_graph[column] = kind == MEAN && end > begin ? value / (end - begin) : value;
     }
 #pragma unroll 1
-    for (int d = lane; d < params.D; d += 32)
+    for (int d = params.joined ? params.D : lane; d < params.D; d += 32)
       of_graph[R + d] = params.members.of_step(params.features)[static_cast<long long>(b) * params.D + d];
     __syncwarp();
     float* in = of_graph;
@@ -66,9 +66,12 @@ extern "C" __global__ void __launch_bounds__(LOGITS_THREADS) fused_logits(const 
       float* out = in + head.F;
 #pragma unroll 1  // the compiler would otherwise add eight copies of the loop for F = 0
       for (int k = lane; k < head.P; k += 32) {
+        const bool is_joined = m == 0 && params.joined;
         float sum = head.bias[k];
+        if (is_joined) sum += params.members.of_step(params.joined)[static_cast<long long>(b) * head.P + k];
+        const int F = is_joined ? R : head.F;
 #pragma unroll 4
-        for (int f = 0; f < head.F; ++f) sum += in[f] * head.weight[f * head.P + k];
+        for (int f = 0; f < F; ++f) sum += in[f] * head.weight[f * head.P + k];
         out[k] = m + 1 < params.n_heads ? positive(sum) : sum;
         if (m + 1 == params.n_heads)
           params.members.of_step(params.logits)[static_cast<long long>(b) * head.P + k] = sum;

@@ -9,7 +9,8 @@
 //
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; rates (steps,); node_ptr
 //   (B+1,), targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); features (B, D), scaled, D may be 0;
-//   heads (n_heads,): the last is the output.
+//   heads (n_heads,): the last is the output; joined (n_joined, graphs, P of the first), as fused/shared/join.cu leaves it, or
+//   null: the block multiplies the features.
 // `loss` is a Loss.
 // Launch: 512 threads, members in z. Partial sum `part` of `parts_of_graphs` is that of graphs part, part + parts_of_graphs,
 //   …; blocks stride over the partial sums. Batch 50: 50 partial sums of a graph each, 50 blocks for a model alone.
@@ -36,12 +37,13 @@ struct ReadoutParams {
   float *stats, *running_mean, *running_var;
   const float *gamma, *beta;
   const unsigned char* kept;
-  const float *targets, *loss_weight, *features;
+  const float *targets, *loss_weight, *features, *joined;
   const Head* heads;
   const MemberValues* values;
   Members members;
   Readouts readouts;
   float epsilon, momentum;
+  int n_joined, graphs, first_rows;  // first_rows: of the first dense layer's weights that a block reads
   int parts, parts_of_graphs, P, K, D, n_heads, head_floats, weight_floats, loss;
 
   __device__ __forceinline__ Statistics statistics() const {
@@ -123,12 +125,22 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
 // weights to the place of the output. No kernel of the forward pass writes what this reads, so it may run before the wait.
 __device__ __forceinline__ void join_features(const ReadoutParams& params, const ReadoutShared& at, int b) {
   const int R = params.width_of_readout(), D = params.D;
-  const Head head = at.heads[0].with_weights(params.weight_floats > 0 ? at.weights : nullptr);
+  const Head head = at.heads[0].with_weights(params.weight_floats > 0 ? at.weights : nullptr, params.first_rows);
   float* features = at.forward + R;
 #pragma unroll 1
   for (int d = threadIdx.x; d < D; d += THREADS) features[d] = params.members.of_step(params.features)[b * D + d];
   __syncthreads();
-  dense_forward(features + D, head.bias, features, head.weight + R * head.P, D, head.P, at.scratch);
+  if (params.joined == nullptr)
+    return dense_forward(features + D, head.bias, features, head.weight + R * head.P, D, head.P, at.scratch);
+  const float* joined = params.members.of_step(params.joined) + b * head.P;
+#pragma unroll 1
+  for (int k = threadIdx.x; k < head.P; k += THREADS) {
+    float sum = head.bias[k];
+#pragma unroll 12
+    for (int s = 0; s < params.n_joined; ++s) sum += joined[s * params.graphs * head.P + k];
+    features[D + k] = sum;
+  }
+  __syncthreads();
 }
 
 // Compute the logits of graph b from R, after `join_features`; they end at `at.forward + head_floats`. Store the inputs that
@@ -139,7 +151,8 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
   const float* weights = params.weight_floats > 0 ? at.weights : nullptr;
 #pragma unroll 1
   for (int m = 0; m < params.n_heads; ++m) {
-    const Head head = at.heads[m].with_weights(weights);
+    const int rows = m == 0 ? params.first_rows : at.heads[m].F;
+    const Head head = at.heads[m].with_weights(weights, rows);
     float* out = in + head.F;
 #pragma unroll 1
     for (int f = threadIdx.x; f < head.F; f += THREADS) head.input[b * head.F + f] = in[f];
@@ -156,7 +169,7 @@ __device__ __forceinline__ void heads_forward(const ReadoutParams& params, const
       __syncthreads();
     }
     in = out;
-    if (weights) weights += (head.F + 1) * head.P;
+    if (weights) weights += (rows + 1) * head.P;
   }
 }
 
@@ -167,8 +180,9 @@ __device__ __forceinline__ void heads_backward(const ReadoutParams& params, cons
 #pragma unroll 1
   for (int m = params.n_heads - 1; m >= 0; --m) {
     const Head sizes = at.heads[m];
-    offset -= sizes.F, weight_offset -= (sizes.F + 1) * sizes.P;
-    const Head head = sizes.with_weights(params.weight_floats > 0 ? at.weights + weight_offset : nullptr);
+    const int rows = m == 0 ? params.first_rows : sizes.F;
+    offset -= sizes.F, weight_offset -= (rows + 1) * sizes.P;
+    const Head head = sizes.with_weights(params.weight_floats > 0 ? at.weights + weight_offset : nullptr, rows);
     const float* dout = at.backward + offset + head.F;
 #pragma unroll 1
     for (int k = threadIdx.x; k < head.P; k += THREADS) head.gradient[b * head.P + k] = dout[k];
@@ -229,7 +243,8 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
   const int block = blockIdx.x, blocks = gridDim.x, parts = params.parts_of_graphs, P = params.P, K = params.K;
   const ReadoutShared at(shared4, params);
   // Before the wait: kernels before the previous one wrote batch, weights and rates.
-  if (params.weight_floats > 0) copy_weights(at.weights, params.members.of_step(params.heads), params.n_heads);
+  if (params.weight_floats > 0)
+    copy_weights(at.weights, params.members.of_step(params.heads), params.n_heads, params.first_rows);
 #pragma unroll 1
   for (int m = threadIdx.x; m < params.n_heads; m += THREADS) at.heads[m] = params.members.of_step(params.heads)[m];
 #pragma unroll 1

@@ -72,8 +72,9 @@ struct Stagers {
   }
 };
 
-constexpr int SECTOR = 32;        // bytes of an L2 sector
-constexpr int QUADS_AT_ONCE = 6;  // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
+constexpr int SECTOR = 32;           // bytes of an L2 sector
+constexpr int FEATURES_AT_ONCE = 4;  // of a thread in flight
+constexpr int QUADS_AT_ONCE = 6;     // float4 loads of a lane in flight; a graph of 19 nodes has 12 of 80 columns
 
 using StagersOfBlock = Stagers<false>;
 
@@ -142,13 +143,23 @@ __device__ __forceinline__ void stage_x(const Stage& at, int first, const float*
   }
 }
 
-// Write row b of the scaled features from those of a graph of the data set.
+// Write row b of the scaled features from those of a graph of the data set. A thread has FEATURES_AT_ONCE of them in flight.
 template <class Team>
 __device__ __forceinline__ void stage_features(const Stage& at, int b, const float* source) {
-  const int D = at.D;
+  const int D = at.D, size = Team::size();
+  float* to = at.features + b * D;
 #pragma unroll 1
-  for (int d = Team::rank(); d < D; d += Team::size())
-    at.features[b * D + d] = scaled_feature(source[d], at.feature_mean[d], at.feature_scale[d], at.feature_limit);
+  for (int first = Team::rank(); first < D; first += FEATURES_AT_ONCE * size) {
+    float scaled[FEATURES_AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < FEATURES_AT_ONCE; ++u) {
+      const int d = first + u * size;
+      if (d < D) scaled[u] = scaled_feature(source[d], at.feature_mean[d], at.feature_scale[d], at.feature_limit);
+    }
+#pragma unroll
+    for (int u = 0; u < FEATURES_AT_ONCE; ++u)
+      if (first + u * size < D) to[first + u * size] = scaled[u];
+  }
 }
 
 // Where a graph begins in the data set.

@@ -26,6 +26,14 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"n_channels": 3},
         ("model.widths=[33,64]", "model.dropout=0.25", "model.dense=[16]", "model.head=[8]", "train.l2=1e-3"),
     ),
+    "channels of 64 columns, dropout, features": (
+        {"n_channels": 5, "n_features": 40, "graph_features": 300, "n_counts": 100},
+        ("model.widths=[64,64,64]", "model.dropout=0.2", "model.head=[128]", "train.weight_decay=1e-2"),
+    ),
+    "channels of 64 columns without norm, clipping": (
+        {"n_channels": 3, "target": "regression"},
+        ("model.widths=[64,64]", "model.norm=none", "model.readout=sum,max", "train.clip_norm=0.5"),
+    ),
     "one channel of 64 columns": (
         {"n_channels": 1},
         ("model.widths=[64,64,64]", "model.readout=mean", "train.pos_weight=[2.0]"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -242,10 +242,13 @@ def test_the_set_stores_the_columns_of_u_that_are_not_zero(channels: int, tmp_pa
     u = np.concatenate([part for _, part in data.propagated(source.prepared, source.node_ptr, of_u)])
     columns, places = device.uploaded[held.columns.ptr], device.uploaded[held.places.ptr]
     used = columns[columns < of_u]
-    assert held.k == len(columns) < of_u and held.k % 8 == 0 and len(used) > held.k - 8
+    assert held.k == len(columns) < of_u
+    assert held.k % 8 == 0
+    assert len(used) > held.k - 8
     assert not u[:, np.setdiff1d(np.arange(of_u), used)].any()
     assert used[held.first_sum :].tolist() == list(range(of_u - channels, of_u))
-    assert places[used].tolist() == list(range(len(used))) and (places >= 0).sum() == len(used)
+    assert places[used].tolist() == list(range(len(used)))
+    assert (places >= 0).sum() == len(used)
 
 
 def test_few_columns_of_u_are_all_stored(tmp_path: Path) -> None:

@@ -23,6 +23,18 @@ COLUMNS_OF_WARPS, TRANSPOSED_STRIDE, U_STRIDE = (
 ENTRIES_OF_WARPS, DW_FLOATS, SCRATCH_FLOATS, SPLIT_FLOATS = (
     _OF_WARPS.constant(name) for name in ("ENTRIES_OF_WARPS", "DW_FLOATS", "SCRATCH_FLOATS", "SPLIT_FLOATS")
 )
+_CHANNELS = declared("fused/narrow/channels_weights.cuh")  # and of fused/narrow/channels.cuh
+CHANNEL_COLUMNS, CHANNEL_ROWS, CHANNEL_SPLITS, SPLIT_COLUMNS, ROW_FLOATS, MOST_CHANNELS = (
+    _CHANNELS.constant(name)
+    for name in (
+        *("CHANNEL_COLUMNS", "CHANNEL_ROWS", "CHANNEL_SPLITS", "SPLIT_COLUMNS"),
+        *("ROW_FLOATS", "MOST_CHANNELS"),
+    )
+)
+SLAB_FLOATS = _CHANNELS.constant("SLAB_FLOATS")
+CHANNELS_FLOATS = sum(_CHANNELS.constant(name) for name in ("TILE_FLOATS", "PRODUCT_FLOATS", "PAIR_FLOATS"))
+ENTRY_FLOATS, SUMMED_FLOATS = (_CHANNELS.constant(name) for name in ("ENTRY_FLOATS", "SUMMED_FLOATS"))
+CHANNELS_BLOCKS = 2  # of a kernel of layers with channels that run on a multiprocessor at once
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
@@ -109,6 +121,49 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
+def channel_blocks(rows: int, members: int, multiprocessors: int) -> int:
+    """Return the blocks of a member in kernels of layers with channels: one wave.
+
+    >>> [channel_blocks(1133, members, 132) for members in (1, 4, 16, 64)]
+    [144, 48, 16, 4]
+    """
+    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), CHANNELS_BLOCKS * multiprocessors
+    return CHANNEL_SPLITS * shared.blocks(tiles, CHANNEL_SPLITS * members, slots)
+
+
+def channels_first(blocks: int, k: int) -> Launch:
+    """Return the launch of `fused_narrow_channels_first`."""
+    floats = k * CHANNEL_COLUMNS + TILE * (k + 4) + PARTIAL_FLOATS
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def channels_first_blocks(rows: int, members: int, multiprocessors: int) -> int:
+    """Return its blocks of a member.
+
+    >>> [channels_first_blocks(1133, members, 132) for members in (1, 16, 64)]
+    [71, 15, 4]
+    """
+    return shared.blocks(max(1, ceil_div(rows, TILE)), members, CHANNELS_BLOCKS * multiprocessors)
+
+
+def channels_forward(blocks: int, channels: int) -> Launch:
+    """Return the launch of `fused_narrow_channels_forward`."""
+    weights = channels * (CHANNEL_COLUMNS + 1) * SPLIT_COLUMNS
+    floats = weights + 4 * CHANNEL_COLUMNS + SUMMED_FLOATS + CHANNELS_FLOATS
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def channels_backward(blocks: int, channels: int) -> Launch:
+    """Return the launch of `fused_narrow_channels_backward`."""
+    floats = channels * SPLIT_COLUMNS * ROW_FLOATS + 10 * CHANNEL_COLUMNS + ENTRY_FLOATS + CHANNELS_FLOATS
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def channels_weights(slabs: int) -> Launch:
+    """Return the launch of `fused_narrow_channels_weights`."""
+    return Launch((LANES * slabs, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * SLAB_FLOATS)
+
+
 def residual(blocks: int, n_out: int) -> Launch:
     """Return the launch of `fused_narrow_residual_forward` or `…_backward`."""
     floats = shared.REDUCTION_FLOATS + 8 * columns_of(n_out)
@@ -172,18 +227,21 @@ def readout_of_warps(graphs: int, members: int, multiprocessors: int) -> Launch:
     return specialised_readout(min(graphs, max(1, at_once, more)))
 
 
-def chunks(jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False) -> NDArray[Any]:
+def chunks(
+    jobs: Sequence[Mapping[str, Any]], widest: int, shares_launches: bool = False, is_large: bool = False
+) -> NDArray[Any]:
     """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks,).
 
     A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four. In a
-    cohort (`shares_launches`) it also adds their partial sums alone, where there are at most LANES.
+    cohort (`shares_launches`) it also adds their partial sums alone, where there are at most LANES. In one with many
+    parameters (`is_large`) it adds the products of all graphs alone: that order decides bits, so the members may not.
     """
     found = list[dict[str, int]]()
     for number, job in enumerate(jobs):
         is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
         width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
-        is_short = job["parts"] <= LANES and job["unit"] != OF_GRAPHS
-        lanes = 1 if shares_launches and width == 4 and is_short else LANES
+        is_short = shares_launches and job["parts"] <= LANES and job["unit"] != OF_GRAPHS
+        lanes = 1 if width == 4 and (is_short or (is_large and job["left"] is not None)) else LANES
         firsts = range(0, job["count"], UPDATE_THREADS // lanes * width)
         found += [{"job": number, "first": first, "width": width, "lanes": lanes} for first in firsts]
     return declared("fused/narrow/update.cuh").layout("UpdateChunk").pack_many(found)

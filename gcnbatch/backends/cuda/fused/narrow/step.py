@@ -25,7 +25,26 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 FIRST, CONVOLUTION, DENSE = declared("fused/narrow/shape.cuh").enum("LayerKind").values()
+_CHANNELS = declared("fused/narrow/channels_weights.cuh")
 SPECIALISED = "_64x1"  # suffix of specialised kernels
+
+
+def has_channel_kernels(cohort: Cohort) -> bool:
+    """Return whether a model trains with kernels that skip what is 0 in U (fused/narrow/channels.cuh).
+
+    All its layers are convolutions of 64 columns and several channels without residual connections.
+    """
+    (first, *others), channels = cohort.stack.nodes, cohort.stack.nodes[0].channels
+    has_shape = all(
+        layer.n_out == geometry.CHANNEL_COLUMNS and not layer.is_dense and not layer.residual
+        for layer in (first, *others)
+    )
+    places = cohort.data.places
+    k = cohort.data.k if places is not None else first.k
+    launches = geometry.channels_forward(1, channels), geometry.channels_backward(1, channels)
+    needed = max(launch.shared for launch in (geometry.channels_first(1, k), *launches, geometry.channels_weights(1)))
+    fits = needed <= shared.shared_limit(cohort.device.compute_capability) and channels <= geometry.MOST_CHANNELS
+    return bool(others) and has_shape and channels > 1 and fits
 
 
 class NarrowWorkspace(Workspace):
@@ -33,11 +52,17 @@ class NarrowWorkspace(Workspace):
 
     def __init__(self, cohort: Cohort, memory: Memory, capacity: Capacity, plan: StagedEpoch, training: bool) -> None:
         self._dealt = geometry.dealt(capacity.rows, cohort.members, cohort.device.multiprocessors)
+        self._has_channels = training and has_channel_kernels(cohort)
         super().__init__(cohort, memory, capacity, plan, training)
         self.may_skip_decay = cohort.members > 1
         self.update_entry = "fused_narrow_update_of_many" if self._has_wide_chunks else "fused_narrow_update"
         if training:
             self._tables = self._job_tables()  # in the arena, with all other arrays
+        if self._has_channels:
+            self.same_carveout = True
+            _, *others = (layer.channels * layer.n_out for layer in self._stack.nodes)
+            self._v = [None, *(memory.empty((capacity.rows, columns)) for columns in others)]
+            self._slabs = self._upload_tables(_CHANNELS.layout("WeightSlab"), self._all_slabs())
 
     # -------------------------------------------------------------------------------------------- arrays
 
@@ -60,18 +85,16 @@ class NarrowWorkspace(Workspace):
             return LayerArrays(y, h=h)
         number = self._stack.nodes.index(layer)
         branches = self._stack.branches(number)
-        parts, columns = self._dealt.parts, shared.columns_of(width)
+        columns = shared.columns_of(width)
         return LayerArrays(
             y,
             stats=memory.empty((2, width)) if layer.norm else None,
-            u=self._x if number == 0 else memory.empty((rows, layer.k)),
+            u=self._x if number == 0 else None if self._has_channels else memory.empty((rows, layer.k)),
             g=memory.empty((rows, width)),
             kept=memory.empty(ceil_div(rows * width, 8), np.uint8) if layer.dropout else None,
-            moments=memory.empty((parts, columns, 2)) if layer.norm else None,
-            sums=memory.empty((self._graph_parts if self._sums_graphs(number) else parts, columns, 2))
-            if layer.norm
-            else None,
-            partials=memory.empty((self._dealt.dw_sums, self._columns_of_u(number), columns)),
+            moments=memory.empty((self._tiles, columns, 2)) if layer.norm else None,
+            sums=memory.empty((self._parts_of_sums(number), columns, 2)) if layer.norm else None,
+            partials=memory.empty((self._dw_sums, self._columns_of_u(number), columns)),
             h=h,
             g_h=memory.empty((rows, width)) if branches else None,
         )
@@ -80,10 +103,27 @@ class NarrowWorkspace(Workspace):
         """Whether the partial sums of a layer's G are of graphs, written by the readout, and not of tiles of rows."""
         return number == len(self._stack.nodes) - 1 and not self._stack.branches(number)
 
+    @property
+    def _tiles(self) -> int:
+        """Partial moments over tiles of rows, and partial sums of gradients.
+
+        Kernels of layers with channels write one for each tile.
+        """
+        return ceil_div(self.capacity.rows, shared.TILE) if self._has_channels else self._dealt.parts
+
+    def _parts_of_sums(self, number: int) -> int:
+        """Return how many partial sums of a layer's G there are."""
+        return self._graph_parts if self._sums_graphs(number) else self._tiles
+
+    @property
+    def _dw_sums(self) -> int:
+        """Partial sums of a weight gradient."""
+        return geometry.LANES if self._has_channels else self._dealt.dw_sums
+
     def _norm_numbers(self, number: int) -> tuple[float, float, int]:
         epsilon, momentum, _ = super()._norm_numbers(number)
         is_reduced = self._training and self._stack.nodes[number].norm is not None
-        return epsilon, momentum, self._dealt.parts if is_reduced else 0
+        return epsilon, momentum, self._tiles if is_reduced else 0
 
     def pack(self) -> list[Call]:
         calls = []
@@ -140,6 +180,7 @@ class NarrowWorkspace(Workspace):
         calls = []
         for number, layer in enumerate(self._stack.nodes):
             calls += [self._forward_call(number), *([self._residual_forward_call(number)] if layer.residual else [])]
+            calls += self._join_calls() if number == 0 else []
         return [*calls, self._readout_call()]
 
     def _forward_call(self, number: int) -> Call:
@@ -159,6 +200,16 @@ class NarrowWorkspace(Workspace):
         fields |= {"purpose": purpose, "of_dropout": self._of_dropout, "parts": self._dealt.parts}
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
         members, entry, k = len(self.launched), self._entry("forward", number), self._columns_of_u(number)
+        if self._has_channels and number > 0:
+            launch = geometry.channels_forward(self._channel_blocks, layer.channels)
+            return self._call("fused_narrow_channels_forward", launch, fields | self._shape(number))
+        if self._has_channels and members >= geometry.MANY_TILES:
+            blocks = geometry.channels_first_blocks(self.capacity.rows, members, self._device.multiprocessors)
+            launch = geometry.channels_first(blocks, k)
+            return self._call("fused_narrow_channels_first", launch, fields | self._shape(number))
+        if self._has_channels:  # alone, in a block for each tile, with the same results
+            launch = geometry.forward(self._tiles, layer.n_in, layer.n_out, k)
+            return self._call(entry, launch, fields | self._shape(number) | {"parts": self._tiles})
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         warps = geometry.warps_of_tile(self._usual_tiles, blocks)
         launch = geometry.forward_of_warps(blocks, k, warps)
@@ -167,6 +218,11 @@ class NarrowWorkspace(Workspace):
         blocks = self._dealt.forward_blocks(members, self._device.multiprocessors)
         launch = geometry.forward(blocks, layer.n_in, layer.n_out, k)
         return self._call(entry, launch, fields | self._shape(number))
+
+    @property
+    def _channel_blocks(self) -> int:
+        """Blocks of a member in kernels of layers with channels."""
+        return geometry.channel_blocks(self.capacity.rows, len(self.launched), self._device.multiprocessors)
 
     def _residual_forward_call(self, number: int) -> Call:
         width, arrays = self._stack.nodes[number].n_out, self._layers[number]
@@ -209,6 +265,9 @@ class NarrowWorkspace(Workspace):
 
     def backward(self) -> list[Call]:
         calls = []
+        if self._has_channels:
+            calls = [self._backward_call(number) for number in range(len(self._layers) - 1, 0, -1)]
+            return [*calls, self._weights_call()]
         for number in range(len(self._layers) - 1, -1, -1):
             calls += [self._residual_backward_call(number)] if self._stack.branches(number) else []
             calls.append(self._backward_call(number))
@@ -238,6 +297,12 @@ class NarrowWorkspace(Workspace):
         fields |= {"size": self._size, "y": arrays.y, "g": arrays.g, "sums": arrays.sums, "u": arrays.u}
         fields |= {"stats": normed.stats, "gamma": normed.gamma, "partials": arrays.partials}
         fields |= csr_fields(self._t_rows, "t_") | {"packed": self._packed[number], "of_dropout": self._of_dropout}
+        if self._has_channels:
+            fields |= {"parts": 0, "parts_of_sums": self._parts_of_sums(number), "sums_are_of_graphs": int(sums_graphs)}
+            fields |= {"dx_blocks": self._channel_blocks, "dw_blocks": 0, "dw_sums": self._dw_sums}
+            launch, layer_fields = geometry.channels_backward(self._channel_blocks, layer.channels), self._shape(number)
+            call = self._call("fused_narrow_channels_backward", launch, fields | layer_fields)
+            return call._replace(arguments={"layer": call.arguments, "v": self._v[number]})
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)
         launch = geometry.backward(dx_blocks, dw_blocks, n_in, layer.channels, layer.n_out, k)
@@ -248,10 +313,40 @@ class NarrowWorkspace(Workspace):
         if self._has_warps(launch_of_warps, entry, k):
             dx_blocks, dw_blocks = of_warps
             launch, entry = launch_of_warps, f"{entry}_sums{sums}" if is_first else f"{entry}_warps{warps}_sums{sums}"
-        fields |= {"parts": self._dealt.parts, "parts_of_sums": self._graph_parts if sums_graphs else self._dealt.parts}
+        fields |= {"parts": self._dealt.parts, "parts_of_sums": self._parts_of_sums(number)}
         fields |= {"sums_are_of_graphs": int(sums_graphs), "dw_sums": self._dealt.dw_sums}
         fields |= {"dx_blocks": dx_blocks, "dw_blocks": dw_blocks} | self._shape(number) | {"F": n_in}
         return self._call(entry, launch, fields)
+
+    def _weights_call(self) -> Call:
+        """Return the launch that computes the gradients of all layers' weights, where layers have channels."""
+        fields = {"slabs": self._slabs, "size": self._size, "of_dropout": self._of_dropout}
+        return self._call("fused_narrow_channels_weights", geometry.channels_weights(len(self._all_slabs())), fields)
+
+    def _all_slabs(self) -> list[dict[str, Any]]:
+        """Return a WeightSlab (fused/narrow/channels_weights.cuh) for each 64 rows of the layers' gradients."""
+        return [slab for number in range(len(self._layers)) for slab in self._slabs_of(number)]
+
+    def _slabs_of(self, number: int) -> list[dict[str, Any]]:
+        layer, arrays, normed, k = (
+            self._stack.nodes[number],
+            self._layers[number],
+            self._normed(number),
+            self._columns_of_u(number),
+        )
+        of_first = ("left", "y", "g", "stats", "gamma", "sums")
+        of_channel = ("y_prev", "stats_prev", "gamma_prev", "beta_prev", "kept_prev")
+        fields: dict[str, Any] = dict.fromkeys((*of_first, *of_channel, "v", "t_indptr"))
+        fields |= {"partials": arrays.partials, "parts_of_sums": self._parts_of_sums(number), "left_stride": k, "K": k}
+        fields |= {"C": layer.channels, "channel": -1}
+        if number == 0:
+            fields |= {"left": arrays.u, "y": arrays.y, "g": arrays.g, "sums": arrays.sums}
+            fields |= {"stats": normed.stats, "gamma": normed.gamma}
+            return [fields | {"first": first} for first in range(0, k, geometry.CHANNEL_COLUMNS)]
+        before = self._output(number - 1, "_prev")
+        fields |= {name: before[name] for name in of_channel}
+        fields |= {"v": self._v[number], "t_indptr": self._t_rows[0]}
+        return [fields | {"channel": c, "first": c * geometry.CHANNEL_COLUMNS} for c in range(layer.channels)]
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -263,7 +358,8 @@ class NarrowWorkspace(Workspace):
             f, p = layer.n_in, layer.n_out
             jobs.append(job(layer.weight, (f, 1, p), gradient, p, graphs, OF_GRAPHS, left=given, left_stride=f))
             jobs.append(job(layer.bias, (1, 1, p), gradient, p, graphs, OF_GRAPHS))
-        chunks = geometry.chunks(jobs, 4 if self._has_wide_chunks else 1, self._cohort.members > 1)
+        widest = 4 if self._has_wide_chunks else 1
+        chunks = geometry.chunks(jobs, widest, self._cohort.members > 1, self._is_large)
         return (
             self._upload_tables(declared("fused/narrow/update.cuh").layout("Job"), jobs),
             self._device.upload(chunks),
@@ -276,13 +372,16 @@ class NarrowWorkspace(Workspace):
 
         The norm of clipped gradients is a sum over chunks, so there the members do not matter.
         """
-        is_large = len(self._model.trainable) >= geometry.MANY_PARAMETERS
-        return (is_large or self._cohort.members >= geometry.MANY_MEMBERS) and not self._cohort.clips
+        return (self._is_large or self._cohort.members >= geometry.MANY_MEMBERS) and not self._cohort.clips
+
+    @property
+    def _is_large(self) -> bool:
+        return len(self._model.trainable) >= geometry.MANY_PARAMETERS
 
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]
         f, c, p, columns = layer.n_in, layer.channels, layer.n_out, shared.columns_of(layer.n_out)
-        parts, part, unit = self._dealt.dw_sums, self._columns_of_u(number) * columns, shared.TILE
+        parts, part, unit = self._dw_sums, self._columns_of_u(number) * columns, shared.TILE
         assert arrays.partials is not None
         weight = job(layer.weight, (f, c, p), arrays.partials, part, parts, unit, columns=columns, packed=packed)
         weight["places"] = self._data.places if number == 0 else None

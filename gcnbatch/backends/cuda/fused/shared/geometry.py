@@ -16,6 +16,10 @@ UPDATE_THREADS = declared("fused/shared/optimizer.cuh").constant("UPDATE_THREADS
 WEIGHTS_IN_SHARED = 16 * 1024  # up to so many weights of dense layers on graphs, a block copies them to shared memory
 _LOGITS = declared("fused/shared/logits.cu")
 LOGITS_THREADS, LOGITS_GRAPHS = (_LOGITS.constant(name) for name in ("LOGITS_THREADS", "LOGITS_GRAPHS"))
+JOIN_FEATURES, JOIN_GRAPHS = (
+    declared("fused/shared/join.cu").constant(name) for name in ("JOIN_FEATURES", "JOIN_GRAPHS")
+)
+MANY_FEATURES = 128  # of whole graphs, from which a launch of their own multiplies them
 PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")
 FLOAT_BYTES = 4
 MOST_WAVES = 16  # of blocks of a launch that only copies
@@ -68,6 +72,20 @@ def readout(blocks: int, n_out: int, heads: int, n_outputs: int, head_floats: in
     floats = REDUCTION_FLOATS + HEAD_FLOATS * heads + 6 * columns_of(n_out) + n_out
     floats += 2 * head_floats + 2 * n_outputs + weight_floats
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
+
+
+def join(graphs: int, splits: int) -> Launch:
+    """Return the launch of `fused_join`.
+
+    >>> join(33, join_splits(2265)).grid
+    (36, 2, 1)
+    """
+    return Launch((splits, max(1, ceil_div(graphs, JOIN_GRAPHS)), 1), (THREADS, 1, 1))
+
+
+def join_splits(n_features: int) -> int:
+    """Return in how many ranges a training step multiplies the features of graphs."""
+    return ceil_div(n_features, JOIN_FEATURES)
 
 
 def blocks(parts: int, members: int, slots: int) -> int:

@@ -123,9 +123,26 @@ class Stack:
         return self.graphs[0].n_in + sum(layer.n_out for layer in self.graphs)
 
     @property
+    def has_many_features(self) -> bool:
+        """Whether features of whole graphs are so many that a launch of its own multiplies them."""
+        return self.joined is not None and self.joined.n_features >= geometry.MANY_FEATURES
+
+    @property
+    def joins_ahead(self) -> bool:
+        """Whether it does so in training: only if a layer lies between that launch and the readout."""
+        return self.has_many_features and len(self.nodes) > 1
+
+    @property
+    def first_rows(self) -> int:
+        """Rows of the first dense layer's weights that the readout of a training step reads."""
+        first = self.graphs[0]
+        return first.n_in - (self.joined.n_features if self.joined and self.joins_ahead else 0)
+
+    @property
     def weight_floats(self) -> int:
-        """Number of weights and biases of layers on graphs that a block keeps in shared memory: all or 0."""
-        floats = sum((layer.n_in + 1) * layer.n_out for layer in self.graphs)
+        """Weights and biases of layers on graphs that a block keeps in shared memory: all that it reads, or 0."""
+        first, *others = self.graphs
+        floats = (self.first_rows + 1) * first.n_out + sum((layer.n_in + 1) * layer.n_out for layer in others)
         return floats if floats <= geometry.WEIGHTS_IN_SHARED else 0
 
     @property

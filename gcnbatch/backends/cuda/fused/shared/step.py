@@ -115,6 +115,7 @@ class Workspace(ABC):
         self._losses = memory.zeros(self._graph_parts, np.float64)
         self._packed = self._packed_weights()
         self._heads = self._head_table()
+        self._joined = self._allocate_joined()
         self._stage = self._stage_table()
 
     # -------------------------------------------------------------------------------------------- each form has its own
@@ -202,6 +203,13 @@ class Workspace(ABC):
     def _allocate_x(self) -> DeviceArray:
         """Allocate U of the first layer, which is part of the staged batch."""
         return self._memory.zeros((self.capacity.rows, self._data.k))
+
+    def _allocate_joined(self) -> DeviceArray | None:
+        """Allocate the products of the features of whole graphs, if these are many; see `_join_calls`."""
+        if not (self._stack.joins_ahead if self._training else self._stack.has_many_features):
+            return None
+        splits = geometry.join_splits(self._n_features) if self._training else 1
+        return self._memory.empty((splits, self.capacity.graphs, self._stack.graphs[0].n_out))
 
     def _csr(self, rows: int, entries: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         memory = self._memory
@@ -359,6 +367,21 @@ class Workspace(ABC):
         arrays = self._layers[number]
         return {"g": arrays.g_h, "sums": None} if self._stack.branches(number) else {"g": arrays.g, "sums": arrays.sums}
 
+    def _join_calls(self) -> list[Call]:
+        """Return the launch that multiplies the features of whole graphs, if there are many: behind the first layer's.
+
+        In training, the readout reads before its wait what this leaves, so another layer is between the two.
+        """
+        joined = self._joined
+        if joined is None:
+            return []
+        splits, first, n_features = joined.shape[0], self._stack.graphs[0], self._n_features
+        weight = self._model.parameter(first.weight + (first.n_in - n_features) * first.n_out, n_features * first.n_out)
+        fields: dict[str, Any] = {"out": joined, "size": self._size, "features": self._graph_features, "weight": weight}
+        fields |= {"D": n_features, "P": first.n_out}
+        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
+        return [self._call("fused_join", geometry.join(self.capacity.graphs, splits), fields)]
+
     def _readout_call(self) -> Call:
         """Return the launch of the readout for any model."""
         if not self._training:
@@ -380,8 +403,10 @@ class Workspace(ABC):
         fields |= {"rates": self.plan.rates, "progress": self.plan.progress}
         fields |= {"targets": self._targets.astype_view(np.float32), "loss_weight": self._model.loss_weights}
         fields |= {"values": self._model.values, "parts_of_graphs": self._graph_parts}
-        fields |= {"features": self._graph_features, "D": self._n_features}
+        fields |= {"features": self._graph_features, "D": self._n_features, "joined": self._joined}
+        fields |= {"n_joined": self._joined.shape[0] if self._joined is not None else 0, "graphs": self.capacity.graphs}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
+        fields |= {"first_rows": stack.first_rows}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
         return fields | {"readouts": self._readouts, "loss": LOSSES.index(stack.target)}
 
@@ -400,7 +425,7 @@ class Workspace(ABC):
         output = self._output(len(self._layers) - 1)
         fields |= {"y": output["y"], "shift": output["beta"]}
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
-        fields |= {"features": self._graph_features, "D": self._n_features}
+        fields |= {"features": self._graph_features, "D": self._n_features, "joined": self._joined}
         return self._call("fused_logits", launch, fields | {"P": last.n_out, "readouts": self._readouts})
 
     # -------------------------------------------------------------------------------------------- update

@@ -163,14 +163,14 @@ class WideWorkspace(Workspace):
             (forward, backward), (weight, bias) = self._weight_panels(number), self._weights_of(layer)
             fields = self._folding(number) | {"forward": forward, "backward": backward, "weight": weight, "bias": bias}
             fields |= dict(zip("FCP", shape, strict=True)) | {"K": k, "round": self._round}
-            fields |= {"columns": self._data.columns if number == 0 and self._data.places else None}
+            fields |= {"columns": self._data.columns if number == 0 and self._data.places is not None else None}
             calls.append(self._call("fused_wide_weights", geometry.weight_panels(*shape, k).launch, fields))
         return calls
 
     # -------------------------------------------------------------------------------------------- forward
 
     def forward(self) -> list[Call]:
-        calls = [self._product_call(0), *self._dropout_calls()]
+        calls = [self._product_call(0), *self._join_calls(), *self._dropout_calls()]
         for number in range(1, len(self._layers)):
             calls += [self._propagate_call(number), self._product_call(number)]
         return [*calls, self._readout_call()]

@@ -13,7 +13,7 @@ from gcnbatch.backends.cuda.fused.forms import prediction_form, training_forms
 from gcnbatch.backends.cuda.fused.narrow import geometry
 from gcnbatch.backends.cuda.fused.narrow.form import Narrow
 from gcnbatch.backends.cuda.fused.shared.form import Form, Setting
-from gcnbatch.backends.cuda.fused.shared.geometry import TILE, columns_of_u
+from gcnbatch.backends.cuda.fused.shared.geometry import TILE, columns_of_u, shared_limit
 from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.wide.form import Wide, WideTf32
@@ -35,7 +35,7 @@ MODELS: dict[str, tuple[tuple[str, ...], dict[str, int], list[str]]] = {
     "as many outputs as warps": ((), {"n_tasks": 16}, PLAIN),
     "an output more": ((), {"n_tasks": 17}, [*PLAIN[:2], "fused_readout"]),
     "no batch norm": (("model.norm=none",), {}, PLAIN),
-    "channels": ((), {"n_channels": 2}, ["forward", "forward", "readout_64x1"]),
+    "channels": (("model.widths=[64]",), {"n_channels": 2}, ["forward", "readout_64x1"]),
     "dropout": (("model.dropout=0.5",), {}, ["forward", "forward", "fused_readout"]),
     "a dense layer on nodes": (("model.dense=[64]",), {}, [*PLAIN[:2], "forward", "readout_64x1"]),
     "another width first": (("model.widths=[32,64]",), {}, ["forward", "forward", "readout_64x1"]),
@@ -182,3 +182,57 @@ def test_a_gpu_with_little_shared_memory_keeps_the_block_kernels(tmp_path: Path)
     device.compute_capability, at.launched = (7, 5), tuple(range(33))
     found = [bool(re.search("_warps|_sums", call.entry)) for call in (*at.forward(), *at.backward())]
     assert found == [True, True, True, False, False]  # teams of four warps and the readout take little
+
+
+CHANNEL_LAUNCHES = (geometry.channels_forward, geometry.channels_backward)
+CHANNELS = ("channels_forward", "channels_backward", "channels_weights")
+
+
+@pytest.mark.parametrize("assignments", [(), ("model.dropout=0.5",), ("model.head=[8]", "model.norm=none")])
+@pytest.mark.parametrize("members", [1, 4, 64])
+def test_layers_of_64_columns_and_channels_have_kernels_that_skip_zeros(
+    assignments: tuple[str, ...], members: int, tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5", n_channels=3)
+    _, at = workspace(tmp_path / "data.h5", ("model.widths=[64,64,64]", *assignments), training=True)
+    at.launched = tuple(range(members))
+    calls = [*at.forward(), *at.backward()]
+    found = [call.entry.removeprefix("fused_narrow_") for call in calls]
+    assert "readout" in found.pop(3)
+    first = "channels_first" if members >= geometry.MANY_TILES else "forward"
+    assert found == [first, *2 * [CHANNELS[0]], *2 * [CHANNELS[1]], CHANNELS[2]]
+    entries = Sources(cuda_sources()).entries
+    for call in calls:
+        assert entries[call.entry].pack(call.arguments)
+        assert call.launch.grid[2] == members
+    blocks = [call.launch.grid[0] for call in calls if call.entry.endswith(("channels_forward", "channels_backward"))]
+    assert set(blocks) == {geometry.channel_blocks(at.capacity.rows, members, 132)}
+    assert 4 <= blocks[0] <= max(4, 2 * 132 // members)
+    slabs = 2 * 3 + -(-at._columns_of_u(0) // 64)
+    assert calls[-1].launch.grid[0] == geometry.LANES * slabs
+
+
+@pytest.mark.parametrize(
+    ("assignments", "about"),
+    [
+        (("model.widths=[64]",), {}),
+        (("model.widths=[64,32]",), {}),
+        (("model.widths=[64,64]", "model.dense=[64]"), {}),
+        (("model.widths=[64,64]", "model.residual=true"), {}),
+        (("model.widths=[64,64]",), {"n_channels": 1}),
+        (("model.widths=[64,64]",), {"n_channels": 33}),
+    ],
+)
+def test_other_layers_with_channels_have_the_kernels_of_any_layer(
+    assignments: tuple[str, ...], about: dict[str, int], tmp_path: Path
+) -> None:
+    write_set(tmp_path / "data.h5", **{"n_channels": 3, **about})
+    _, at = workspace(tmp_path / "data.h5", assignments, training=True)
+    assert not any("channels" in call.entry for call in (*at.forward(), *at.backward()))
+
+
+def test_two_blocks_of_nine_channels_share_a_multiprocessor() -> None:
+    launches = [launch(144, 9) for launch in CHANNEL_LAUNCHES]
+    assert all(2 * (launch.shared + 1024) <= 228 * 1024 for launch in launches)
+    assert all(launch(1, 7).shared <= shared_limit((8, 6)) for launch in CHANNEL_LAUNCHES)
+    assert all(launch(1, geometry.MOST_CHANNELS).shared <= shared_limit((9, 0)) for launch in CHANNEL_LAUNCHES)

@@ -1,0 +1,23 @@
+// Kernels of narrow layers of 64 columns with several channels, which skip what is 0 in U (fused/narrow/channels.cuh).
+// The readout and the update are those of fused/narrow/step.cu.
+//
+// Order: first, forward of each other layer; after the readout, backward of each from the last on; weights of all layers.
+#include "fused/narrow/channels_backward.cuh"
+#include "fused/narrow/channels_first.cuh"
+#include "fused/narrow/channels_forward.cuh"
+#include "fused/narrow/channels_weights.cuh"
+
+using namespace fused;
+
+// Blocks on a multiprocessor. Before Hopper, compilers do not make do with the registers for two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr int CHANNELS_BLOCKS = 2;
+#else
+constexpr int CHANNELS_BLOCKS = 1;
+#endif
+
+KERNEL_WITH_SHARED(fused_narrow_channels_first, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS), channels_first);
+KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS), channels_forward);
+KERNEL_WITH_SHARED(fused_narrow_channels_backward, ChannelsBackwardParams, (THREADS, CHANNELS_BLOCKS),
+                   channels_backward);
+KERNEL_WITH_SHARED(fused_narrow_channels_weights, WeightSlabParams, (THREADS, CHANNELS_BLOCKS), channels_weights);

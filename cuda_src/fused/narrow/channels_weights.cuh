@@ -1,0 +1,189 @@
+// Gradients of the weights of all layers of a model with several channels, in slabs of 64 rows; fused/narrow/channels.cuh.
+//
+//   dW_c = sum over the pairs (j, c) of  Z[j]^T V[j, c],   db_c = sum of V[j, c]        a slab for each channel of a layer
+//   dW'  = U^T dY  for 64 columns of the first layer's U                                a slab for each 64 of them
+//
+// The gradient of the previous layer left V. Z, and dY of the first layer, are recomputed from Y and G. Nodes are dealt in LANES
+// equal ranges to as many partial sums, whatever the members, which the update adds in order.
+// Source: own. Shapes: partials (LANES, K, 64); left: U (N, left_stride), or null: Z of y_prev (N, 64); sums as in
+//   NarrowBackwardParams; slabs (n_slabs,) WeightSlab.
+// Launch: 512 threads, LANES blocks a slab, members in z. Two layers, nine channels, 224 columns: 104 blocks.
+// Shared memory: dynamic, `narrow.geometry.channels_weights`: SLAB_ROWS rows of both factors. A warp multiplies two groups of
+//   four rows of the slab with all columns: 16 lanes read the same four numbers, and 64 consecutive ones.
+// Traffic: reads 4 (nodes + 2 entries) P a slab, writes 4 LANES K P; everything in L2.
+// Determinism: one writer per output, fixed order: repeats to the bit, whatever the members.
+#pragma once
+
+#include "fused/narrow/channels.cuh"
+
+namespace fused {
+
+constexpr int SLAB_ROWS = 160;                              // rows of both factors in shared memory
+constexpr int SLAB_TEAMS = 2, TEAM = THREADS / SLAB_TEAMS;  // teams of threads; each multiplies every second row
+constexpr int SLAB_FLOATS = 2 * SLAB_ROWS * ROW_FLOATS + 10 * CHANNEL_COLUMNS + THREADS + WARPS;
+static_assert(TEAM * 4 * 4 == CHANNEL_COLUMNS * CHANNEL_COLUMNS, "a thread has 4 x 4 outputs");
+static_assert(SLAB_ROWS * ROW_FLOATS >= 4 * 4 * TEAM, "sums of a team fit");
+
+// 64 rows of dW' of a layer: of a channel, or of the first layer, where channel is -1.
+struct WeightSlab {
+  float* partials;
+  const float *left, *y, *g, *stats, *gamma, *sums;               // of the first layer
+  const float *v, *y_prev, *stats_prev, *gamma_prev, *beta_prev;  // of a channel; v (N C, 64)
+  const unsigned char* kept_prev;
+  const int* t_indptr;
+  int parts_of_sums, left_stride, first, K, channel, C;  // first: row of W', or column of U
+};
+
+struct WeightSlabParams {
+  const WeightSlab* slabs;
+  const int* size;
+  const MemberValues* of_dropout;
+  Members members;
+};
+
+// The nodes of a block that have a row in the slab, THREADS candidates at a time.
+struct RowsOfSlab {
+  int* nodes;     // (THREADS,)
+  int* of_warps;  // (WARPS,)
+
+  // List those of the nodes first … end - 1 that have an entry in column (node, channel) of A; return how many. All threads call.
+  template <bool IS_FIRST_LAYER>
+  __device__ __forceinline__ int list(const WeightSlab& slab, int first, int end) const {
+    const int node = first + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    bool has_row = node < end;
+    if (!IS_FIRST_LAYER && has_row) {
+      const int row = node * slab.C + slab.channel;
+      has_row = slab.t_indptr[row + 1] > slab.t_indptr[row];
+    }
+    const unsigned found = __ballot_sync(FULL_WARP, has_row);
+    if (lane == 0) of_warps[warp] = __popc(found);
+    __syncthreads();
+    const int count = of_warps[lane % WARPS];
+    const int before = warp_sum(lane < warp ? count : 0), all = warp_sum(lane < WARPS ? count : 0);
+    if (has_row) nodes[before + __popc(found & ((1u << lane) - 1))] = node;
+    __syncthreads();
+    return all;
+  }
+};
+
+// Four columns from p on of the row of a node in either factor.
+template <bool IS_FIRST_LAYER>
+__device__ __forceinline__ float4 left_of_slab(const WeightSlab& slab, const Activations& z, int node, int p) {
+  if constexpr (!IS_FIRST_LAYER) return z.at(node, p);
+  if (slab.first + p >= slab.K) return zero4();
+  return *reinterpret_cast<const float4*>(slab.left + node * slab.left_stride + slab.first + p);
+}
+template <bool IS_FIRST_LAYER>
+__device__ __forceinline__ float4 right_of_slab(const WeightSlab& slab, const OfY& of, int node, int p) {
+  if constexpr (IS_FIRST_LAYER) return dy4(of, node, p);
+  return *reinterpret_cast<const float4*>(slab.v + (node * slab.C + slab.channel) * CHANNEL_COLUMNS + p);
+}
+
+// Fill `rows` rows of a factor, whose four columns from p on of a row `row_of(r, p)` gives.
+template <class RowOf>
+__device__ __forceinline__ void fill_factor(float* factor, int rows, RowOf row_of) {
+  const int p = threadIdx.x % ROW_QUADS * 4;
+#pragma unroll 2
+  for (int r = threadIdx.x / ROW_QUADS; r < rows; r += THREADS / ROW_QUADS)
+    *reinterpret_cast<float4*>(factor + r * ROW_FLOATS + p) = row_of(r, p);
+}
+
+template <bool IS_FIRST_LAYER>
+__device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, const WeightSlab& slab, int N,
+                                              float4* shared4) {
+  const Members& members = params.members;
+  const int part = blockIdx.x % LANES, of_part = ceil_div(ceil_div(N, LANES), TILE) * TILE;
+  const int end = min((part + 1) * of_part, N);
+  float *left = reinterpret_cast<float*>(shared4), *right = left + SLAB_ROWS * ROW_FLOATS;
+  const OfY of = of_y_at(right + SLAB_ROWS * ROW_FLOATS, slab.y, slab.g, CHANNEL_COLUMNS);
+  const Columns prev = columns_at(of.dgamma + CHANNEL_COLUMNS, CHANNEL_COLUMNS);
+  const RowsOfSlab rows = {reinterpret_cast<int*>(prev.beta + CHANNEL_COLUMNS),
+                           reinterpret_cast<int*>(prev.beta + CHANNEL_COLUMNS) + THREADS};
+  const Activations z = {slab.y_prev, slab.kept_prev, prev,
+                         values_at(members.of_model_or_null(params.of_dropout)).keep_scale};
+  const auto fill_left = [&](int r0, int count) {
+    fill_factor(left, count,
+                [&](int r, int p) { return left_of_slab<IS_FIRST_LAYER>(slab, z, rows.nodes[r0 + r], p); });
+  };
+  // Before the wait: the batch with U, and Z of the layer before.
+  int n = rows.list<IS_FIRST_LAYER>(slab, part * of_part, end);
+  if constexpr (!IS_FIRST_LAYER) {
+    set_columns(prev, left, final_statistics_at(slab.stats_prev, slab.gamma_prev, slab.beta_prev), N, CHANNEL_COLUMNS,
+                false);
+    __syncthreads();
+  }
+  fill_left(0, min(n, SLAB_ROWS));
+  wait_for_previous();
+  if constexpr (IS_FIRST_LAYER) {
+    const int parts = slab.sums == nullptr ? 0 : parts_in_use(N, slab.parts_of_sums);
+    set_backward(of, right, slab.stats, slab.gamma, slab.sums, parts, N, CHANNEL_COLUMNS);
+    __syncthreads();
+  }
+
+  // Of the team's rows, a thread multiplies four columns from k on of the left one with four from p on of the right one.
+  const int team = threadIdx.x / TEAM, k = threadIdx.x % TEAM / ROW_QUADS * 4, p = threadIdx.x % ROW_QUADS * 4;
+  float4 sum[4] = {};
+  float bias = 0.f;  // of column threadIdx.x % CHANNEL_COLUMNS, over every eighth row
+#pragma unroll 1
+  for (int first = part * of_part; first < end; first += THREADS) {
+    if (first > part * of_part) n = rows.list<IS_FIRST_LAYER>(slab, first, end);
+#pragma unroll 1
+    for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
+      const int r_end = min(n - r0, SLAB_ROWS);
+      if (first + r0 > part * of_part) fill_left(r0, r_end);
+      fill_factor(right, r_end,
+                  [&](int r, int p) { return right_of_slab<IS_FIRST_LAYER>(slab, of, rows.nodes[r0 + r], p); });
+      __syncthreads();
+      if constexpr (!IS_FIRST_LAYER) {
+#pragma unroll 2
+        for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
+          bias += right[r * ROW_FLOATS + threadIdx.x % CHANNEL_COLUMNS];
+      }
+#pragma unroll 1
+      for (int r = team; r < r_end; r += SLAB_TEAMS) {
+        const float4 a = *reinterpret_cast<const float4*>(left + r * ROW_FLOATS + k);
+        const float4 right4 = *reinterpret_cast<const float4*>(right + r * ROW_FLOATS + p);
+        sum[0] = add_product(sum[0], a.x, right4), sum[1] = add_product(sum[1], a.y, right4);
+        sum[2] = add_product(sum[2], a.z, right4), sum[3] = add_product(sum[3], a.w, right4);
+      }
+      __syncthreads();  // both factors and the list may be overwritten
+    }
+  }
+  // Add the sums of team 1 to those of team 0, and those of the bias, in shared memory.
+  float4* slot = reinterpret_cast<float4*>(shared4) + threadIdx.x % TEAM;
+  if (team == 1) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) slot[r * TEAM] = sum[r];
+  }
+  right[threadIdx.x] = bias;
+  __syncthreads();
+  if (team == 0) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) sum[r] = combine(sum[r], slot[r * TEAM]);
+  }
+  float* out = slab.partials + (static_cast<long long>(part) * slab.K + slab.first + k) * CHANNEL_COLUMNS + p;
+  if (team == 0) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      if (slab.first + k + r < slab.K) *reinterpret_cast<float4*>(out + r * CHANNEL_COLUMNS) = sum[r];
+  }
+  if (!IS_FIRST_LAYER && threadIdx.x < CHANNEL_COLUMNS) {
+#pragma unroll
+    for (int t = CHANNEL_COLUMNS; t < THREADS; t += CHANNEL_COLUMNS) bias += right[threadIdx.x + t];
+    const long long row = static_cast<long long>(part) * slab.K + slab.C * CHANNEL_COLUMNS + slab.channel;
+    slab.partials[row * CHANNEL_COLUMNS + threadIdx.x] = bias;
+  }
+}
+
+__device__ __forceinline__ void channels_weights(const WeightSlabParams& params, float4* shared4) {
+  const int N = params.members.of_step(params.size)[BatchSize::N];
+  if (N == 0) return wait_for_previous();
+  const WeightSlab& slab = params.members.of_step(params.slabs)[blockIdx.x / LANES];
+  if (slab.channel < 0) {
+    slab_gradient<true>(params, slab, N, shared4);
+  } else {
+    slab_gradient<false>(params, slab, N, shared4);
+  }
+}
+
+}  // namespace fused
