@@ -70,6 +70,8 @@ class Config(Section):
     def _one_source(self) -> Config:
         if self.data.path and self.data.synthetic:
             raise ValueError("data.path and data.synthetic are both given; keep one")
+        if self.train.mixture and not self.split.cross_fit:
+            raise ValueError("train.mixture needs split.cross_fit, such as 10: its weights are found on left-out rows")
         return self
 
     def to_toml(self) -> str:

@@ -81,6 +81,13 @@ class SplitConfig(Section):
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
     folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
     repeats: int = Field(default=1, ge=1, le=1000, description="splits, or divisions into folds, with different seeds")
+    cross_fit: int = Field(
+        default=0,
+        ge=0,
+        le=50,
+        description="models, each of which validates on another of so many parts of the training and validation rows "
+        "and trains on the others; copies of a molecule are in one part. 0: one validation part",
+    )
 
     @model_validator(mode="after")
     def _room_for_training(self) -> SplitConfig:
@@ -88,6 +95,10 @@ class SplitConfig(Section):
             raise ValueError("valid + test must leave rows for training (sum below 1)")
         if self.folds == 1:
             raise ValueError("folds must be 0 or at least 2")
+        if self.cross_fit == 1:
+            raise ValueError("cross_fit must be 0 or at least 2")
+        if self.cross_fit and (self.folds or self.repeats > 1):
+            raise ValueError("cross_fit takes one split: leave folds and repeats out, or start a run for each seed")
         if self.name and self.kind != "predefined":
             raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
         if self.valid_kind != "random" and self.kind != "predefined":
@@ -181,6 +192,10 @@ class TrainConfig(Section):
     batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
+    )
+    mixture: bool = Field(
+        default=False,
+        description="mix the networks with a kernel and trees on fingerprint and descriptors (needs split.cross_fit)",
     )
     from_run: Text = Field(
         default="", description="start from the weights of this run, by name and shape; [model] defaults to its own"

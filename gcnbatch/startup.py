@@ -125,7 +125,7 @@ def _cores() -> int:
 def _models(tree: Mapping[str, Any]) -> int:
     """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
     count = 1
-    for section, key in (("split", "folds"), ("split", "repeats"), ("train", "ensemble")):
+    for section, key in (("split", "folds"), ("split", "repeats"), ("split", "cross_fit"), ("train", "ensemble")):
         table = tree.get(section)
         value = table.get(key) if isinstance(table, dict) else None
         count *= value if isinstance(value, int) and 1 < value <= 1000 else 1

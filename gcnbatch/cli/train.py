@@ -102,6 +102,9 @@ def show(metrics: dict[str, Any]) -> None:
     from gcnbatch.data.splits import title
     from gcnbatch.metrics import common_unit, label
 
+    if "parts" in metrics:
+        _show_cross_fitted(metrics)
+        return
     split = metrics["split"]
     figures: dict[str, dict[str, Any]]
     named = f"{printable(metrics['backend'])}, {title(split)}"
@@ -125,6 +128,37 @@ def show(metrics: dict[str, Any]) -> None:
     for line in table(header, [[part, *map(of.get, names)] for part, of in figures.items()]):
         typer.echo(line)
     for line in by_task(test, "test, by task"):
+        typer.echo(line)
+    _show_uncertainty(metrics)
+    if metrics.get("baseline"):
+        typer.echo(printable(metrics["baseline"]["verdict"]))
+
+
+def _show_cross_fitted(metrics: dict[str, Any]) -> None:
+    """Print the figures of left-out and test rows, and the table of members."""
+    from gcnbatch.cli.text_tables import by_task, table
+    from gcnbatch.data.splits import title
+    from gcnbatch.training.metrics import common_unit, label
+
+    split = metrics["split"]
+    sizes = f"{split['sizes'][0]:,} training and {split['sizes'][2]:,} test rows"
+    named = f"{printable(metrics['backend'])}, {title(split)}: {sizes}"
+    typer.echo(f"{counted(len(metrics['parts']), 'network')}, each trained without its part; {named}")
+    parts = {"out of fold": metrics["valid"], "test": metrics.get("test")}
+    figures = {part: of for part, of in parts.items() if of}
+    unit = common_unit(metrics["valid"])
+    names = [name for name, value in metrics["valid"].items() if value is None or type(value) is float]
+    header = ["", *(label(name, unit) for name in names)]
+    for line in table(header, [[part, *map(of.get, names)] for part, of in figures.items()]):
+        typer.echo(line)
+    if members := metrics.get("members"):
+        name = label(metrics["metric"], unit)
+        columns = [("weight", "weight"), (f"{name}, out of fold", "out_of_fold"), (f"{name}, test", "test")]
+        columns = columns if "test" in figures else columns[:-1]
+        rows = [[printable(of["name"]), *(of[key] for _, key in columns)] for of in members]
+        for line in table(["member alone", *(title for title, _ in columns)], rows):
+            typer.echo(line)
+    for line in by_task(metrics.get("test") or metrics["valid"], "test, by task" if "test" in figures else "by task"):
         typer.echo(line)
     _show_uncertainty(metrics)
     if metrics.get("baseline"):

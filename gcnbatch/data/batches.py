@@ -7,7 +7,7 @@ from the file in slices and prepared on its own. Both ways give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,8 @@ from gcnbatch.data.graphs import GraphSet, Int64, joined_pointer, ragged_rows, s
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
 from gcnbatch.data.sparse import Adjacency, Csr, check_reach
 from gcnbatch.data.store import Dataset
+
+_BLOCK = 4096  # graphs whose features are read at a time
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,18 @@ class BatchSource:
         whole.node_ptr = joined_pointer([source.node_ptr for source in sources])
         whole.prepared = PreparedSet.joined([source.prepared for source in sources if source.prepared is not None])
         return whole
+
+    def feature_blocks(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the features (R, D) of all graphs in blocks; the source must have been made with `graph_features`."""
+        for first in range(0, self.n_graphs, _BLOCK):
+            stop = min(first + _BLOCK, self.n_graphs)
+            if self.prepared is not None:
+                values = self.prepared.graph_features[first:stop] if self.prepared.graph_features is not None else None
+            else:
+                assert self.file is not None
+                values = self.file.graph_features(first, stop)
+            assert values is not None
+            yield values
 
     def graphs_of(self, rows: Int64) -> Int64:
         """Return the graphs of these target rows: the rows themselves, or the graphs of the nodes, ascending."""

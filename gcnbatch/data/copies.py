@@ -266,6 +266,22 @@ def graph_keys(dataset: Dataset, whole: bool = False) -> Int64:
     return np.fromiter((key for _, part in dataset.blocks() for key in keys(part, whole)), np.int64, dataset.n_graphs)
 
 
+def first_copies(dataset: Dataset) -> Int64:
+    """Return, for each row (G,), the first row with the same molecule or an equal graph.
+
+    Stereoisomers with equal graphs count as the same molecule. Rows of sparse features have no copies.
+    """
+    if dataset.sparse_features:
+        return np.arange(dataset.n_graphs)
+    found: NDArray[Any] = graph_keys(dataset)  # in normal form, copies have equal graphs
+    options, texts = _options(dataset) if _holds_molecules(dataset) else None, dataset.smiles()
+    if options is not None and options.as_written and texts is not None and find_spec("rdkit") is not None:
+        names = _named(range(len(texts)), texts, options)
+        found = np.array([names.get(text, (text, text))[0] for text in texts])
+    _, first, group = np.unique(found, return_index=True, return_inverse=True)
+    return first[group.ravel()]
+
+
 def keys(graphs: GraphSet, whole: bool = False) -> Iterator[int]:
     """Yield the number of each graph of a part; see `graph_keys`."""
     features = graphs.graph_features if whole else None

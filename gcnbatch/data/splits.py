@@ -167,7 +167,7 @@ def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
         return lines
     name, stored = _stored(config.name, rows)
     lines = []
-    if _lacks_validation(config, stored) and not config.folds and config.repeats == 1:
+    if _lacks_validation(config, stored) and not config.folds and config.repeats == 1 and not config.cross_fit:
         lines.append(
             f"split {quoted(name)} has no validation rows: the share {config.valid:g} of its "
             f"{counted(len(stored.train), 'training row')} validates ({config.valid_kind}; see split.valid, "
@@ -180,7 +180,12 @@ def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
 
 def unlabelled(y: NDArray[Any]) -> int:
     """Return the number of rows of y (R, K) without any label."""
-    return int((~_known(y).any(axis=1)).sum())
+    return int((~has_label(y)).sum())
+
+
+def has_label(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows of y (R, K) have a label."""
+    return np.asarray(_known(y).any(axis=1))
 
 
 def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:

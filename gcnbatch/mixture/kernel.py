@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import Similarity, blas_threads
+from gcnbatch.mixture.similarity import Similarity, blas_threads, by_rows
 from gcnbatch.mixture.transforms import KINDS, Kind
 
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -51,9 +51,13 @@ class KernelRidge:
         """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
         found = np.empty((len(molecules), len(self.intercept)))
         with blas_threads(1):
-            for rows, block in Similarity(self.landmarks, jobs).blocks(molecules):
-                found[rows] = block @ self.weights + self.intercept
+            for rows, block in self._similarity.blocks(molecules, jobs):
+                found[rows] = by_rows(block, self.weights) + self.intercept
         return found
+
+    @cached_property
+    def _similarity(self) -> Similarity:
+        return Similarity(self.landmarks)
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""

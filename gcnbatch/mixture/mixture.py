@@ -61,20 +61,26 @@ class Mixture:
     def combine(self, outputs: Mapping[str, NDArray[Any]]) -> Float64:
         """Return the mixture (n, K) of the members' outputs (n, K).
 
+        Where a member has no finite output, the others' weights grow; NaN where none has one.
+
         Raises
         ------
         InputError
             When a member that has a weight is missing.
         """
         total: Any = 0.0
+        share: Any = 0.0
         for name, weight in zip(self.names, self.weights, strict=True):
             if not weight.any():
                 continue
             if name not in outputs:
                 raise InputError("members of the mixture", f"no outputs of {name}", ", ".join(self.names))
             scaled = self.members.transforms.apply(np.asarray(outputs[name], np.float64))
-            total = total + np.where(weight > 0, weight * scaled, 0)
-        return self.members.transforms.invert(total)
+            known = np.isfinite(scaled) & (weight > 0)
+            total = total + np.where(known, weight * scaled, 0)
+            share = share + np.where(known, weight, 0)
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            return self.members.transforms.invert(total / share)
 
     def arrays(self) -> Arrays:
         """Return all arrays by their names; with `metadata`, `from_arrays` makes the mixture of them."""

@@ -95,6 +95,7 @@ class Prepared:
             rows, columns = arrays[f"{key}rows"], int(arrays[f"{key}columns"][0])
             parts = arrays[f"{key}counts"], arrays[f"{key}fragments"].astype(np.int32), rows
             counts.append(sparse.csr_array(parts, shape=(len(rows) - 1, columns)))
+            counts[-1].check_format()  # of a file that is not ours, products would read beyond the arrays
         return cls(tuple(counts), arrays["scores"].astype(np.float32))
 
 

@@ -44,12 +44,16 @@ class Similarity:
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 
-    def blocks(self, molecules: Prepared) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n."""
+    def blocks(self, molecules: Prepared, jobs: int = 0) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n.
+
+        `jobs` threads, if that is not 0.
+        """
+        jobs = jobs or self._jobs
         slices = [slice(first, first + BLOCK) for first in range(0, len(molecules), BLOCK)]
-        with ThreadPoolExecutor(self._jobs) as threads:
-            for first in range(0, len(slices), self._jobs):
-                some = slices[first : first + self._jobs]
+        with ThreadPoolExecutor(jobs) as threads:
+            for first in range(0, len(slices), jobs):
+                some = slices[first : first + jobs]
                 yield from zip(some, threads.map(self._block, [molecules[of] for of in some]), strict=True)
 
     def matrix(self, molecules: Prepared) -> NDArray[np.float64]:
@@ -62,7 +66,7 @@ class Similarity:
 
     def _block(self, molecules: Prepared) -> NDArray[np.float32]:
         own = (molecules.scores**2).sum(axis=1)
-        total = 2 * (molecules.scores @ self._scores)
+        total = 2 * by_rows(molecules.scores, self._scores)
         total -= own[:, None]
         total -= self._norms
         total /= max(self._scores.shape[0], 1)
@@ -75,6 +79,18 @@ class Similarity:
             total += np.divide(common, either, out=common, where=either > 0)
         total /= 1 + len(self._bits)
         return np.asarray(total, np.float32)
+
+
+def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
+    """Return the product of at most `BLOCK` rows with a matrix; each row's is equal to the bit in any block.
+
+    BLAS adds in an order that depends on the number of rows, so it is always the same.
+    """
+    if len(block) == BLOCK:
+        return block @ matrix
+    whole = np.zeros((BLOCK, block.shape[1]), block.dtype)
+    whole[: len(block)] = block
+    return (whole @ matrix)[: len(block)]
 
 
 def blas_threads(count: int) -> Any:

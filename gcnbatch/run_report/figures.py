@@ -59,7 +59,7 @@ class Figures:
     @property
     def metrics(self) -> list[str]:
         """Metrics of the test rows, or of the other rows if there are none, in their usual order."""
-        found = self.record.test or self._of_part("train")
+        found = self.record.test or self._of_part("train") or self._of_part("valid")
         return [name for name in _usual(found) if name in found]
 
     @property

@@ -65,8 +65,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return bytes(safetensors.numpy.save(arrays, {FORMAT: f"{VERSION} {_digest(arrays, about)} {about}"}))
 
 
-def load(path: StrPath) -> Checkpoint:
-    """Read and check a checkpoint.
+def load(path: StrPath, finite: bool = True) -> Checkpoint:
+    """Read and check a checkpoint; with `finite`, all its numbers must be.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def load(path: StrPath) -> Checkpoint:
     if digest != _digest(arrays, about):
         raise _damaged(place, "its contents do not match its digest")
     for name, values in arrays.items():
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if finite and values.dtype.kind == "f" and not np.isfinite(values).all():
             raise refused(place, Misfit(name, "numbers that are not finite", "finite numbers"))
     try:
         described = json.loads(about, parse_constant=_refuse)

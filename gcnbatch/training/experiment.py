@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from gcnbatch import metrics
 from gcnbatch.config import Config
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.copies import first_copies
 from gcnbatch.data.graph_features import FeatureScaling
-from gcnbatch.data.graphs import Split
+from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.splits import SplitRows
@@ -56,6 +57,10 @@ class _Sources:
         if key not in self._targets:
             self._targets[key] = split, Targets.of(self._dataset, split, standardize)
         return self._targets[key][1]
+
+    @cached_property
+    def first_copies(self) -> Int64:
+        return first_copies(self._dataset)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -111,6 +116,11 @@ class Experiment:
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
         return self._sources.split_rows(self.config.split.rule)
+
+    @property
+    def first_copies(self) -> Int64:
+        """The first row (G,) with the molecule of each graph; see `gcnbatch.data.copies`."""
+        return self._sources.first_copies
 
     def left_out(self, split: Split) -> NDArray[np.bool_]:
         """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""

@@ -46,11 +46,14 @@ class FitResult(NamedTuple):
         Epochs that it has trained.
     tested : (R, K), or None
         Outputs for its test rows; None: in its predictions.csv.
+    validated : (R, K), or None
+        Outputs for its validation rows; None: in its validation.csv, if the run is cross-fitted.
     """
 
     metrics: dict[str, Any] | Future[dict[str, Any]]
     epochs: int
     tested: NDArray[np.floating] | None = None
+    validated: NDArray[np.floating] | None = None
 
     @classmethod
     def read(cls, metrics: dict[str, Any]) -> FitResult:
@@ -145,7 +148,7 @@ class Fits:
             assert member.files is not None
             found = _report(cohort, member, outputs[member], one.is_drawn)
             written = self._writer.submit(found, member.files.end)
-            self._fitted[one.name] = FitResult(written, member.position.epoch, outputs[member].get("test"))
+            self._fitted[one.name] = FitResult(written, member.position.epoch, *map(outputs[member].get, ("test", "valid")))
 
 
 def _rows(member: Fit, part: str) -> Any:
@@ -171,6 +174,7 @@ def _report(cohort: Runner, member: Fit, outputs: dict[str, Any], has_figures: b
         parquet=config.parquet,
         level=config.train.level,
         has_figures=has_figures,
+        left_out_ids=experiment.ids[parts["valid"]] if config.split.cross_fit else None,
     )
 
 

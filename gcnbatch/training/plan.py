@@ -1,4 +1,4 @@
-"""The members of a run: repeats with other split seeds, folds, and models of an ensemble with other weight seeds."""
+"""The members of a run: repeats with other split seeds, folds, parts of cross-fitting, models with other weight seeds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import numpy as np
+
 from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Split
+from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
 from gcnbatch.figures import DRAWN_MEMBERS
+from gcnbatch.mixture.folds import make_folds
 from gcnbatch.text import is_storable, quoted
 from gcnbatch.training.experiment import Experiment
 
 GENERATED = "data.h5"  # a run's own synthetic set
+_LEAST_OF_A_PART = 5  # rows that cross-fitting leaves out together
 _SEEDS = 2**63  # seeds wrap around
-_NAME = re.compile(r"(?:repeat(\d+))?-?(?:fold(\d+))?-?(?:model(\d+))?")
+_NAME = re.compile(r"(?:repeat(\d+))?-?(?:fold(\d+))?-?(?:part(\d+))?-?(?:model(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -46,25 +51,33 @@ class Planned:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether training draws the member's figures."""
-        return self.number < DRAWN_MEMBERS
+        """Whether training draws the member's figures; those of a cross-fitted run are about all its members."""
+        return self.number < DRAWN_MEMBERS and not self.experiment.config.split.cross_fit
 
 
 def plan(experiment: Experiment) -> list[Planned]:
-    """Return the members of a run in order: by repeat, then fold, then model.
+    """Return the members of a run in order: by repeat, then fold, then part, then model.
 
-    Repeat r (from 1) has the split seed of the run plus r - 1, model m the run's seed plus m - 1.
+    Repeat r (from 1) has the split seed of the run plus r - 1, model m the run's seed plus m - 1. Models are counted on
+    from part to part, so that all have different seeds.
+
+    Raises
+    ------
+    InputError
+        As `splits.make_splits`; when the rows cannot be cross-fitted.
     """
     config = experiment.config
     found: list[Planned] = []
     for repeat in range(config.split.repeats):
-        parts = _splits(experiment, repeat)
-        for (fold, split), model in product(enumerate(parts), range(config.train.ensemble)):
-            numbers = list(_numbers(config, repeat, fold, model))
+        whole = _splits(experiment, repeat)
+        parted = [_cross_fitted(experiment, split) if config.split.cross_fit else [split] for split in whole]
+        places = [(fold, part, split) for fold, parts in enumerate(parted) for part, split in enumerate(parts)]
+        for (fold, part, split), model in product(places, range(config.train.ensemble)):
+            numbers = list(_numbers(config, repeat, fold, (part, len(parted[fold])), model))
             name = "-".join(f"{what}{number + 1}" for what, number, _ in numbers)
             title = ", ".join(f"{what} {number + 1} of {count}" for what, number, count in numbers)
-            own = experiment.like(seeded(config, repeat, model)) if numbers else experiment
-            found.append(Planned(name, title, own, split, len(found)))
+            own = seeded(config, repeat, part * config.train.ensemble + model)
+            found.append(Planned(name, title, experiment.like(own) if numbers else experiment, split, len(found)))
     return found
 
 
@@ -79,8 +92,8 @@ def has_members(config: Config) -> bool:
 
 
 def models(config: Config) -> int:
-    """Return the number of members of a run."""
-    return max(config.split.folds, 1) * config.split.repeats * config.train.ensemble
+    """Return the number of members of a run; cross-fitted, it may have fewer."""
+    return max(config.split.folds, 1) * config.split.repeats * max(config.split.cross_fit, 1) * config.train.ensemble
 
 
 def member_folders(folder: Path) -> list[Path]:
@@ -90,7 +103,7 @@ def member_folders(folder: Path) -> list[Path]:
 
 
 def member_numbers(name: str) -> tuple[int, ...] | None:
-    """Return repeat, fold and model of a member's folder from 1, 0 for each that is not in its name; else None."""
+    """Return repeat, fold, part and model of a member's folder from 1, 0 for each that is not in its name; else None."""
     match = _NAME.fullmatch(name)
     return tuple(int(number or 0) for number in match.groups()) if match else None
 
@@ -125,10 +138,31 @@ def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     return splits.make_splits(*about)
 
 
-def _numbers(config: Config, repeat: int, fold: int, model: int) -> Iterator[tuple[str, int, int]]:
-    """Yield name, number from 0 and count of each of repeat, fold and model that there are several of."""
-    counts = config.split.repeats, config.split.folds, config.train.ensemble
-    for what, number, count in zip(("repeat", "fold", "model"), (repeat, fold, model), counts, strict=True):
+def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
+    """Return a split for each part of the training and validation rows: it validates, and the others train.
+
+    Copies of a molecule are in one part. A part has at least 5 rows, if two parts do.
+    """
+    config, header, dataset = experiment.config, experiment.header, experiment.dataset
+    for got in ("nodes" if header.level == "node" else "", "shards" if is_sharded(dataset.path) else ""):
+        if got:
+            raise InputError("split.cross_fit", f"given for a data set of {got}", "one file of graphs, as of molecules")
+    rows = np.sort(np.concatenate([split.train, split.valid]))
+    rows = rows[splits.has_label(experiment.y[rows])]
+    labels = splits.strata(header.target, experiment.y[rows])
+    seed = splits.split_seed(config.split, config.seed)
+    count = min(config.split.cross_fit, max(len(rows) // _LEAST_OF_A_PART, 2))
+    part = make_folds(experiment.first_copies[rows], labels, seed, count)
+    return [Split(train=rows[part != k], valid=rows[part == k], test=split.test) for k in range(part.max() + 1)]
+
+
+def _numbers(
+    config: Config, repeat: int, fold: int, part: tuple[int, int], model: int
+) -> Iterator[tuple[str, int, int]]:
+    """Yield name, number from 0 and count of each of repeat, fold, part and model that there are several of."""
+    counts = config.split.repeats, config.split.folds, part[1], config.train.ensemble
+    numbers = repeat, fold, part[0], model
+    for what, number, count in zip(("repeat", "fold", "part", "model"), numbers, counts, strict=True):
         if count > 1:
             yield what, number, count
 

@@ -24,6 +24,7 @@ from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 from gcnbatch.worker import INLINE
 
 METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
+VALIDATION = "validation.csv"
 CURVES, RELIABILITY = "learning_curves.png", "uncertainty.png"
 TESTED = {"binary": "roc_pr.png", "multiclass": "confusion.png", "regression": "parity.png"}  # by kind of target
 
@@ -58,6 +59,9 @@ class Report:
         Also write predictions.parquet.
     has_figures : bool
         Draw plots. Otherwise those of an earlier report are removed.
+    left_out_ids : (R,) str or None
+        Ids of the validation rows of a member of a cross-fitted run: their outputs go to validation.csv, and the run
+        fits the uncertainty.
     """
 
     folder: Path
@@ -72,6 +76,7 @@ class Report:
     level: float = LEVEL
     parquet: bool = False
     has_figures: bool = True
+    left_out_ids: NDArray[np.str_] | None = None
 
     def write(self, fitter: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
         """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
@@ -97,6 +102,9 @@ class Report:
         if "test" in self.outputs:
             predicted = Predictions(self.header, self.test_ids, self.outputs["test"])
             write_table(self.folder / PREDICTIONS, predicted, self.parquet)
+        if self.left_out_ids is not None:
+            left_out = Predictions(self.header, self.left_out_ids, self.outputs["valid"])
+            write_table(self.folder / VALIDATION, left_out, parquet=False)
         summary = {part: figures[part] for part in self.outputs} | self.course
         if uncertainty is not None:
             fitted = uncertainty.result()
@@ -113,7 +121,7 @@ class Report:
 
     def _uncertainty(self, fitter: Executor) -> Future[Uncertainty] | None:
         """Start to fit the uncertainty to the validation rows, if there are any."""
-        if "valid" not in self.outputs:
+        if "valid" not in self.outputs or self.left_out_ids is not None:
             return None
         return fitter.submit(Uncertainty.fit, self.header, self.labels["valid"], self.outputs["valid"], self.level)
 

@@ -25,7 +25,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
-from gcnbatch.training import finished, fit_files, reports, run_files, targets, warm_start
+from gcnbatch.training import cross_fit, finished, fit_files, mixed, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
 from gcnbatch.training.fit_files import HISTORY
@@ -98,6 +98,8 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
     A set that is not in memory is not read for copies.
     """
     experiment = planned[0].experiment
+    if experiment.config.split.cross_fit:
+        yield from cross_fit.notes(planned)
     if experiment.dataset.fits_in_memory:
         yield from across_splits(experiment.dataset, {"": planned[0].split})
     about = experiment.header, experiment.y, different_splits(planned), experiment.config.split.kind
@@ -140,7 +142,8 @@ def resume(
         _check_libraries(config)
         if (folder / reports.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
-            return run_files.read_metrics(folder / reports.METRICS, members=has_members(config))
+            kind = has_members(config), config.split.cross_fit > 0
+            return run_files.read_metrics(folder / reports.METRICS, *kind)
         for place in (folder, *member_folders(folder)):
             fileio.remove_abandoned(place)
         tree = config.model_dump(mode="json")
@@ -230,6 +233,8 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
         planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
         tasks = [one.experiment.task(one.split)[0] for one in planned]
         planned[0].experiment.check_learnable(different_splits(planned))
+        if config.train.mixture:
+            mixed.check(planned[0].experiment)
         backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 
@@ -304,6 +309,8 @@ def _fit(
     if missing := [one for one in planned if one.name not in known]:
         known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
     fitted = [known[one.name] for one in planned]
+    if config.split.cross_fit:
+        return cross_fit.summarise(folder, planned, fitted, writer)
     return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
 
 

@@ -85,8 +85,26 @@ class _Members(_Metrics):
         return self
 
 
+class _Share(BaseModel):
+    """A row of the table of members."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    name: str
+    weight: Number
+    out_of_fold: Number | None
+    test: Number | None
+
+
+class _CrossFitted(_Metrics):
+    epochs: int
+    parts: list[_Fit] = Field(min_length=1)
+    metric: str = ""
+    members: list[_Share] = []
+
+
 _EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
 _FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
+_CROSS_FITTED = TypeAdapter(_CrossFitted)
 
 
 def lacking(folder: Path, file: str, commands: str = "'gcnbatch train'") -> InputError:
@@ -159,14 +177,14 @@ def read_text(path: Path, expected: str, most: int = _MOST_BYTES, follow: bool =
         raise InputError(str(path), "not UTF-8", expected, _HINT) from error
 
 
-def read_metrics(path: Path, members: bool) -> dict[str, Any]:
-    """Return metrics.json of a finished run with members, or of one fit.
+def read_metrics(path: Path, members: bool, cross_fitted: bool = False) -> dict[str, Any]:
+    """Return metrics.json of a finished run with members, which may be cross-fitted, or of one fit.
 
     Raises
     ------
     InputError
     """
-    return _metrics(path, _MEMBERS if members else _FIT)
+    return _metrics(path, _CROSS_FITTED if cross_fitted else _MEMBERS if members else _FIT)
 
 
 def read_figures(path: Path) -> dict[str, Any]:

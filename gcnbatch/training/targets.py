@@ -60,9 +60,10 @@ class Scaling:
     def undo(self, logits: NDArray[np.float32]) -> Float64:
         """Return outputs in the unit of the targets."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._rounded(logits.astype(np.float64) * self.std + self.mean)
+            return self.rounded(logits.astype(np.float64) * self.std + self.mean)
 
-    def _rounded(self, values: Float64) -> Float64:
+    def rounded(self, values: Float64) -> Float64:
+        """Return outputs with the decimal places that `undo` gives."""
         up, down, is_rounded = self._factors
         found = np.rint(values * up / down) / up * down  # one of the factors is 1
         return np.where(np.isfinite(found) & is_rounded, found, values)

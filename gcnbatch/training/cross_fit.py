@@ -1,0 +1,243 @@
+"""A cross-fitted run: its members as one model.
+
+Each row of training and validation was left out by the members of one part. Their outputs for it, the out-of-fold
+outputs, stand for validation: they give the score, the weights of a mixture, and the uncertainty. No row is lost.
+
+The run's folder then holds what that of one model does, ``splits.json`` with all these rows as training rows, and
+``out_of_fold.csv``; with a mixture, also ``mixture.safetensors``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio, tables
+from gcnbatch.data import splits
+from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.errors import InputError
+from gcnbatch.mixture import Problem, fit_members, mix
+from gcnbatch.predictions import output_names, read_outputs
+from gcnbatch.training import metrics, mixed, reports
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.fit_files import HISTORY
+from gcnbatch.training.fits import SPLITS, FitResult
+from gcnbatch.training.mixed import NETWORK, Mixed
+from gcnbatch.training.plan import Planned, different_splits
+from gcnbatch.training.reports import Report, ReportWriter
+from gcnbatch.training.summary import average, draw_curves, pooled
+from gcnbatch.training.targets import Scaling
+
+OUT_OF_FOLD = "out_of_fold.csv"
+FEW = 50  # training rows, below which scores say little
+
+
+class _Outputs(NamedTuple):
+    """Outputs of the run for the training rows (n, K), out of fold, and for the test rows (m, K); by member, too."""
+
+    left_out: NDArray[np.floating]
+    tested: NDArray[np.floating] | None
+    members_left_out: Mapping[str, NDArray[Any]]
+    members_tested: Mapping[str, NDArray[Any]]
+
+
+def summarise(
+    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter
+) -> dict[str, Any]:
+    """Mix the members of a cross-fitted run, write its files, and return its metrics.
+
+    Parameters
+    ----------
+    folder, planned, fitted, writer
+        As `gcnbatch.training.summary.summarise`.
+    """
+    experiment = planned[0].experiment
+    config, header = experiment.config, experiment.header
+    histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
+    curves = writer.submit_call(draw_curves, folder, histories)
+    rows, folds = _parts(different_splits(planned))
+    test = planned[0].split.test
+    began = time.monotonic()
+    found, more = _outputs(folder, planned, fitted, rows, folds)
+    mixing = time.monotonic() - began
+    split = Split(train=rows, valid=rows[:0], test=test)
+    fileio.write_text(folder / SPLITS, json.dumps({part: of.tolist() for part, of in split.parts().items()}))
+    _write_out_of_fold(folder, experiment, rows, folds, found)
+    parts = {"valid": (rows, found.left_out)} | ({} if found.tested is None else {"test": (test, found.tested)})
+    if found.tested is not None:
+        writer.examine(experiment.dataset.path, test, found.tested, True)
+    results = [one.result() for one in fitted]
+    about = splits.describe(config.split, splits.split_seed(config.split, config.seed), experiment.split_rows, split)
+    course: dict[str, Any] = {
+        "backend": results[-1]["backend"],
+        "epochs": config.train.epochs,
+        "seconds": round(sum(result["seconds"] for result in results) + mixing, 3),
+        "split": about,
+        **more,
+        "parts": [{"name": one.name, **result} for one, result in zip(planned, results, strict=True)],
+        "networks": average(results),
+    }
+    report = Report(
+        folder=folder,
+        header=header,
+        labels={part: experiment.measured[own] for part, (own, _) in parts.items()},
+        outputs={part: outputs for part, (_, outputs) in parts.items()},
+        data=experiment.dataset.path,
+        test_rows=test,
+        test_ids=experiment.ids[test],
+        history=[],
+        course=course,
+        parquet=config.parquet,
+        level=config.train.level,
+    )
+    curves.result()
+    return writer.write(report)
+
+
+def notes(planned: Sequence[Planned]) -> list[str]:
+    """Return lines on what few training rows can show."""
+    count = len(planned[0].split.train) + len(planned[0].split.valid)
+    if count >= FEW:
+        return []
+    parts = len(different_splits(planned))
+    return [
+        f"{count} training rows in {parts} parts: the model is fitted, but its scores may be far off, and trust its "
+        "order of molecules more than its values"
+    ]
+
+
+def _parts(parts: Sequence[Split]) -> tuple[Int64, NDArray[np.int8]]:
+    """Return all training rows, ascending, and the part that left each out."""
+    rows = np.sort(np.concatenate([split.valid for split in parts]))
+    folds = np.empty(len(rows), np.int8)
+    for number, split in enumerate(parts):
+        folds[np.searchsorted(rows, split.valid)] = number
+    return rows, folds
+
+
+def _outputs(
+    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], rows: Int64, folds: NDArray[np.int8]
+) -> tuple[_Outputs, dict[str, Any]]:
+    """Return the outputs of the run, and what metrics.json says of its members."""
+    experiment, test = planned[0].experiment, planned[0].split.test
+    header = experiment.header
+
+    def network(part: str, name: str) -> NDArray[np.floating]:
+        outputs = []
+        for one, found in zip(planned, fitted, strict=True):
+            kept = getattr(found, part)
+            count = len(one.split.parts()["test" if part == "tested" else "valid"])
+            outputs.append(read_outputs(folder / one.name / name, header, count) if kept is None else kept)
+        return pooled([one.split.test if part == "tested" else one.split.valid for one in planned], outputs).mean
+
+    left_out = network("validated", reports.VALIDATION)
+    tested = network("tested", reports.PREDICTIONS) if len(test) else None
+    if not experiment.config.train.mixture:
+        return _Outputs(left_out, tested, {}, {}), {}
+    problem = _problem(experiment, rows, folds)
+    members, of_members = fit_members(problem, mixed.molecules(header, mixed.rows_of(experiment.dataset, rows)))
+    found = mix(problem, members, of_members, {NETWORK: left_out})
+    absent = np.array([not problem.is_learnable(task) for task in problem.tasks])
+    own = Mixed(found.mixture, Scaling.of(problem.y), absent)
+    own.save(folder, header)
+    every_left_out = {**of_members, NETWORK: left_out}
+    every_tested: dict[str, NDArray[Any]] = {}
+    if tested is not None:
+        features = mixed.molecules(header, mixed.rows_of(experiment.dataset, test))
+        every_tested = {**members.predict(features, mixed.threads()), NETWORK: tested}
+    return (
+        _Outputs(
+            own.outputs(every_left_out),
+            own.outputs(every_tested) if every_tested else None,
+            every_left_out,
+            every_tested,
+        ),
+        _about(experiment, own, rows, test, every_left_out, every_tested),
+    )
+
+
+def _problem(experiment: Experiment, rows: Int64, folds: NDArray[np.int8]) -> Problem:
+    header, metric = experiment.header, _metric(experiment)
+    sign = -1 if metrics.higher_is_better(metric) else 1
+
+    def error(y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
+        found = metrics.score(metric, header.target, y, outputs)
+        return None if found is None else sign * found
+
+    y = experiment.measured[rows]
+    count = len(header.class_names)
+    problem = Problem(header.target, y, folds, error, count, experiment.config.seed, mixed.threads())
+    if not any(map(problem.is_learnable, problem.tasks)):
+        got = "no task has two different values in two parts"
+        raise InputError("train.mixture", got, "labels that vary", "Use other targets, or leave out the mixture.")
+    return problem
+
+
+def _metric(experiment: Experiment) -> str:
+    """Return the metric of the run: what picks the best epoch; for the loss, the target's usual one."""
+    if experiment.monitor != "loss":
+        return experiment.monitor
+    return metrics.default_monitor(experiment.header.target, len(experiment.header.task_names))
+
+
+def _about(
+    experiment: Experiment,
+    own: Mixed,
+    rows: Int64,
+    test: Int64,
+    left_out: Mapping[str, NDArray[Any]],
+    tested: Mapping[str, NDArray[Any]],
+) -> dict[str, Any]:
+    """Return the table of members, its metric, and the transforms of targets."""
+    header, metric, mixture = experiment.header, _metric(experiment), own.mixture
+
+    def score(own_rows: Int64, outputs: NDArray[Any] | None) -> float | None:
+        if outputs is None:
+            return None
+        y = metrics.without_tasks(experiment.measured[own_rows], own.left_out) if len(header.task_names) > 1 else None
+        y = experiment.measured[own_rows] if y is None else y
+        return metrics.score(metric, header.target, y, outputs)
+
+    found = []
+    for name, weights in zip(mixture.names, mixture.weights, strict=True):
+        row: dict[str, Any] = {"name": name, "weight": float(weights.mean())}
+        if len(weights) > 1:
+            row["weights"] = dict(zip(header.task_names, weights.tolist(), strict=True))
+        row["out_of_fold"] = score(rows, left_out[name])
+        row["test"] = score(test, tested.get(name))
+        found.append(row)
+    kinds = mixture.members.transforms.kinds
+    transforms = dict(zip(header.task_names, kinds, strict=True)) if header.target == "regression" else {}
+    return {"metric": metric, "members": found, **({"transforms": transforms} if transforms else {})}
+
+
+def _write_out_of_fold(
+    folder: Path, experiment: Experiment, rows: Int64, folds: NDArray[np.int8], found: _Outputs
+) -> None:
+    """Write a row for each training row: id, part, targets, the run's out-of-fold outputs, and those of each member."""
+    header = experiment.header
+    columns: dict[str, Any] = {"id": experiment.ids[rows], "part": (folds + 1).tolist()}
+
+    def add(name: str, values: NDArray[Any]) -> None:
+        while name in columns:
+            name += "_"
+        columns[name] = values
+
+    y = experiment.measured[rows]
+    if header.target == "multiclass":
+        classes = np.array([*header.class_names, ""])
+        add(f"{header.task_names[0]}_target", classes[y[:, 0]])
+    else:
+        for task, name in enumerate(header.task_names):
+            add(f"{name}_target", y[:, task])
+    for task, name in enumerate(output_names(header)):
+        add(name, found.left_out[:, task])
+        for member, outputs in found.members_left_out.items():
+            add(f"{name}_{member}", outputs[:, task])
+    tables.write(folder / OUT_OF_FOLD, columns, experiment.config.parquet)

@@ -1,0 +1,171 @@
+"""The mixture of a run: what it reads of a data set, and its file ``mixture.safetensors``.
+
+The file has plain arrays: of the kernel, the trees, the transforms of targets and the weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.schema import Header
+from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
+from gcnbatch.mixture import Mixture, Molecules
+from gcnbatch.model.gcn import joins_graph_features
+from gcnbatch.text import listed
+from gcnbatch.training import checkpoint
+from gcnbatch.training.checkpoint import Checkpoint
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.targets import Scaling
+
+FILE, NETWORK = "mixture.safetensors", "gcn"
+_BLOCK = 4096
+_HINT = "Import the molecules with: gcnbatch data import smiles TABLE -o FILE.h5 --fingerprint morgan --descriptors rdkit2d"
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A mixture as part of a model.
+
+    Parameters
+    ----------
+    mixture : Mixture
+    scaling : Scaling
+        Of the targets of the training rows. Outputs of regression are rounded to its decimal places, as those of a
+        network are.
+    left_out : bool, (T,)
+        Tasks that the training rows cannot teach.
+    """
+
+    mixture: Mixture
+    scaling: Scaling
+    left_out: NDArray[np.bool_]
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether the networks have a weight in any task."""
+        names = self.mixture.names
+        return NETWORK in names and bool(self.mixture.weights[names.index(NETWORK)].any())
+
+    def outputs(self, of_members: Mapping[str, NDArray[Any]]) -> NDArray[np.floating]:
+        """Return the mixture (R, K) of the members' outputs (R, K): float32 probabilities, or float64 values."""
+        found = self.mixture.combine(of_members)
+        if self.mixture.members.target == "regression":
+            return self.scaling.rounded(found)
+        return found.astype(np.float32)
+
+    def deviation(
+        self,
+        outputs: NDArray[np.floating],
+        of_members: Mapping[str, NDArray[Any]],
+        of_networks: NDArray[np.floating] | None,
+    ) -> NDArray[np.floating]:
+        """Return the standard deviation (R, K) of a member that is drawn by the weights, about the mixture.
+
+        The square of the deviation is the weighted mean of the members' squared distances from the mixture, and the
+        networks' weight times their variance.
+
+        Parameters
+        ----------
+        outputs : (R, K)
+            The mixture.
+        of_members : mapping
+            The members' outputs (R, K).
+        of_networks : (R, K) or None
+            Standard deviation of the networks about their mean.
+        """
+        total: Any = np.zeros(outputs.shape)
+        share: Any = np.zeros(outputs.shape)
+        for name, weight in zip(self.mixture.names, self.mixture.weights, strict=True):
+            if not weight.any():
+                continue
+            squares = (np.asarray(of_members[name], np.float64) - outputs) ** 2
+            if name == NETWORK and of_networks is not None:
+                squares = squares + np.nan_to_num(np.asarray(of_networks, np.float64)) ** 2
+            known = np.isfinite(squares) & (weight > 0)
+            total += np.where(known, weight * squares, 0)
+            share += np.where(known, weight, 0)
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            return np.sqrt(total / share).astype(outputs.dtype)
+
+    def save(self, folder: Path, header: Header) -> None:
+        """Write the file of the run in this folder."""
+        scaling = {"scaling.mean": self.scaling.mean, "scaling.std": self.scaling.std}
+        names = [header.task_names[task] for task in np.flatnonzero(self.left_out)]
+        about = {"mixture": self.mixture.metadata, "left_out": names}
+        checkpoint.save(folder / FILE, Checkpoint(self.mixture.arrays() | scaling, about))
+
+    @classmethod
+    def load(cls, folder: Path, header: Header) -> Mixed:
+        """Read the file of the run in this folder, whose models have this header.
+
+        Raises
+        ------
+        InputError
+            When it is damaged or does not fit the models.
+        """
+        path = folder / FILE
+        stored = checkpoint.load(path, finite=False)  # a task that could not be learnt has the intercept NaN
+        try:
+            mixture = Mixture.from_arrays(stored.arrays, stored.about["mixture"])
+            scaling = Scaling(stored.arrays["scaling.mean"], stored.arrays["scaling.std"])
+            left_out = np.isin(header.task_names, stored.about["left_out"])
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise InputError(str(path), f"a damaged mixture ({error})", hint="Copy it again, or train again.") from error
+        columns = header.n_outputs
+        shapes = mixture.weights.shape, scaling.mean.shape, len(mixture.members.transforms.each)
+        tasks = 1 if header.target == "multiclass" else columns
+        if mixture.members.target != header.target or shapes != ((len(mixture.names), tasks), (columns,), columns):
+            raise InputError(str(path), "a mixture of other outputs", f"that of {listed(header.task_names)}")
+        return cls(mixture, scaling, left_out)
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse a run whose data or network a mixture cannot read.
+
+    Raises
+    ------
+    InputError
+    """
+    header, dataset = experiment.header, experiment.dataset
+    counts = header.graph_feature_counts
+    lacking = [] if dataset.smiles() is not None else ["SMILES"]
+    lacking += [] if counts else ["fingerprint"]
+    lacking += [] if len(header.graph_feature_names) > counts else ["descriptors"]
+    if lacking:
+        raise InputError("train.mixture", f"{dataset.path} has no {listed(lacking)}", "molecules with both", _HINT)
+    if not joins_graph_features(experiment.config.model, header):
+        got = "model.graph_features = 'off'"
+        raise InputError("train.mixture", got, "a network that reads fingerprint and descriptors, too", "Leave it out.")
+
+
+def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecules:
+    """Return the molecules of blocks of graph features (R, D): fingerprints are kept as sparse arrays."""
+    first = len(header.graph_feature_names) - header.graph_feature_counts
+    found = [(sparse.csr_array(block[:, first:]), block[:, :first].copy()) for block in blocks]
+    return Molecules.of([sparse.vstack([counts for counts, _ in found])], np.concatenate([of for _, of in found]))
+
+
+def rows_of(dataset: Dataset, rows: Int64) -> Iterator[NDArray[np.float32]]:
+    """Yield the graph features (R, D) of these rows, which ascend, block by block."""
+    for first in range(0, dataset.n_graphs, _BLOCK):
+        stop = min(first + _BLOCK, dataset.n_graphs)
+        low, high = np.searchsorted(rows, (first, stop))
+        if low < high or (first == 0 and not len(rows)):
+            values = dataset.graph_features(first, stop)
+            assert values is not None
+            yield values[rows[low:high] - first]
+
+
+def threads() -> int:
+    """Return the number of threads that fit and predict: a core each."""
+    return len(os.sched_getaffinity(0))
