@@ -25,7 +25,6 @@ from gcnbatch.fileio import Output, StrPath
 from gcnbatch.inference.columns import Remarks, joined_remarks, lines
 from gcnbatch.inference.inputs import Data, find, open_input
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
-from gcnbatch.inference.models import Model
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import Input
 from gcnbatch.inference.predictor import Predictor, Request, own_share, predict_parts
@@ -141,7 +140,7 @@ def infer(
     started = time.monotonic()
     with (
         _open_output(
-            target, data, members, (options, chosen, spreadsheet, level, applicability), resume, say
+            target, data, predictor, (options, chosen, spreadsheet, level, applicability), resume, say
         ) as output,
         open_input(data, members, options, batch_size or 0, output.rows, own_share(), predictor.readings) as source,
         shared_processors() if source.featurised or source.workers else nullcontext(),
@@ -194,15 +193,15 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: Output | Sink | None, data: Data, members: list[Model], options: _Options, resume: bool, say: Say
+    out: Output | Sink | None, data: Data, predictor: Predictor, options: _Options, resume: bool, say: Say
 ) -> Iterator[Journal]:
     table, selection, spreadsheet, level, applicability = options
     if isinstance(out, Sink):
         yield Journal(out)
     elif out is not None and isinstance(data, Path) and can_resume(out.path.name):
         known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
-        task = task_of(data, members, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, members[0].header, task, resume, spreadsheet, say) as journal:
+        task = task_of(data, predictor.files, known | {"level": level, "applicability": applicability})
+        with open_resumable(out, predictor.members[0].header, task, resume, spreadsheet, say) as journal:
             yield journal
     else:
         with open_sink(out, spreadsheet) as sink:

@@ -20,11 +20,9 @@ from gcnbatch import fileio, outputs
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output
-from gcnbatch.inference.models import Model
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.predictions import TEXT_ENDINGS, Sink, check_rows, text_sink
 from gcnbatch.text import counted
-from gcnbatch.training.fit_files import BEST
 
 _JOURNAL_BYTES = 1 << 20
 _RECORD = Kind("the journal of a prediction", begins_with(rb'\{\s*"rows": [0-9]+,\s*"bytes":'))
@@ -139,12 +137,13 @@ def open_resumable(
         os.replace(partial, target)
 
 
-def task_of(data: Path, members: Sequence[Model], options: dict[str, Any]) -> dict[str, Any]:
-    """Return what decides the rows of a prediction: files, models and options, as JSON reads them back."""
+def task_of(data: Path, models: Sequence[Path], options: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides the rows of a prediction: data, files of models, and options, as JSON reads them back."""
     files = sorted(data.iterdir()) if data.is_dir() else [data] if data.exists() else []
-    found = [[file.name, (about := file.stat()).st_size, about.st_mtime_ns] for file in files]
-    models = [fileio.sha256(member.place / BEST) for member in members]
-    read_back: dict[str, Any] = json.loads(json.dumps({"files": found, "models": models, "options": options}))
+    stats = ((file.name, file.stat()) for file in files)
+    found = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    about = {"files": found, "models": [fileio.sha256(path) for path in models], "options": options}
+    read_back: dict[str, Any] = json.loads(json.dumps(about))
     return read_back
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.models import Model
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import ALL, Input, Part, Reading, Share
 from gcnbatch.inference.tabulation import Predicted
 from gcnbatch.inference.trust import Level, Trust, load_trust
+from gcnbatch.inference.whole import Whole, load_wholes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
@@ -54,9 +55,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Predictor:
-    """What predicts a part: the members, how they run, and what gives further columns."""
+    """What predicts a part: runs and models, how they run, and what gives further columns."""
 
-    members: list[Model]
+    wholes: list[Whole]
     choice: BackendChoice
     batch_size: int
     trust: Trust
@@ -69,12 +70,19 @@ class Predictor:
         Raises
         ------
         InputError
-            As `load_models`, `load_trust` and `Domain`.
+            As `load_wholes`, `load_trust` and `Domain`.
         """
-        members = load_models(request.runs, say)
-        trust = load_trust(members, request.level)
-        domain = Domain(members, choice, request.batch_size) if request.applicability else None
-        return cls(members, choice, request.batch_size, trust, domain)
+        wholes = load_wholes(request.runs, say)
+        trust = load_trust(wholes[0].models[0].header, [one.place for one in wholes], request.level)
+        found = cls(wholes, choice, request.batch_size, trust, None)
+        if not request.applicability:
+            return found
+        return replace(found, domain=Domain(found.members, choice, request.batch_size))
+
+    @property
+    def members(self) -> list[Model]:
+        """All models."""
+        return [model for one in self.wholes for model in one.models]
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -83,17 +91,21 @@ class Predictor:
 
     @property
     def left_out(self) -> NDArray[np.bool_]:
-        """Which tasks each member has no outputs of, (members, T)."""
-        return np.stack([member.left_out for member in self.members])
+        """Which tasks each run or model has no outputs of, (wholes, T)."""
+        return np.stack([one.left_out for one in self.wholes])
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that decide the outputs."""
+        return [path for one in self.wholes for path in one.files]
 
     def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
         """Return what the models give for a part. "auto" may change to another backend."""
-        found = [
-            member.outputs(self.choice, part.source(*member.reading), self.batch_size, progress)
-            for member in self.members
-        ]
+        found = [one.outputs(self.choice, part.source, self.batch_size, progress) for one in self.wholes]
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
-        return Predicted(part.blocks, [outputs for outputs, _ in found], beside, found[-1][1], self.left_out)
+        single = [one.outputs for one in found]
+        deviation = found[0].deviation if len(found) == 1 else None
+        return Predicted(part.blocks, single, beside, found[-1].backend, self.left_out, deviation)
 
 
 def own_share() -> Share:
@@ -137,7 +149,7 @@ def predict_parts(
 def _files(request: Request, predictor: Predictor) -> dict[str, Any]:
     """Return what ranks compare: names, sizes and times of the data, digests of the models."""
     assert isinstance(request.data, Path)  # of the command line, which alone has ranks
-    return task_of(request.data, predictor.members, {})
+    return task_of(request.data, predictor.files, {})
 
 
 def _follow(request: Request, files: dict[str, Any], skip: int) -> None:

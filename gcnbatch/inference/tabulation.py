@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -99,6 +99,8 @@ class Predicted:
         The backend that computed.
     left_out : bool, (members, T)
         Tasks that a member has no outputs of: they are NaN in all rows.
+    deviation : (M, K) or None
+        Of the only member, where it consists of several models.
     """
 
     blocks: tuple[Block, ...]
@@ -106,6 +108,7 @@ class Predicted:
     beside: Columns
     backend: str
     left_out: NDArray[np.bool_]
+    deviation: NDArray[np.floating] | None = None
 
     @property
     def rows(self) -> int:
@@ -131,8 +134,7 @@ class Predicted:
         for block in self.blocks:
             own = slice(first, first := first + len(block.places))
             beside = {name: values[own] for name, values in self.beside.items()}
-            single = [outputs[own] for outputs in self.single]
-            yield replace(self, blocks=(block,), single=single, beside=beside)
+            yield replace(self, blocks=(block,), beside=beside, **self._outputs_of(own))
 
     def without_lost(self) -> tuple[Predicted, dict[int, str]]:
         """Return what the models give for the finite rows of the only block, and why the others have no numbers."""
@@ -141,9 +143,12 @@ class Predicted:
         (block,) = self.blocks
         lost = dict.fromkeys(block.places[~finite].tolist(), NOT_FINITE)
         beside = {name: values[finite] for name, values in self.beside.items()}
-        single = [outputs[finite] for outputs in self.single]
         left = replace(block, places=block.places[finite])
-        return replace(self, blocks=(left,), single=single, beside=beside), lost
+        return replace(self, blocks=(left,), beside=beside, **self._outputs_of(finite)), lost
+
+    def _outputs_of(self, rows: Any) -> dict[str, Any]:
+        deviation = None if self.deviation is None else self.deviation[rows]
+        return {"single": [outputs[rows] for outputs in self.single], "deviation": deviation}
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ class RowMaker:
         if self.fail:
             texts.refuse_bad_row(before)
         with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
-            outputs, std = _combined(block, predicted.single, predicted.left_out)
+            outputs, std = _combined(block, predicted)
             columns = self.trust.columns(predicted.single) | predicted.beside
         more = {name: _spread(block, values) for name, values in columns.items()}
         kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
@@ -258,13 +263,13 @@ def _made(maker: RowMaker, own: Predicted, before: int, call: Future[Made] | Non
     return maker(own, before)
 
 
-def _combined(
-    block: Block, single: Sequence[NDArray[np.floating]], left_out: NDArray[np.bool_]
-) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
+def _combined(block: Block, predicted: Predicted) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
     """Return the members' mean (R, K) and, for several, their standard deviation; NaN in unreadable rows."""
+    single, own = predicted.single, predicted.deviation
     outputs, deviations = np.full((2, block.rows, single[0].shape[1]), np.nan, single[0].dtype)
-    outputs[block.places], deviations[block.places] = mean_and_deviation(single, left_out)
-    return outputs, deviations if len(single) > 1 else None
+    mean, deviation = mean_and_deviation(single, predicted.left_out)
+    outputs[block.places], deviations[block.places] = mean, deviation if own is None else own
+    return outputs, None if len(single) == 1 and own is None else deviations
 
 
 def _spread(block: Block, values: NDArray[Any]) -> NDArray[Any]:

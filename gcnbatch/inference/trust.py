@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.columns import labels_of
-from gcnbatch.inference.models import Model
 from gcnbatch.training import checkpoint
 from gcnbatch.training.reports import METRICS, UNCERTAINTY
 from gcnbatch.uncertainty.model import LEVEL, Uncertainty
@@ -95,20 +95,19 @@ def _texts(p_values: NDArray[np.float64], labels: Sequence[str], most: float) ->
 Level = float | Literal["training"] | None  # "training": the level that the runs were trained for; None: none
 
 
-def load_trust(members: Sequence[Model], level: Level) -> Trust:
-    """Load what training stored beside the weights; nothing if `level` is None.
+def load_trust(header: Header, places: Sequence[Path], level: Level) -> Trust:
+    """Load what training stored in the folders of runs or models; nothing if `level` is None.
 
     Raises
     ------
     InputError
         When a file is damaged or does not fit the model, the level is out of range, or that of the runs differs.
     """
-    header = members[0].header
     if level is None:
         return Trust(header, LEVEL, ())
     if not isinstance(level, str) and not 0.5 <= level < 1:
         raise InputError("--level", f"{level:g}", "at least 0.5 and below 1")
-    paths = [member.place / UNCERTAINTY for member in members]
+    paths = [place / UNCERTAINTY for place in places]
     if missing := [path.parent for path in paths if not path.is_file()]:
         note = f"no calibrated probabilities, intervals or sets: {missing[0]} has no {UNCERTAINTY}"
         return Trust(header, LEVEL, (), (note,) if (missing[0] / METRICS).is_file() else ())

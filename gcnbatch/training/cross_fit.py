@@ -142,11 +142,11 @@ def _outputs(
         return _Outputs(left_out, tested, {}, {}), {}
     problem = _problem(experiment, rows, folds)
     members, of_members = fit_members(problem, mixed.molecules(header, mixed.rows_of(experiment.dataset, rows)))
-    found = mix(problem, members, of_members, {NETWORK: left_out})
+    found = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)})
     absent = np.array([not problem.is_learnable(task) for task in problem.tasks])
     own = Mixed(found.mixture, Scaling.of(problem.y), absent)
     own.save(folder, header)
-    every_left_out = {**of_members, NETWORK: left_out}
+    every_left_out: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
     every_tested: dict[str, NDArray[Any]] = {}
     if tested is not None:
         features = mixed.molecules(header, mixed.rows_of(experiment.dataset, test))

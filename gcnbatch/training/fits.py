@@ -148,7 +148,9 @@ class Fits:
             assert member.files is not None
             found = _report(cohort, member, outputs[member], one.is_drawn)
             written = self._writer.submit(found, member.files.end)
-            self._fitted[one.name] = FitResult(written, member.position.epoch, *map(outputs[member].get, ("test", "valid")))
+            self._fitted[one.name] = FitResult(
+                written, member.position.epoch, *map(outputs[member].get, ("test", "valid"))
+            )
 
 
 def _rows(member: Fit, part: str) -> Any:

@@ -29,7 +29,9 @@ from gcnbatch.training.targets import Scaling
 
 FILE, NETWORK = "mixture.safetensors", "gcn"
 _BLOCK = 4096
-_HINT = "Import the molecules with: gcnbatch data import smiles TABLE -o FILE.h5 --fingerprint morgan --descriptors rdkit2d"
+_HINT = (
+    "Import the molecules with: gcnbatch data import smiles TABLE -o FILE.h5 --fingerprint morgan --descriptors rdkit2d"
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ class Mixed:
             scaling = Scaling(stored.arrays["scaling.mean"], stored.arrays["scaling.std"])
             left_out = np.isin(header.task_names, stored.about["left_out"])
         except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise InputError(str(path), f"a damaged mixture ({error})", hint="Copy it again, or train again.") from error
+            raise InputError(
+                str(path), f"a damaged mixture ({error})", hint="Copy it again, or train again."
+            ) from error
         columns = header.n_outputs
         shapes = mixture.weights.shape, scaling.mean.shape, len(mixture.members.transforms.each)
         tasks = 1 if header.target == "multiclass" else columns

@@ -1,4 +1,4 @@
-"""The members of a run: repeats with other split seeds, folds, parts of cross-fitting, models with other weight seeds."""
+"""The members of a run: repeats with other split seeds, folds, parts of cross-fitting, models with other seeds."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def member_folders(folder: Path) -> list[Path]:
 
 
 def member_numbers(name: str) -> tuple[int, ...] | None:
-    """Return repeat, fold, part and model of a member's folder from 1, 0 for each that is not in its name; else None."""
+    """Return repeat, fold, part and model of a member's folder from 1, 0 for each that its name lacks; else None."""
     match = _NAME.fullmatch(name)
     return tuple(int(number or 0) for number in match.groups()) if match else None
 

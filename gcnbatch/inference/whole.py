@@ -1,0 +1,123 @@
+"""What a run predicts as one: its only model, or the models of a cross-fitted run, with its mixture if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.batches import BatchSource
+from gcnbatch.inference.models import Model, load_models, mean_and_deviation
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.training import mixed
+from gcnbatch.training.fit_files import BEST
+from gcnbatch.training.fits import SPLITS
+from gcnbatch.training.mixed import NETWORK, Mixed
+from gcnbatch.training.reports import METRICS
+
+
+class Found(NamedTuple):
+    """Outputs (R, K), their standard deviation (R, K) where several models or members gave them, and the backend."""
+
+    outputs: NDArray[np.floating]
+    deviation: NDArray[np.floating] | None
+    backend: str
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Models that predict as one.
+
+    Parameters
+    ----------
+    place : Path
+        The folder that has what training knows of their errors.
+    models : list of Model
+    mixed : Mixed or None
+        The mixture that they are a member of.
+    """
+
+    place: Path
+    models: list[Model]
+    mixed: Mixed | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """Its files."""
+        return [*(model.place / BEST for model in self.models), *([self.place / mixed.FILE] if self.mixed else [])]
+
+    @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks (T,) it has no outputs of."""
+        absent = np.stack([model.left_out for model in self.models]).all(axis=0)
+        return np.asarray(absent & self.mixed.left_out if self.mixed else absent)
+
+    def outputs(
+        self,
+        choice: BackendChoice,
+        source_of: Callable[..., BatchSource],
+        batch_size: int,
+        progress: Callable[[int], object],
+    ) -> Found:
+        """Return what it gives for the rows that ``source_of(*reading)`` has batches of.
+
+        The deviation is that of the models; with a mixture, that of `Mixed.deviation`.
+        """
+        found = self._networks(choice, source_of, batch_size, progress)
+        if self.mixed is None:
+            return found
+        model = self.models[0]
+        blocks = source_of(*model.reading).feature_blocks()
+        features = mixed.molecules(model.header, blocks)
+        of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, mixed.threads()))
+        if self.mixed.needs_network:
+            of_members[NETWORK] = found.outputs
+        outputs = self.mixed.outputs(of_members)
+        return Found(outputs, self.mixed.deviation(outputs, of_members, found.deviation), found.backend)
+
+    def _networks(
+        self,
+        choice: BackendChoice,
+        source_of: Callable[..., BatchSource],
+        batch_size: int,
+        progress: Callable[[int], object],
+    ) -> Found:
+        """Return mean and deviation of the networks; nothing is computed where the mixture does not need them."""
+        if self.mixed is not None and not self.mixed.needs_network:
+            progress(len(self.models) * source_of(*self.models[0].reading).n_graphs)
+            return Found(np.zeros((0, 0)), None, choice.fastest.name)
+        found = [model.outputs(choice, source_of(*model.reading), batch_size, progress) for model in self.models]
+        single, backend = [outputs for outputs, _ in found], found[-1][1]
+        if len(single) == 1:
+            return Found(single[0], None, backend)
+        left_out = np.stack([model.left_out for model in self.models])
+        return Found(*mean_and_deviation(single, left_out), backend)
+
+
+def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[Whole]:
+    """Load these runs: a cross-fitted run is one, and so is each model of the others.
+
+    Raises
+    ------
+    InputError
+        As `gcnbatch.inference.models.load_models`, and for a damaged mixture.
+    """
+    models = load_models(folders, say)
+    found: list[Whole] = []
+    for folder in folders:
+        own = [model for model in models if folder in (model.place, model.place.parent)]
+        if is_cross_fitted(folder):
+            mixture = Mixed.load(folder, own[0].header) if (folder / mixed.FILE).is_file() else None
+            found.append(Whole(folder, own, mixture))
+        else:
+            found += [Whole(model.place, [model]) for model in own]
+    return found
+
+
+def is_cross_fitted(folder: Path) -> bool:
+    """Whether the models in this folder are those of a finished cross-fitted run, which is one model."""
+    return (folder / METRICS).is_file() and (folder / SPLITS).is_file() and any(folder.glob("part*"))
