@@ -138,7 +138,7 @@ def _show_cross_fitted(metrics: dict[str, Any]) -> None:
     """Print the figures of left-out and test rows, and the table of members."""
     from gcnbatch.cli.text_tables import by_task, table
     from gcnbatch.data.splits import title
-    from gcnbatch.training.metrics import common_unit, label
+    from gcnbatch.metrics import common_unit, label
 
     split = metrics["split"]
     sizes = f"{split['sizes'][0]:,} training and {split['sizes'][2]:,} test rows"

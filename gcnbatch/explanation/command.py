@@ -31,6 +31,7 @@ from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.models import Model, load_models, mean_and_deviation, sources_of
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import Part, Texts
+from gcnbatch.inference.whole import network_shares
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
@@ -46,7 +47,7 @@ class Rows:
     ----------
     graphs : GraphSet
     predictions : (R, T)
-        As `infer` gives them.
+        The mean of the networks.
     smiles : list of R str
         "" where the input has none.
     numbers : int64, (R,)
@@ -164,7 +165,7 @@ def explain(
     quiet: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> ExplanationSummary:
-    """Explain rows of `data` with the mean of all models of `runs`; write tables, drawings and a page to `out`.
+    """Explain rows of `data` with the mean of all networks of `runs`; write tables, drawings and a page to `out`.
 
     Parameters
     ----------
@@ -184,6 +185,9 @@ def explain(
     """
     choice = BackendChoice(backend, device, cuda, say)
     members = load_models(runs, say)
+    shares = network_shares(runs, members)
+    for line in shares:
+        say(line)
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
         folders.results(out, "explain", whole=True) as (folder, _),
@@ -211,7 +215,7 @@ def explain(
                 before += part.rows
             if best is not None:
                 writer.write(best, bar.update)
-            writer.finish(_title(runs, data), len(members))
+            writer.finish(_title(runs, data), len(members), shares)
         return writer.summary(len(members))
 
 
@@ -263,12 +267,12 @@ class _Writer:
         self._largest_error = max(self._largest_error, float(error.max(initial=0)))
         self._inexact += int((error > TOLERANCE * (self._explainer.unit + wanted)).any(axis=1).sum())
 
-    def finish(self, title: str, members: int) -> None:
-        """Write the rows that wait and the page of the first rows; say what is not drawn."""
+    def finish(self, title: str, members: int, notes: Sequence[str]) -> None:
+        """Write the rows that wait and the page of the first rows, with notes; say what is not drawn."""
         if self._waiting:
             self._tables.append_unreadable(self._waiting)
         summary = self.summary(members)
-        about = [summary.text()]
+        about = [summary.text(), *notes]
         if self._too_large:
             rows = counted(self._too_large, "molecule is", "molecules are")
             about.append(f"{rows} too large to draw: {self._largest}.")

@@ -37,6 +37,7 @@ from gcnbatch.inference.ensemble import as_input
 from gcnbatch.inference.inputs import open_input
 from gcnbatch.inference.models import Model, load_models
 from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.whole import network_shares
 from gcnbatch.model.gcn import FEATURES
 from gcnbatch.predictions import output_names
 from gcnbatch.reference.join import join
@@ -426,7 +427,8 @@ def attribute(
     Parameters
     ----------
     runs : sequence of Path
-        A run with folds counts as all its folds; of several models, attributions are the means.
+        A run with folds counts as all its folds; of several models, attributions are the means. Of a mixture, the
+        networks are explained.
     data : path, GraphSet or iterable of SMILES
         Molecules that cannot be read are left out; `Attributions.graphs` has the ids of the others.
     tasks, steps
@@ -444,6 +446,8 @@ def attribute(
         When runs and data do not fit, and as `Explainer`.
     """
     members = load_models(runs, say)
+    for line in network_shares(runs, members):
+        say(line)
     explainer = Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps)
     with open_input(as_input(data), members, CsvOptions(processes=processes), 0) as source:
         return explainer.explain(concatenate([part.graphs() for part in source.parts]))

@@ -192,18 +192,20 @@ def add_to_run(folder: Path, choice: BackendChoice, say: Callable[[str], object]
     """
     members = load_models([folder], say)
     header = members[0].header
+    # A cross-fitted run predicts its test rows as one model.
+    places = [(folder, members)] if (folder / SPLITS).is_file() else [(one.place, [one]) for one in members]
     ids: list[str] = []
     measured: list[dict[str, NDArray[np.float32]]] = []
-    for member in members:
-        domain = Domain([member], choice)
-        with training_data(member) as dataset:
-            rows = read_split(member.place / SPLITS, len(dataset.y)).test
+    for place, own in places:
+        domain = Domain(own, choice)
+        with training_data(own[0]) as dataset:
+            rows = read_split(place / SPLITS, len(dataset.y)).test
             if not len(rows):
-                raise InputError(str(member.place), "no test rows", "some", "Set split.test above 0.")
+                raise InputError(str(place), "no test rows", "some", "Set split.test above 0.")
             smiles = dataset.smiles()
             texts = None if smiles is None else [smiles[row] for row in rows.tolist()]
             measures = domain.columns(partial(BatchSource, dataset.read(rows)), texts)
-            outputs = read_outputs(member.place / PREDICTIONS, header, len(rows))
+            outputs = read_outputs(place / PREDICTIONS, header, len(rows))
             measured.append({**measures, "error": errors_of(header, dataset.measured, rows, outputs)})
             ids += dataset.ids[rows].tolist()
     columns = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}

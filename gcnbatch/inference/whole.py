@@ -118,6 +118,19 @@ def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[W
     return found
 
 
+def network_shares(folders: Sequence[Path], models: Sequence[Model]) -> list[str]:
+    """Return a line for each run with a mixture: the share of its networks, which alone are explained."""
+    found = []
+    for folder in folders:
+        if is_cross_fitted(folder) and (folder / mixed.FILE).is_file():
+            mixture = Mixed.load(folder, models[0].header).mixture
+            weights = dict(zip(mixture.names, mixture.weights.mean(axis=1).tolist(), strict=True))
+            own = weights.pop(NETWORK, 0.0)
+            others = ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
+            found.append(f"{folder} is a mixture: its networks, of weight {own:.2f}, are explained ({others} are not)")
+    return found
+
+
 def is_cross_fitted(folder: Path) -> bool:
     """Whether the models in this folder are those of a finished cross-fitted run, which is one model."""
     return (folder / METRICS).is_file() and (folder / SPLITS).is_file() and any(folder.glob("part*"))

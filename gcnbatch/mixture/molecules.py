@@ -144,8 +144,9 @@ class Preparation:
             got = f"{len(molecules.counts)} fingerprints"
             raise InputError("features of molecules", got, f"{self.fingerprints}, as in training")
         scores = self.scores.apply(_finite(molecules.descriptors))[:, self.scores.varied]
-        rounded = np.nan_to_num(scores, nan=0.0).astype(np.float16).astype(np.float32)
-        return Prepared(molecules.counts, rounded)
+        rounded = np.nan_to_num(scores, nan=0.0).astype(np.float16)
+        # Row after row: sums of a row then do not depend on the number of rows.
+        return Prepared(molecules.counts, rounded.astype(np.float32, order="C"))
 
     def table(self, molecules: Prepared) -> NDArray[np.float32]:
         """Return the columns (n, P) that trees read: fragments that are not rare, then scores."""

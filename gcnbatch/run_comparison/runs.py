@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gcnbatch.data.graphs import Split
 from gcnbatch.errors import InputError
 from gcnbatch.training.finished import FinishedFit, RunData, block_name, read_fits
 
@@ -26,8 +27,9 @@ class ComparedRun:
 
     @property
     def model(self) -> str:
-        """What was fitted: "random forest", else "gcn"."""
-        return str(self.fits[0].metrics.get("model", "gcn"))
+        """What was fitted: "random forest", "mixture", else "gcn"."""
+        metrics = self.fits[0].metrics
+        return str(metrics.get("model", "mixture" if "parts" in metrics and "members" in metrics else "gcn"))
 
 
 def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
@@ -73,14 +75,21 @@ def _check_same_data(first: ComparedRun, other: ComparedRun) -> None:
             raise InputError(str(other.folder), f"other ids or targets ({two.path})", f"those of {one.path}", _HINT)
 
 
+def _learnt_together(split: Split) -> Split:
+    return Split(train=np.sort(np.concatenate([split.train, split.valid])), valid=split.valid[:0], test=split.test)
+
+
 def _check_same_splits(first: ComparedRun, other: ComparedRun) -> None:
     mine, its = ({fit.block: fit.split for fit in run.fits} for run in (first, other))
     if mine.keys() != its.keys():
         got, expected = (", ".join(block_name(*block) or "one split" for block in sorted(of)) for of in (its, mine))
         raise InputError(str(other.folder), got, f"{expected}, as in {first.folder}", _HINT)
     for block, split in mine.items():
-        for part, rows in split.parts().items():
-            if not np.array_equal(rows, its[block].parts()[part]):
+        one, two = split, its[block]
+        if not (len(one.valid) and len(two.valid)):  # cross-fitted runs validate on all of these rows
+            one, two = _learnt_together(one), _learnt_together(two)
+        for part, rows in one.parts().items():
+            if not np.array_equal(rows, two.parts()[part]):
                 place = other.folder / block_name(*block)
                 raise InputError(str(place), f"other {part} rows", f"those of {first.folder}", _HINT)
 

@@ -20,6 +20,7 @@ from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.tested import HeldOut
 from gcnbatch.text import counted, listed
 from gcnbatch.training import reports
+from gcnbatch.training.mixed import NETWORK
 
 _HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 
@@ -99,7 +100,8 @@ class Figures:
         for part in ("train", "valid", "test"):
             values, spread = self._mean(part) or (self._of_part(part), None)
             if values:
-                lines.append((part if spread is None else f"{part}, mean", self._cells(part, values, spread)))
+                name = "out of fold" if part == "valid" and self.record.networks else part
+                lines.append((name if spread is None else f"{name}, mean", self._cells(part, values, spread)))
         if self._mean("test") and self.record.test:
             name = "test, mean of outputs" if self.record.one_split else "test rows together"
             lines.append((name, self._cells("test", self.record.test, None)))
@@ -188,7 +190,10 @@ def _split(record: Record) -> str:
     found = record.metrics["split"]
     if len(record.fits) > 1:
         return f"{title(found)}, {record.models}"
-    sizes = zip(("training", "validation", "test"), found["sizes"], strict=False)
+    sizes = list(zip(("training", "validation", "test"), found["sizes"], strict=False))
+    if record.networks:
+        crossed = f", cross-fitted by {counted(record.networks, 'network')}"
+        return f"{title(found)}: {sizes[0][1]:,} training{crossed}, {sizes[2][1]:,} test"
     return f"{title(found)}: " + ", ".join(f"{count:,} {part}" for part, count in sizes)
 
 
@@ -204,8 +209,14 @@ def _model(record: Record) -> str:
     if record.config is None:
         return str(record.metrics.get("model", "unknown"))
     model = record.config.model
-    shape = f"{model.kind}, widths {', '.join(map(str, model.widths))}, {model.adjacency} adjacency"
+    shape = f"{_mixture(record)}{model.kind}, widths {', '.join(map(str, model.widths))}, {model.adjacency} adjacency"
     return shape + (_parameters(record.config, record.tested) if record.tested else "")
+
+
+def _mixture(record: Record) -> str:
+    """Return the beginning of a sentence on a mixture: its members with their weights."""
+    shares = [f"{of['name']} {of['weight']:.2f}" for of in record.members]
+    return f"mixture of {listed(shares)}; {NETWORK}: " if shares else ""
 
 
 def _parameters(config: Config, tested: HeldOut) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gcnbatch.figures import DRAWN_MEMBERS
-from gcnbatch.metrics import label
+from gcnbatch.metrics import common_unit, label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import (
     MISSING,
@@ -59,6 +59,7 @@ def render(figures: Figures) -> str:
         against,
         section("What was trained", facts(training_facts(record))),
         _metrics(figures),
+        _members(figures),
         _by_task(figures),
         _by_class(record),
         *plots,
@@ -87,6 +88,23 @@ def _metrics(figures: Figures) -> Html:
     return (
         section("Metrics", table(header, rows, sortable=False), paragraph(figures.spread, "note")) if rows else Html("")
     )
+
+
+def _members(figures: Figures) -> Html:
+    """Return the members of a mixture: weights, and figures alone."""
+    record = figures.record
+    if not record.members:
+        return Html("")
+    metric = str(record.metrics.get("metric", ""))
+    name = label(metric, common_unit(record.test or record.metrics.get("valid", {})))
+    header = ["member alone", "weight", f"{name}, out of fold", f"{name}, test"]
+    rows = [
+        (of["name"], f"{of['weight']:.3f}", *(number(of[key], metric) for key in ("out_of_fold", "test")))
+        for of in record.members
+    ]
+    note = "Weights are found on out-of-fold predictions of the training rows. A member of weight 0 is not used."
+    several = "" if len(figures.tasks()) < 2 else " Of several tasks, weights are the means; metrics.json has each."
+    return section("Members of the mixture", table(header, rows, sortable=False), paragraph(note + several, "note"))
 
 
 def _by_task(figures: Figures) -> Html:

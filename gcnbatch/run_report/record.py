@@ -67,6 +67,17 @@ class Record:
         return _one_split(self.fits)
 
     @property
+    def networks(self) -> int:
+        """Number of networks of a cross-fitted run; 0 of others."""
+        found = self.metrics.get("parts")
+        return len(found) if isinstance(found, list) else 0
+
+    @property
+    def members(self) -> list[dict[str, Any]]:
+        """The table of members of a mixture; empty of others."""
+        return self.metrics.get("members", []) if self.networks else []
+
+    @property
     def models(self) -> str:
         """The models of a run with several: "5 folds", "2 repeats of 5 folds", "3 models"."""
         repeats, folds = (len(set(numbers)) for numbers in zip(*(fit.block for fit in self.fits), strict=True))

@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio, tables
+from gcnbatch import fileio, metrics, tables
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import InputError
 from gcnbatch.mixture import Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
-from gcnbatch.training import metrics, mixed, reports
+from gcnbatch.text import counted
+from gcnbatch.training import mixed, reports
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_files import HISTORY
-from gcnbatch.training.fits import SPLITS, FitResult
+from gcnbatch.training.fits import SPLITS, FitResult, Say
 from gcnbatch.training.mixed import NETWORK, Mixed
 from gcnbatch.training.plan import Planned, different_splits
 from gcnbatch.training.reports import Report, ReportWriter
@@ -48,7 +49,7 @@ class _Outputs(NamedTuple):
 
 
 def summarise(
-    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter
+    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter, say: Say
 ) -> dict[str, Any]:
     """Mix the members of a cross-fitted run, write its files, and return its metrics.
 
@@ -56,6 +57,8 @@ def summarise(
     ----------
     folder, planned, fitted, writer
         As `gcnbatch.training.summary.summarise`.
+    say : callable
+        Called with each message for the user.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
@@ -64,6 +67,8 @@ def summarise(
     rows, folds = _parts(different_splits(planned))
     test = planned[0].split.test
     began = time.monotonic()
+    if config.train.mixture:
+        say(f"kernel and trees learn from {counted(len(rows), 'row')}")
     found, more = _outputs(folder, planned, fitted, rows, folds)
     mixing = time.monotonic() - began
     split = Split(train=rows, valid=rows[:0], test=test)
@@ -200,8 +205,7 @@ def _about(
     def score(own_rows: Int64, outputs: NDArray[Any] | None) -> float | None:
         if outputs is None:
             return None
-        y = metrics.without_tasks(experiment.measured[own_rows], own.left_out) if len(header.task_names) > 1 else None
-        y = experiment.measured[own_rows] if y is None else y
+        y = metrics.without_tasks(experiment.measured[own_rows], own.left_out)
         return metrics.score(metric, header.target, y, outputs)
 
     found = []
@@ -239,5 +243,5 @@ def _write_out_of_fold(
     for task, name in enumerate(output_names(header)):
         add(name, found.left_out[:, task])
         for member, outputs in found.members_left_out.items():
-            add(f"{name}_{member}", outputs[:, task])
+            add(f"{name}_{member}", outputs[:, task].astype(found.left_out.dtype))
     tables.write(folder / OUT_OF_FOLD, columns, experiment.config.parquet)

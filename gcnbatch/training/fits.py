@@ -20,6 +20,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
+from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
 from gcnbatch.runners.task import RunnerTask
@@ -211,13 +212,16 @@ def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[st
     Raises
     ------
     InputError
-        When data and configuration do not match.
+        When data and configuration do not match, or the configuration cross-fits.
 
     Warns
     -----
     UserWarning
         Of tasks that the training rows cannot teach: their outputs are NaN.
     """
+    if config.split.cross_fit:
+        hint = "Train such a run with gcnbatch.train."
+        raise InputError("split.cross_fit", str(config.split.cross_fit), "0: an estimator is one model", hint)
     choice = BackendChoice(config.backend, config.device, config.cuda, lambda line: None)
     with TemporaryDirectory(prefix="gcnbatch-") as folder:
         path = Path(folder, "data.h5")

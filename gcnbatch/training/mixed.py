@@ -142,8 +142,7 @@ def check(experiment: Experiment) -> None:
     """
     header, dataset = experiment.header, experiment.dataset
     counts = header.graph_feature_counts
-    lacking = [] if dataset.smiles() is not None else ["SMILES"]
-    lacking += [] if counts else ["fingerprint"]
+    lacking = [] if counts else ["fingerprint"]
     lacking += [] if len(header.graph_feature_names) > counts else ["descriptors"]
     if lacking:
         raise InputError("train.mixture", f"{dataset.path} has no {listed(lacking)}", "molecules with both", _HINT)

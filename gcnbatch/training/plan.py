@@ -149,7 +149,8 @@ def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
             raise InputError("split.cross_fit", f"given for a data set of {got}", "one file of graphs, as of molecules")
     rows = np.sort(np.concatenate([split.train, split.valid]))
     rows = rows[splits.has_label(experiment.y[rows])]
-    labels = splits.strata(header.target, experiment.y[rows])
+    is_regression = header.target == "regression"  # whose parts do not depend on targets
+    labels = np.zeros(len(rows)) if is_regression else splits.strata(header.target, experiment.y[rows])
     seed = splits.split_seed(config.split, config.seed)
     count = min(config.split.cross_fit, max(len(rows) // _LEAST_OF_A_PART, 2))
     part = make_folds(experiment.first_copies[rows], labels, seed, count)

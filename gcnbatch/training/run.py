@@ -310,7 +310,7 @@ def _fit(
         known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
     fitted = [known[one.name] for one in planned]
     if config.split.cross_fit:
-        return cross_fit.summarise(folder, planned, fitted, writer)
+        return cross_fit.summarise(folder, planned, fitted, writer, say)
     return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
 
 

@@ -194,7 +194,8 @@ def read_figures(path: Path) -> dict[str, Any]:
     ------
     InputError
     """
-    return _metrics(path, _FIGURES)
+    found = _metrics(path, _FIGURES)
+    return _metrics(path, _CROSS_FITTED) if "parts" in found else found
 
 
 def read_json(path: Path, expected: str) -> Any:

@@ -123,6 +123,9 @@ def start(
     check_data(config, graphs)
     if config.train.ensemble > 1:
         raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
+    if config.split.cross_fit:
+        hint = "Search with a configuration such as molecules, and set it in the best one."
+        raise InputError("split.cross_fit", str(config.split.cross_fit), "0: a trial trains one model per split", hint)
     if config.parquet:
         tables.check_parquet("parquet")
     tree = dict(space) if isinstance(space, Mapping) else read_toml(space or DEFAULT)
