@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +24,9 @@ from numpy.typing import NDArray
 from gcnbatch import fileio, metrics, tables
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Problem, fit_members, mix
+from gcnbatch.mixture import Members, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.text import counted
 from gcnbatch.training import mixed, reports
@@ -34,8 +38,11 @@ from gcnbatch.training.plan import Planned, different_splits
 from gcnbatch.training.reports import Report, ReportWriter
 from gcnbatch.training.summary import average, draw_curves, pooled
 from gcnbatch.training.targets import Scaling
+from gcnbatch.worker import WorkerDied, Workers
 
 OUT_OF_FOLD = "out_of_fold.csv"
+_Fitted = tuple[Members, dict[str, NDArray[np.float64]]]
+Others = Callable[[], _Fitted]  # fits the members beside the networks
 FEW = 50  # training rows, below which scores say little
 
 
@@ -49,7 +56,12 @@ class _Outputs(NamedTuple):
 
 
 def summarise(
-    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter, say: Say
+    folder: Path,
+    planned: Sequence[Planned],
+    fitted: Sequence[FitResult],
+    writer: ReportWriter,
+    say: Say,
+    others: Others,
 ) -> dict[str, Any]:
     """Mix the members of a cross-fitted run, write its files, and return its metrics.
 
@@ -59,6 +71,8 @@ def summarise(
         As `gcnbatch.training.summary.summarise`.
     say : callable
         Called with each message for the user.
+    others : callable
+        What `beside_networks` yields.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
@@ -68,8 +82,8 @@ def summarise(
     test = planned[0].split.test
     began = time.monotonic()
     if config.train.mixture:
-        say(f"kernel and trees learn from {counted(len(rows), 'row')}")
-    found, more = _outputs(folder, planned, fitted, rows, folds)
+        say(f"mixing the networks with a kernel and trees on {counted(len(rows), 'row')}")
+    found, more = _outputs(folder, planned, fitted, rows, folds, others)
     mixing = time.monotonic() - began
     split = Split(train=rows, valid=rows[:0], test=test)
     fileio.write_text(folder / SPLITS, json.dumps({part: of.tolist() for part, of in split.parts().items()}))
@@ -105,6 +119,46 @@ def summarise(
     return writer.write(report)
 
 
+@contextmanager
+def beside_networks(planned: Sequence[Planned], early: bool) -> Iterator[Others]:
+    """Yield what returns the fitted kernel and trees of a run with a mixture, and their out-of-fold outputs.
+
+    `early`: another process fits them while a GPU trains the networks.
+    """
+    experiment = planned[0].experiment
+    if not experiment.config.train.mixture:
+        yield _nothing
+        return
+    dataset, config = experiment.dataset, experiment.config
+    about = dataset.path, config.data.memory_mb, *_parts(different_splits(planned)), _metric(experiment), config.seed
+    if not early:
+        yield partial(_fit_others, *about)
+        return
+    with ExitStack() as stack:
+        call: Future[_Fitted] | None = None
+        with suppress(OSError, RuntimeError):
+            call = stack.enter_context(Workers(1, one_blas_thread=False)).submit(_fit_others, *about)
+
+        def result() -> _Fitted:
+            with suppress(WorkerDied):
+                if call is not None:
+                    return call.result()
+            return _fit_others(*about)
+
+        yield result
+
+
+def _fit_others(data: Path, memory_mb: int, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int) -> _Fitted:
+    """Fit the kernel and the trees to these rows of a data set."""
+    with Dataset(data, memory_mb, check=False) as dataset:
+        problem = _problem(dataset, rows, folds, metric, seed)
+        return fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)))
+
+
+def _nothing() -> _Fitted:
+    raise AssertionError("a run without a mixture")
+
+
 def notes(planned: Sequence[Planned]) -> list[str]:
     """Return lines on what few training rows can show."""
     count = len(planned[0].split.train) + len(planned[0].split.valid)
@@ -127,7 +181,12 @@ def _parts(parts: Sequence[Split]) -> tuple[Int64, NDArray[np.int8]]:
 
 
 def _outputs(
-    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], rows: Int64, folds: NDArray[np.int8]
+    folder: Path,
+    planned: Sequence[Planned],
+    fitted: Sequence[FitResult],
+    rows: Int64,
+    folds: NDArray[np.int8],
+    others: Others,
 ) -> tuple[_Outputs, dict[str, Any]]:
     """Return the outputs of the run, and what metrics.json says of its members."""
     experiment, test = planned[0].experiment, planned[0].split.test
@@ -145,8 +204,8 @@ def _outputs(
     tested = network("tested", reports.PREDICTIONS) if len(test) else None
     if not experiment.config.train.mixture:
         return _Outputs(left_out, tested, {}, {}), {}
-    problem = _problem(experiment, rows, folds)
-    members, of_members = fit_members(problem, mixed.molecules(header, mixed.rows_of(experiment.dataset, rows)))
+    problem = _problem(experiment.dataset, rows, folds, _metric(experiment), experiment.config.seed)
+    members, of_members = others()
     found = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)})
     absent = np.array([not problem.is_learnable(task) for task in problem.tasks])
     own = Mixed(found.mixture, Scaling.of(problem.y), absent)
@@ -167,17 +226,16 @@ def _outputs(
     )
 
 
-def _problem(experiment: Experiment, rows: Int64, folds: NDArray[np.int8]) -> Problem:
-    header, metric = experiment.header, _metric(experiment)
+def _problem(dataset: Dataset, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int) -> Problem:
+    header = dataset.header
     sign = -1 if metrics.higher_is_better(metric) else 1
 
     def error(y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
         found = metrics.score(metric, header.target, y, outputs)
         return None if found is None else sign * found
 
-    y = experiment.measured[rows]
-    count = len(header.class_names)
-    problem = Problem(header.target, y, folds, error, count, experiment.config.seed, mixed.threads())
+    y = dataset.measured[rows]
+    problem = Problem(header.target, y, folds, error, len(header.class_names), seed, mixed.threads())
     if not any(map(problem.is_learnable, problem.tasks)):
         got = "no task has two different values in two parts"
         raise InputError("train.mixture", got, "labels that vary", "Use other targets, or leave out the mixture.")

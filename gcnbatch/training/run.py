@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch import environment, fileio, folders, tables
+from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
@@ -306,11 +307,14 @@ def _fit(
     for line in splits.notes(config.split, experiment.split_rows):
         say(line)
     known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
-    if missing := [one for one in planned if one.name not in known]:
-        known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
-    fitted = [known[one.name] for one in planned]
-    if config.split.cross_fit:
-        return cross_fit.summarise(folder, planned, fitted, writer, say)
+    missing = [one for one in planned if one.name not in known]
+    on_gpu = registry.entry(backend.name).on_gpu  # then the cores of the host are idle
+    with cross_fit.beside_networks(planned, early=on_gpu and bool(missing)) as others:
+        if missing:
+            known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
+        fitted = [known[one.name] for one in planned]
+        if config.split.cross_fit:
+            return cross_fit.summarise(folder, planned, fitted, writer, say, others)
     return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
 
 

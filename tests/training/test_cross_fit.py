@@ -24,6 +24,7 @@ from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
+from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at
 from tests.training.runs import configure, fit, lighten, write_set
 
@@ -130,14 +131,14 @@ def test_targets_of_a_part_do_not_change_its_out_of_fold_outputs(molecules, tmp_
     with Dataset(molecules[1]) as dataset:
         graphs = dataset.load()
     y = graphs.y.copy()
-    y[split.valid] = y[split.valid][::-1]
+    y[split.valid] += 0.02
     write_graphset(changed, replace(graphs, y=y))
     fit(changed, two, *MIXED, "train.epochs=1")
     tables = [np.genfromtxt(folder / "out_of_fold.csv", delimiter=",", names=True) for folder in (one, two)]
     own = tables[0]["part"] == 1
     assert np.array_equal(tables[0]["part"], tables[1]["part"])
-    assert json.loads((one / "metrics.json").read_text())["transforms"] == {"y": "none"}
-    assert json.loads((two / "metrics.json").read_text())["transforms"] == {"y": "none"}
+    kinds = [json.loads((folder / "metrics.json").read_text())["transforms"] for folder in (one, two)]
+    assert kinds[0] == kinds[1]
     for member in ("y_gcn", "y_trees"):
         np.testing.assert_array_equal(tables[0][member][own], tables[1][member][own])
         assert not np.array_equal(tables[0][member][~own], tables[1][member][~own])
@@ -240,6 +241,15 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def test_processes_give_the_bits_of_one(molecules, best: Path, tmp_path: Path) -> None:
     fit(molecules[1], tmp_path / "run", *MIXED, "jobs=2")
+    assert_same_run(tmp_path / "run", best)
+
+
+def test_a_process_beside_a_gpu_fits_the_same_kernel_and_trees(molecules, best: Path, tmp_path, monkeypatch) -> None:
+    register(monkeypatch, CohortEntry("cpu", most=4, on_gpu=True))
+    fitted = []
+    monkeypatch.setattr(cross_fit, "fit_members", lambda *about: fitted.append(about))
+    fit(molecules[1], tmp_path / "run", *MIXED)
+    assert not fitted, "this process fits nothing"
     assert_same_run(tmp_path / "run", best)
 
 
