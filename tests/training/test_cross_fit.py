@@ -250,7 +250,10 @@ def test_a_process_beside_a_gpu_fits_the_same_kernel_and_trees(molecules, best: 
     monkeypatch.setattr(cross_fit, "fit_members", lambda *about: fitted.append(about))
     fit(molecules[1], tmp_path / "run", *MIXED)
     assert not fitted, "this process fits nothing"
-    assert_same_run(tmp_path / "run", best)
+    one, other = (load(folder / mixed.FILE, finite=False).arrays for folder in (tmp_path / "run", best))
+    assert one.keys() == other.keys()
+    for name in one.keys() - {"weights"}:  # which depend on the networks, those on the sizes of batches
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 def test_without_a_mixture_the_networks_predict_together(molecules, tmp_path: Path) -> None:
