@@ -2,7 +2,7 @@
 
 The first column is ``id``; columns that were kept from the input follow. Binary and regression sets have one column per
 task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
-name, then a ``p(<class>)`` column per class. An ensemble adds ``<name>_std`` after each number.
+name, then a ``p(<class>)`` column per class. An ensemble or a mixture adds ``<name>_std`` after each number.
 `gcnbatch.inference.trust` adds columns behind them. Predictions from a file of molecules end with ``error``: the reason
 why a row could not be read or its outputs are not finite, else blank. Such a row keeps its place, with blank numbers. A
 name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that is called like a
@@ -64,7 +64,7 @@ class Predictions:
     outputs : (R, K)
         float32 probabilities, or float64 values in the targets' unit; NaN in a row that could not be read.
     std : (R, K) or None
-        Standard deviation over the members of an ensemble.
+        Standard deviation over the members of an ensemble; of a mixture, that of a member drawn by its weight.
     errors : (R,) str or None
         Reason why a row could not be read, "" for the others.
     kept : dict of (R,) str

@@ -90,10 +90,13 @@ def infer(
 ) -> InferenceSummary:
     """Predict every row of `data` with the mean of all models of `runs`; write the table to `out`.
 
+    A cross-fitted run is one model: its networks' mean, or its mixture. The standard deviation is that over the models;
+    of one cross-fitted run, over its networks; of one mixture, see `gcnbatch.training.mixed.Mixed.deviation`.
+
     Parameters
     ----------
     runs : sequence of Path
-        Run folders; a run with folds counts as all its folds.
+        Run folders; a run with folds counts as all its folds, a cross-fitted one as one model.
     data : Path, GraphSet or list of str
         HDF5 data set, or a file of molecules (see `gcnbatch.data.tables.formats`); a set in memory; SMILES.
     out : str or Sink

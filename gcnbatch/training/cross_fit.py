@@ -159,6 +159,18 @@ def _nothing() -> _Fitted:
     raise AssertionError("a run without a mixture")
 
 
+def check(planned: Sequence[Planned]) -> None:
+    """Refuse a run with a mixture whose data it cannot read or learn.
+
+    Raises
+    ------
+    InputError
+    """
+    experiment = planned[0].experiment
+    mixed.check(experiment)
+    _problem(experiment.dataset, *_parts(different_splits(planned)), _metric(experiment), experiment.config.seed)
+
+
 def notes(planned: Sequence[Planned]) -> list[str]:
     """Return lines on what few training rows can show."""
     count = len(planned[0].split.train) + len(planned[0].split.valid)
@@ -208,7 +220,9 @@ def _outputs(
     members, of_members = others()
     found = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)})
     absent = np.array([not problem.is_learnable(task) for task in problem.tasks])
-    own = Mixed(found.mixture, Scaling.of(problem.y), absent)
+    is_regression = header.target == "regression"
+    scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)
+    own = Mixed(found.mixture, scaling, absent)
     own.save(folder, header)
     every_left_out: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
     every_tested: dict[str, NDArray[Any]] = {}

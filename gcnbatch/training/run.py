@@ -26,7 +26,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
-from gcnbatch.training import cross_fit, finished, fit_files, mixed, reports, run_files, targets, warm_start
+from gcnbatch.training import cross_fit, finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
 from gcnbatch.training.fit_files import HISTORY
@@ -235,7 +235,7 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
         tasks = [one.experiment.task(one.split)[0] for one in planned]
         planned[0].experiment.check_learnable(different_splits(planned))
         if config.train.mixture:
-            mixed.check(planned[0].experiment)
+            cross_fit.check(planned)
         backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 

@@ -53,7 +53,8 @@ def table(path: Path, kind: str = "regression") -> Path:
     lines = ["smiles,y"]
     for text in smiles:
         value = text.count("O") - 0.5 * text.count("C") + 0.3 * text.count("c") + 0.1 * len(text)
-        lines.append(f"{text},{int(value > -0.2) if kind == 'binary' else round(value, 3)}")
+        cell = {"regression": round(value, 3), "binary": int(value > -0.2), "multiclass": ["low", "mid", "high"]}[kind]
+        lines.append(f"{text},{cell[(value > -0.6) + (value > 0)] if kind == 'multiclass' else cell}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -281,6 +282,18 @@ def test_classes_are_mixed_as_probabilities(tmp_path: Path) -> None:
     assert ((outputs.outputs >= 0) & (outputs.outputs <= 1)).all()
     assert found["metric"] == "roc_auc"
     assert {"y_calibrated", "y_set"} & outputs.more.keys()
+
+
+def test_classes_of_one_task_are_mixed_as_probabilities_of_sum_1(tmp_path: Path) -> None:
+    data = tmp_path / "set.h5"
+    import_smiles(table(tmp_path / "table.csv", "multiclass"), data, RICH, target_columns=["y"])
+    found = fit(data, tmp_path / "run", *MIXED)
+    outputs = predict([tmp_path / "run"], tmp_path / "table.csv", backend="cpu").outputs
+    assert outputs.shape == (65, 3)
+    np.testing.assert_allclose(outputs.sum(axis=1), 1, atol=1e-5)
+    assert len(found["members"]) == 3
+    header = (tmp_path / "run" / "out_of_fold.csv").read_text().splitlines()[0]
+    assert header.startswith("id,part,y_target,p(high),p(high)_kernel,p(high)_trees,p(high)_gcn,p(low)")
 
 
 def test_a_mixture_is_compared_with_a_plain_run(molecules, best: Path, tmp_path: Path) -> None:
