@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.inference.models import Model, load_models, mean_and_deviation
 from gcnbatch.runners.choice import BackendChoice
-from gcnbatch.training import mixed
+from gcnbatch.training import mixed, run_files
 from gcnbatch.training.fit_files import BEST
-from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.mixed import NETWORK, Mixed
 from gcnbatch.training.reports import METRICS
 
@@ -110,8 +109,8 @@ def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[W
     found: list[Whole] = []
     for folder in folders:
         own = [model for model in models if folder in (model.place, model.place.parent)]
-        if is_cross_fitted(folder):
-            mixture = Mixed.load(folder, own[0].header) if (folder / mixed.FILE).is_file() else None
+        if (metrics := _cross_fitted(folder)) is not None:
+            mixture = Mixed.load(folder, own[0].header) if "members" in metrics else None
             found.append(Whole(folder, own, mixture))
         else:
             found += [Whole(model.place, [model]) for model in own]
@@ -122,7 +121,7 @@ def network_shares(folders: Sequence[Path], models: Sequence[Model]) -> list[str
     """Return a line for each run with a mixture: the share of its networks, which alone are explained."""
     found = []
     for folder in folders:
-        if is_cross_fitted(folder) and (folder / mixed.FILE).is_file():
+        if "members" in (_cross_fitted(folder) or {}):
             mixture = Mixed.load(folder, models[0].header).mixture
             weights = dict(zip(mixture.names, mixture.weights.mean(axis=1).tolist(), strict=True))
             own = weights.pop(NETWORK, 0.0)
@@ -131,6 +130,9 @@ def network_shares(folders: Sequence[Path], models: Sequence[Model]) -> list[str
     return found
 
 
-def is_cross_fitted(folder: Path) -> bool:
-    """Whether the models in this folder are those of a finished cross-fitted run, which is one model."""
-    return (folder / METRICS).is_file() and (folder / SPLITS).is_file() and any(folder.glob("part*"))
+def _cross_fitted(folder: Path) -> dict[str, Any] | None:
+    """Return the metrics of a finished cross-fitted run, None of other runs."""
+    if not (folder / METRICS).is_file() or not any(folder.glob("part*")):
+        return None
+    metrics = run_files.read_figures(folder / METRICS)
+    return metrics if "parts" in metrics else None

@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gcnbatch.api.study import tune
 from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer, predict
 from gcnbatch.mixture import Mixture
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.session import compare
 from gcnbatch.run_report.files import write as write_report
+from gcnbatch.sklearn import MoleculeRegressor
 from gcnbatch.training import cross_fit, mixed, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
@@ -348,3 +351,23 @@ def test_a_damaged_mixture_is_refused(molecules, best: Path, tmp_path: Path) -> 
     (copy / mixed.FILE).write_bytes(raw)
     with pytest.raises(InputError, match=r"mixture\.safetensors.*damaged"):
         predict([copy], molecules[0], backend="cpu")
+    (copy / mixed.FILE).unlink()
+    with pytest.raises(InputError, match=r"mixture\.safetensors.*no such checkpoint"):
+        predict([copy], molecules[0], backend="cpu")
+
+
+def test_explanations_say_the_share_of_the_networks(molecules, best: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    weight = json.loads((best / "metrics.json").read_text())["members"][2]["weight"]
+    explain([best], molecules[0], tmp_path / "out", steps=4, backend="cpu", quiet=True, say=said.append)
+    line = f"{best} is a mixture: its networks, of weight {weight:.2f}, are explained"
+    assert any(text.startswith(line) for text in said)
+    assert "is a mixture: its networks" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_estimators_and_searches_refuse_cross_fitting(molecules, tmp_path: Path) -> None:
+    model = MoleculeRegressor(settings={"split.cross_fit": 4}, epochs=1)
+    with pytest.raises(InputError, match="split.cross_fit: 4; expected 0: an estimator is one model"):
+        model.fit(["CCO", "CCC", "CCN"] * 5, list(range(15)))
+    with pytest.raises(InputError, match="split.cross_fit: 4; expected 0: a trial trains one model"):
+        tune({"split": {"cross_fit": 4}}, molecules[1], out=tmp_path / "study", trials=1)
