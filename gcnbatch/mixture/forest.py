@@ -6,6 +6,7 @@ Nodes of a tree are numbered level by level, so that the children of its k-th in
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,7 +116,9 @@ def grow(x: NDArray[np.float32], z: NDArray[np.float64], trees: int, seed: int, 
     model = ExtraTreesRegressor(
         trees, max_features=_FEATURES, min_samples_split=_SPLIT, random_state=seed % 2**32, n_jobs=jobs
     )
-    model.fit(x, z if z.shape[1] > 1 else z[:, 0])
+    with warnings.catch_warnings():  # threads of scikit-learn can lose the filters of each other, and it warns of that
+        warnings.simplefilter("ignore")
+        model.fit(x, z if z.shape[1] > 1 else z[:, 0])
     return from_sklearn(model)
 
 

@@ -19,9 +19,9 @@ from gcnbatch.explanation.command import explain
 from gcnbatch.inference.ensemble import infer, predict
 from gcnbatch.mixture import Mixture
 from gcnbatch.predictions import read_outputs
-from gcnbatch.run_comparison.session import compare
+from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
-from gcnbatch.sklearn import MoleculeRegressor
+from gcnbatch.sklearn import GcnRegressor
 from gcnbatch.training import cross_fit, mixed, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
@@ -366,8 +366,8 @@ def test_explanations_say_the_share_of_the_networks(molecules, best: Path, tmp_p
 
 
 def test_estimators_and_searches_refuse_cross_fitting(molecules, tmp_path: Path) -> None:
-    model = MoleculeRegressor(settings={"split.cross_fit": 4}, epochs=1)
-    with pytest.raises(InputError, match="split.cross_fit: 4; expected 0: an estimator is one model"):
+    model = GcnRegressor(settings={"split.cross_fit": 4}, epochs=1)
+    with pytest.raises(InputError, match=r"split.cross_fit: 4; expected 0: an estimator is one model"):
         model.fit(["CCO", "CCC", "CCN"] * 5, list(range(15)))
-    with pytest.raises(InputError, match="split.cross_fit: 4; expected 0: a trial trains one model"):
+    with pytest.raises(InputError, match=r"split.cross_fit: 4; expected 0: a trial trains one model"):
         tune({"split": {"cross_fit": 4}}, molecules[1], out=tmp_path / "study", trials=1)
