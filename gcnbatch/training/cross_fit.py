@@ -36,7 +36,7 @@ from gcnbatch.training.fits import SPLITS, FitResult, Say
 from gcnbatch.training.mixed import NETWORK, Mixed
 from gcnbatch.training.plan import Planned, different_splits
 from gcnbatch.training.reports import Report, ReportWriter
-from gcnbatch.training.summary import average, draw_curves, pooled
+from gcnbatch.training.summary import average, draw_curves, pooled, tested
 from gcnbatch.training.targets import Scaling
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -47,12 +47,14 @@ FEW = 50  # training rows, below which scores say little
 
 
 class _Outputs(NamedTuple):
-    """Outputs of the run for the training rows (n, K), out of fold, and for the test rows (m, K); by member, too."""
+    """Outputs of the run for the training rows (n, K), out of fold, and for the test rows (m, K).
+
+    `by_member` has those of each member for the training rows.
+    """
 
     left_out: NDArray[np.floating]
     tested: NDArray[np.floating] | None
-    members_left_out: Mapping[str, NDArray[Any]]
-    members_tested: Mapping[str, NDArray[Any]]
+    by_member: Mapping[str, NDArray[Any]]
 
 
 def summarise(
@@ -61,7 +63,7 @@ def summarise(
     fitted: Sequence[FitResult],
     writer: ReportWriter,
     say: Say,
-    others: Others,
+    others: Others | None,
 ) -> dict[str, Any]:
     """Mix the members of a cross-fitted run, write its files, and return its metrics.
 
@@ -71,7 +73,7 @@ def summarise(
         As `gcnbatch.training.summary.summarise`.
     say : callable
         Called with each message for the user.
-    others : callable
+    others : callable or None
         What `beside_networks` yields.
     """
     experiment = planned[0].experiment
@@ -81,7 +83,7 @@ def summarise(
     rows, folds = _parts(different_splits(planned))
     test = planned[0].split.test
     began = time.monotonic()
-    if config.train.mixture:
+    if others is not None:
         say(f"mixing the networks with a kernel and trees on {counted(len(rows), 'row')}")
     found, more = _outputs(folder, planned, fitted, rows, folds, others)
     mixing = time.monotonic() - began
@@ -120,14 +122,14 @@ def summarise(
 
 
 @contextmanager
-def beside_networks(planned: Sequence[Planned], early: bool) -> Iterator[Others]:
-    """Yield what returns the fitted kernel and trees of a run with a mixture, and their out-of-fold outputs.
+def beside_networks(planned: Sequence[Planned], early: bool) -> Iterator[Others | None]:
+    """Yield what returns the fitted kernel and trees, and their out-of-fold outputs; None without a mixture.
 
     `early`: another process fits them while a GPU trains the networks.
     """
     experiment = planned[0].experiment
     if not experiment.config.train.mixture:
-        yield _nothing
+        yield None
         return
     dataset, config = experiment.dataset, experiment.config
     about = dataset.path, config.data.memory_mb, *_parts(different_splits(planned)), _metric(experiment), config.seed
@@ -153,10 +155,6 @@ def _fit_others(data: Path, memory_mb: int, rows: Int64, folds: NDArray[np.int8]
     with Dataset(data, memory_mb, check=False) as dataset:
         problem = _problem(dataset, rows, folds, metric, seed)
         return fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)))
-
-
-def _nothing() -> _Fitted:
-    raise AssertionError("a run without a mixture")
 
 
 def check(planned: Sequence[Planned]) -> None:
@@ -198,46 +196,35 @@ def _outputs(
     fitted: Sequence[FitResult],
     rows: Int64,
     folds: NDArray[np.int8],
-    others: Others,
+    others: Others | None,
 ) -> tuple[_Outputs, dict[str, Any]]:
     """Return the outputs of the run, and what metrics.json says of its members."""
     experiment, test = planned[0].experiment, planned[0].split.test
-    header = experiment.header
-
-    def network(part: str, name: str) -> NDArray[np.floating]:
-        outputs = []
-        for one, found in zip(planned, fitted, strict=True):
-            kept = getattr(found, part)
-            count = len(one.split.parts()["test" if part == "tested" else "valid"])
-            outputs.append(read_outputs(folder / one.name / name, header, count) if kept is None else kept)
-        return pooled([one.split.test if part == "tested" else one.split.valid for one in planned], outputs).mean
-
-    left_out = network("validated", reports.VALIDATION)
-    tested = network("tested", reports.PREDICTIONS) if len(test) else None
-    if not experiment.config.train.mixture:
-        return _Outputs(left_out, tested, {}, {}), {}
-    problem = _problem(experiment.dataset, rows, folds, _metric(experiment), experiment.config.seed)
+    header, dataset = experiment.header, experiment.dataset
+    validated = [
+        read_outputs(folder / one.name / reports.VALIDATION, header, len(one.split.valid))
+        if found.validated is None
+        else found.validated
+        for one, found in zip(planned, fitted, strict=True)
+    ]
+    left_out = pooled([one.split.valid for one in planned], validated).mean
+    of_test = tested(folder, planned, fitted)
+    if others is None:
+        return _Outputs(left_out, of_test.mean if of_test else None, {}), {}
+    problem = _problem(dataset, rows, folds, _metric(experiment), experiment.config.seed)
     members, of_members = others()
-    found = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)})
-    absent = np.array([not problem.is_learnable(task) for task in problem.tasks])
+    mixture = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)}).mixture
     is_regression = header.target == "regression"
     scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)
-    own = Mixed(found.mixture, scaling, absent)
+    own = Mixed(mixture, scaling, np.array([not problem.is_learnable(task) for task in problem.tasks]))
     own.save(folder, header)
-    every_left_out: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
-    every_tested: dict[str, NDArray[Any]] = {}
-    if tested is not None:
-        features = mixed.molecules(header, mixed.rows_of(experiment.dataset, test))
-        every_tested = {**members.predict(features, mixed.threads()), NETWORK: tested}
-    return (
-        _Outputs(
-            own.outputs(every_left_out),
-            own.outputs(every_tested) if every_tested else None,
-            every_left_out,
-            every_tested,
-        ),
-        _about(experiment, own, rows, test, every_left_out, every_tested),
-    )
+    by_member: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
+    tested_by: dict[str, NDArray[Any]] = {}
+    if of_test:
+        features = mixed.molecules(header, mixed.rows_of(dataset, test))
+        tested_by = {**members.predict(features, mixed.threads()), NETWORK: of_test.mean}
+    outputs = _Outputs(own.outputs(by_member), own.outputs(tested_by) if tested_by else None, by_member)
+    return outputs, _about(experiment, own, rows, test, by_member, tested_by)
 
 
 def _problem(dataset: Dataset, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int) -> Problem:
@@ -314,6 +301,6 @@ def _write_out_of_fold(
             add(f"{name}_target", y[:, task])
     for task, name in enumerate(output_names(header)):
         add(name, found.left_out[:, task])
-        for member, outputs in found.members_left_out.items():
+        for member, outputs in found.by_member.items():
             add(f"{name}_{member}", outputs[:, task].astype(found.left_out.dtype))
     tables.write(folder / OUT_OF_FOLD, columns, experiment.config.parquet)

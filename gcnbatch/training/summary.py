@@ -39,7 +39,7 @@ def summarise(
     config, header = experiment.config, experiment.header
     histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
     written = [writer.submit_call(draw_curves, folder, histories)]
-    pool, figures = _tested(folder, planned, fitted), None
+    pool, figures = tested(folder, planned, fitted), None
     if pool:
         y, part = pool.labels(experiment.measured), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
@@ -58,8 +58,8 @@ def summarise(
     return summary
 
 
-def _tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult]) -> Pooled | None:
-    """Return the outputs for all test rows; None if there are none."""
+def tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult]) -> Pooled | None:
+    """Return the outputs for all test rows, by member from `fitted` or its predictions; None if there are none."""
     rows = [one.split.test for one in planned]
     if not any(map(len, rows)):
         return None

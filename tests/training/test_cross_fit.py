@@ -29,7 +29,7 @@ from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
 from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at
-from tests.training.runs import configure, fit, lighten, write_set
+from tests.training.runs import configure, fit, gcnbatch, lighten, write_set
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -363,6 +363,19 @@ def test_explanations_say_the_share_of_the_networks(molecules, best: Path, tmp_p
     line = f"{best} is a mixture: its networks, of weight {weight:.2f}, are explained"
     assert any(text.startswith(line) for text in said)
     assert "is a mixture: its networks" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_the_command_prints_scores_and_members(best: Path) -> None:
+    found = json.loads((best / "metrics.json").read_text())
+    lines = gcnbatch("train", "--resume", best).stdout.splitlines()
+    assert lines[0] == (
+        "4 networks, each trained without its part; cpu, random split, seed 0: 52 training and 13 test rows"
+    )
+    assert [line.split()[0] for line in lines[2:4]] == ["out", "test"]
+    table = [line.split() for line in lines if line.split()[0] in ("kernel", "trees", "gcn")]
+    assert table == [
+        [of["name"], *(f"{of[key]:.4g}" for key in ("weight", "out_of_fold", "test"))] for of in found["members"]
+    ]
 
 
 def test_estimators_and_searches_refuse_cross_fitting(molecules, tmp_path: Path) -> None:
