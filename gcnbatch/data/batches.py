@@ -103,7 +103,7 @@ class BatchSource:
 
     def feature_blocks(self) -> Iterator[NDArray[np.float32]]:
         """Yield the features (R, D) of all graphs in blocks; the source must have been made with `graph_features`."""
-        for first in range(0, self.n_graphs, _BLOCK):
+        for first in range(0, max(self.n_graphs, 1), _BLOCK):
             stop = min(first + _BLOCK, self.n_graphs)
             if self.prepared is not None:
                 values = self.prepared.graph_features[first:stop] if self.prepared.graph_features is not None else None

@@ -183,6 +183,17 @@ def test_members_of_the_mixture_do_not_depend_on_the_rows_beside_them(molecules,
                 assert np.array_equal(outputs, whole[name][some]), name
 
 
+def test_molecules_that_cannot_be_read_keep_their_rows(best: Path) -> None:
+    found = predict([best], ["C1CC"], backend="cpu")
+    assert np.isnan(found.outputs).all()
+    assert found.errors is not None
+    assert found.errors[0]
+    some = predict([best], ["C1CC", "CCCO", "no"], backend="cpu")
+    assert np.isfinite(some.outputs[:, 0]).tolist() == [False, True, False]
+    assert some.std is not None
+    assert np.isfinite(some.std[:, 0]).tolist() == [False, True, False]
+
+
 def test_metrics_tell_of_members_and_of_the_whole_run(molecules, best: Path) -> None:
     found = json.loads((best / "metrics.json").read_text())
     assert [of["name"] for of in found["members"]] == ["kernel", "trees", "gcn"]
@@ -241,6 +252,12 @@ def assert_same_run(one: Path, other: Path) -> None:
     for file in (mixed.FILE, "out_of_fold.csv", "predictions.csv", "uncertainty.safetensors", "splits.json"):
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
     assert figures_of(one) == figures_of(other)
+
+
+def test_an_extended_run_is_mixed_again(molecules, best: Path, tmp_path: Path) -> None:
+    fit(molecules[1], tmp_path / "run", *MIXED, "train.epochs=2")
+    run.resume(tmp_path / "run", quiet=True, epochs=3)
+    assert_same_run(tmp_path / "run", best)
 
 
 def test_processes_give_the_bits_of_one(molecules, best: Path, tmp_path: Path) -> None:
