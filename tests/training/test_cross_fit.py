@@ -291,6 +291,7 @@ def test_without_a_mixture_the_networks_predict_together(molecules, tmp_path: Pa
     summary = infer([tmp_path / "run"], molecules[0], str(tmp_path / "out.csv"), backend="cpu", quiet=True)
     assert summary.members == 8
     assert "y_low" in (tmp_path / "out.csv").read_text()
+    assert f"Out-of-fold RMSE {found['valid']['rmse']:.4g}; no test rows." in write_report(tmp_path / "run").read_text()
 
 
 def test_classes_are_mixed_as_probabilities(tmp_path: Path) -> None:
