@@ -118,13 +118,13 @@ class Figures:
 
     def headline(self) -> str:
         """Return the main figure of the test rows, else of left-out rows, as a sentence; "" if there is none."""
-        found = self.record.test or (self._of_part("valid") if self.record.networks else {})
-        names = [name for key, name in _HEADLINES if key in found and name in found]
+        figures = self.record.test or (self._of_part("valid") if self.record.networks else {})
+        names = [name for key, name in _HEADLINES if key in figures and name in figures]
         if not names:
             return ""
         if not self.record.test:
-            shown = number(found.get(names[0]), names[0])
-            return f"Out-of-fold {label(names[0], common_unit(found))} {shown}; no test rows."
+            shown = number(figures.get(names[0]), names[0])
+            return f"Out-of-fold {label(names[0], common_unit(figures))} {shown}; no test rows."
         name, tasks = names[0], len(self.tasks())
         end = f", mean of {tasks:,} tasks" if tasks > 1 else ""
         if not self.record.one_split and (found := self._mean("test")):
