@@ -38,6 +38,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "split.seed": ("3", 3),
     "split.folds": ("5", 5),
     "split.repeats": ("3", 3),
+    "split.cross_fit": ("10", 10),
     "model.kind": ("kipf", "kipf"),
     "model.widths": ("[8, 16, 8]", (8, 16, 8)),
     "model.adjacency": ("stored", "stored"),
@@ -56,6 +57,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "model.head": ("[4]", (4,)),
     "train.epochs": ("2", 2),
     "train.ensemble": ("10", 10),
+    "train.mixture": ("true", True),
     "train.batch_size": ("1", 1),
     "train.eval_batch_size": ("1000000", 1_000_000),
     "train.from_run": ("runs/tox21", "runs/tox21"),
@@ -91,6 +93,7 @@ OTHER: dict[str, tuple[str, Any]] = {
 
 # What a key stands with.
 NEEDED = {
+    "train.mixture": {"split": {"cross_fit": 10}},
     "split.name": {"split": {"kind": "predefined"}},
     "split.valid_kind": {"split": {"kind": "predefined"}},
     "model.input_dropout": {"model": {"kind": "kipf"}},
