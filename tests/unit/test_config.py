@@ -132,7 +132,7 @@ def test_every_key_is_set_by_an_assignment_and_by_toml_and_survives_saving(key: 
     text = "\n".join([*(f"[{name}]" for name in section), f"{last} = {value}"])
     tree = tomllib.loads(text)
     for name, keys_of in needed.items():
-        tree[name] |= keys_of
+        tree[name] = tree.get(name, {}) | keys_of
     assert resolve(tree) == config
     assert resolve(tomllib.loads(config.to_toml())) == config
 
