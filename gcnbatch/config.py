@@ -25,6 +25,7 @@ from gcnbatch.config_sections import (
     DataConfig,
     KipfConfig,
     ModelConfig,
+    MoleculesConfig,
     Section,
     SplitConfig,
     TrainConfig,
@@ -61,6 +62,7 @@ class Config(Section):
     )
     parquet: bool = Field(default=False, description="write each table of the folder (.csv) as .parquet, too")
     data: DataConfig = Field(default_factory=DataConfig)
+    molecules: MoleculesConfig = Field(default_factory=MoleculesConfig)
     split: SplitConfig = Field(default_factory=SplitConfig)
     model: ModelConfig = Field(default_factory=ChemGCNConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
@@ -82,6 +84,7 @@ class Config(Section):
 _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("", Config),
     ("data.", DataConfig),
+    ("molecules.", MoleculesConfig),
     ("split.", SplitConfig),
     ("model.", ChemGCNConfig),
     ("model.", KipfConfig),
@@ -231,7 +234,7 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
 def _range(location: list[str], kind: str) -> str:
     """Return the bounds of a number key as text, such as ``1 to 1000000`` or ``above 0, at most 1``."""
     sections: dict[str, type[Section]] = {"data": DataConfig, "split": SplitConfig, "train": TrainConfig}
-    sections["cuda"] = CudaConfig
+    sections |= {"molecules": MoleculesConfig, "cuda": CudaConfig}
     sections["model"] = KipfConfig if kind == "kipf" else ChemGCNConfig
     section = sections.get(location[0], Config) if len(location) > 1 else Config
     field = section.model_fields.get(location[1 if len(location) > 1 else 0])
@@ -270,7 +273,7 @@ def _siblings(location: list[str], kind: str) -> list[str]:
             f"model.{n}" for n in section.model_fields
         ]
     inside = [k for k in everything if k.startswith(".".join(location[:-1]) + ".")] if len(location) > 1 else []
-    return inside or [*everything, "data", "split", "model", "train"]
+    return inside or [*everything, "data", "molecules", "split", "model", "train"]
 
 
 def _dig(tree: Any, location: Iterable[str]) -> Any:

@@ -37,6 +37,7 @@ Text = Annotated[str, AfterValidator(_storable)]
 LayerNames = Annotated[
     tuple[Annotated[str, Field(max_length=80), AfterValidator(_storable)], ...], BeforeValidator(_as_names)
 ]
+BondProperties = Annotated[tuple[Literal["ring", "conjugated", "stereo"], ...], BeforeValidator(_as_names)]
 Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
@@ -51,13 +52,32 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Source of the graphs."""
 
-    path: Text = Field(default="", description="HDF5 data set or folder of shards, from the working folder")
+    path: Text = Field(
+        default="", description="HDF5 data set, folder of shards, or table of molecules, from the working folder"
+    )
     synthetic: Literal["", "quickstart", "tox21", "reaction100", "citation", "reddit", "products"] = Field(
         default="", description="generate this preset (seed 0) into the run folder instead of reading a path"
     )
     memory_mb: int = Field(
         default=4096, ge=16, description="larger sets are read in slices, through a cache of this size"
     )
+
+
+class MoleculesConfig(Section):
+    """What a table of molecules becomes, where `train` imports one; a data set keeps what its own import made."""
+
+    bond_channels: bool = Field(default=False, description="tables: a channel per bond type, and one for self-loops")
+    bond_properties: BondProperties = Field(default=(), description="tables: further channels of bonds")
+    atom_features: Literal["deepchem75", "extended86"] = Field(
+        default="deepchem75", description="tables: features of atoms; extended86 adds rings, chirality and mass"
+    )
+    positional: Text = Field(default="", description="tables: random-walk encodings of atoms, such as rw8")
+    descriptors: Literal["", "rdkit2d"] = Field(default="", description="tables: RDKit's 2D descriptors of molecules")
+    fingerprint: Literal["", "morgan", "morgan-chiral"] = Field(
+        default="", description="tables: counts of circular fragments of molecules"
+    )
+    fingerprint_radius: int = Field(default=2, ge=0, le=10, description="tables: bonds from a fragment's centre")
+    fingerprint_size: int = Field(default=2048, ge=16, le=65536, description="tables: columns of the fingerprint")
 
 
 class SplitConfig(Section):

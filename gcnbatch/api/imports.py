@@ -38,11 +38,18 @@ def import_smiles(given: ImportSmilesOptions) -> ImportSummary:
     >>> gcnbatch.import_smiles("molecules.csv", "molecules.h5").graphs
     2
     """
+    return import_table(given)
+
+
+def import_table(given: ImportSmilesOptions, find_split: bool = False) -> ImportSummary:
+    """Convert a table; `find_split`: take the only column of train and test rows as the split."""
     return import_file(
         given.source,
         given.out,
         featurizer(given),
         **part(given, ColumnOptions),
+        no_targets=given.no_targets,
+        find_split=find_split,
         table_format=TableFormat(given.delimiter, given.decimal, given.encoding, tuple(given.missing)),
         skip_bad_rows=given.on_bad_row == "skip",
         processes=given.processes,

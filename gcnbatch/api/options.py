@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.config_tree import plain, put, read_toml
+from gcnbatch.data.endings import is_dataset, is_table
 from gcnbatch.errors import InputError
 from gcnbatch.options.declaration import parameters
 
@@ -83,12 +84,17 @@ def gather(config: ConfigLike | None, options: Options, settings: Settings) -> d
     else:
         raise InputError("config", type(config).__name__, "a path, tables or a Config", "Give data as data=…")
     if name and "name" not in tree:
-        tree["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80]
+        tree["name"] = run_name(name)
     for key_path, value in [*given.items(), *((tuple(key.split(".")), plain(one)) for key, one in settings.items())]:
         put(tree, key_path, value)
     if ("data", "path") in given:
         put(tree, ("data", "synthetic"), "")
     return tree
+
+
+def run_name(text: str) -> str:
+    """Return a text in the letters that the name of a run may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80]
 
 
 def keys_of(given: object) -> Options:
@@ -150,16 +156,10 @@ def paths(folders: StrPath | Iterable[StrPath]) -> list[Path]:
 
 def _not_data(config: Path) -> Path:
     """Refuse data in place of the configuration, and say which command takes them."""
-    if config.suffix.lower() in ("", ".toml"):
-        return config  # the importers import NumPy, which report workers must not wait for
-    from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
-    from gcnbatch.data.tables.formats import ENDINGS
-
-    name = config.name.lower()
-    if name.endswith(HDF5_ENDINGS):
+    if is_dataset(config):
         raise InputError(str(config), "a data set", "a TOML configuration", f"Give it as --data {config}.")
-    if name.endswith(ENDINGS):
-        data = f"{name.split('.')[0]}.h5"
+    if is_table(config):
+        data = f"{config.name.lower().split('.')[0]}.h5"
         raise InputError(
             str(config),
             "a table of molecules",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of
+from gcnbatch.api.sources import write_set
 from gcnbatch.api.training import name_after
 from gcnbatch.config_tree import plain
 from gcnbatch.options.declaration import arguments
@@ -86,12 +87,15 @@ def tune(given: TuneOptions) -> Study:
         folder = Path(given.resume)
         return Study(folder, search.resume(folder, limits, replaced, given.quiet, given.say))
     tree, graphs = gather(given.config, options, settings), graphs_of(given.data)
-    if graphs is not None:
-        name_after(tree, graphs)
+    name_after(tree, graphs)
     checked = check(tree, given.config, options, settings, given.say)
     place = None if given.out is None else Path(given.out)
     keys = given.space if given.space is None or isinstance(given.space, Mapping) else Path(given.space)
+<<<<<<< HEAD
     return Study(*search.start(checked, place, keys, limits, given.quiet, given.say, graphs))
+=======
+    return Study(*session.start(checked, place, keys, limits, given.quiet, given.say, write_set(graphs)))
+>>>>>>> 1bb432e4 (Train from a table: import it into the run's folder, by the features of a recipe)
 
 
 def _only_resume(extra: list[str]) -> None:

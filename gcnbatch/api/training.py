@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import startup
-from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of
+from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of, run_name
 from gcnbatch.api.run import Run, folder_of
+from gcnbatch.api.sources import leave_none_out, maker, sources
 from gcnbatch.config_tree import put
+from gcnbatch.data.endings import is_table
 from gcnbatch.errors import InputError
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.training import ResumeOptions, RunningOptions, TrainOptions
@@ -24,6 +26,8 @@ Say = Callable[[str], object]
 @arguments(TrainOptions)
 def train(given: TrainOptions) -> Run:
     """Train a model and return its run. Without `config` and `data`, it is the built-in quickstart.
+
+    A table of molecules is imported first; without a configuration, it is trained by the recipe "best".
 
     Returns
     -------
@@ -48,25 +52,27 @@ def train(given: TrainOptions) -> Run:
     >>> [row["epoch"] for row in run.history]
     [1]
     """
-    options, settings = keys_of(given), given.settings or {}
-    options["data", "path"] = path_of(given.data)
+    config, data, settings = sources(given)
+    options = keys_of(given)
+    options["data", "path"] = path_of(data)
     if given.from_run is not None:
         options["train", "from_run"] = str(folder_of(given.from_run))
-    graphs = graphs_of(given.data)
-    tree = gather(given.config, options, settings)
-    if graphs is not None:
-        name_after(tree, graphs)
+    tree = gather(config, options, settings)
+    name_after(tree, graphs_of(data))
+    if given.use_all:
+        leave_none_out(tree)
     with startup.overlap(tree) as pools:
-        checked = check(tree, given.config, options, settings, given.say)
+        checked = check(tree, config, options, settings, given.say)
+        make = maker(given, checked, data)
         if given.baseline:
-            _check_baseline(checked, graphs)
+            _check_baseline(checked, graphs_of(data))
         from gcnbatch.run_report.writer import open_writer
         from gcnbatch.training import run
         from gcnbatch.training.plan import models
 
         with open_writer(pools, models(checked)) as writer:
             place = None if given.out is None else Path(given.out)
-            folder, _ = run.start(checked, place, given.quiet, given.say, writer, graphs)
+            folder, _ = run.start(checked, place, given.quiet, given.say, writer, make)
             return _completed(folder, writer.page, given)
 
 
@@ -94,11 +100,9 @@ def resume(given: ResumeOptions) -> Run:
     return _completed(folder, update, given)
 
 
-def name_after(tree: dict[str, Any], graphs: GraphSet) -> None:
-    """Name the run after its data, where the configuration has no name."""
-    import re
-
-    if "name" not in tree and (name := re.sub(r"[^A-Za-z0-9._-]+", "-", graphs.header.name)[:80]):
+def name_after(tree: dict[str, Any], graphs: GraphSet | None) -> None:
+    """Name the run after its data in memory, where the configuration has no name."""
+    if graphs is not None and "name" not in tree and (name := run_name(graphs.header.name)):
         put(tree, ("name",), name)
 
 
@@ -121,6 +125,8 @@ def _check_baseline(config: Config, graphs: GraphSet | None) -> None:
     if graphs is not None:
         if graphs.smiles is None:
             raise InputError("baseline", "given with graphs without SMILES", "graphs or a data set file with SMILES")
+        return
+    if is_table(config.data.path):
         return
     from gcnbatch.baselines import check_data
 

@@ -22,18 +22,18 @@ from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_feat
 from gcnbatch.baselines.verdict import verdict
 from gcnbatch.config import Config
 from gcnbatch.data import splits
+from gcnbatch.data.endings import is_table
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.store import Dataset
-from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
 from gcnbatch.training import finished, reports, run_files, targets
 from gcnbatch.training.finished import BASELINE, block_name, read_fits
 from gcnbatch.training.fits import SPLITS
-from gcnbatch.training.plan import GENERATED, seeded
+from gcnbatch.training.plan import GENERATED, data_file, seeded
 from gcnbatch.training.reports import METRICS, Report
 from gcnbatch.training.run import ENVIRONMENT, read_config
 from gcnbatch.training.summary import average, pooled
@@ -74,7 +74,7 @@ def start(
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
     with folders.results(folder, f"{config.name}-baseline", whole=True) as (target, _):
-        imported = path.name.lower().endswith(MOLECULE_ENDINGS)
+        imported = is_table(path)
         if imported:
             _import(path, target / GENERATED, columns or TableColumns(), say)
             path = target / GENERATED
@@ -103,8 +103,10 @@ def _parts(config: Config, rows: splits.SplitRows) -> dict[str, Split]:
     return found
 
 
-def check_data(config: Config) -> None:
+def check_data(config: Config, path: Path | None = None) -> None:
     """Refuse data without SMILES before a run is trained that wants a baseline beside it.
+
+    The data are at `path`; None: where the configuration says.
 
     Raises
     ------
@@ -112,7 +114,7 @@ def check_data(config: Config) -> None:
     """
     if config.data.synthetic:
         raise InputError("--baseline", f"synthetic data ({config.data.synthetic})", "molecules with SMILES")
-    with Dataset(Path(config.data.path), config.data.memory_mb, check=False) as dataset:
+    with Dataset(path or Path(config.data.path), config.data.memory_mb, check=False) as dataset:
         check_molecules(dataset)
 
 
@@ -145,8 +147,9 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
         When the run is not finished, or its data changed or have no SMILES.
     """
     config = read_config(folder)
-    check_data(config)
-    with Dataset(Path(config.data.path), config.data.memory_mb) as dataset:
+    path = data_file(config, folder)
+    check_data(config, path)
+    with Dataset(path, config.data.memory_mb) as dataset:
         _check_digest(folder, dataset)
         fits = read_fits(folder, len(dataset.y))
         target = folder / BESIDE

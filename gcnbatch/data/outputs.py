@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gcnbatch import outputs
 from gcnbatch.data import audit
+from gcnbatch.data.endings import DATASETS
 from gcnbatch.data.schema import FORMAT_NAME
 from gcnbatch.fileio import Output, StrPath
 from gcnbatch.outputs import Kind
 
-ENDINGS = (".h5", ".hdf5")
-DATASET = Kind("a data set", lambda path: audit.root_of(path).format == FORMAT_NAME, ENDINGS)
+DATASET = Kind("a data set", lambda path: audit.root_of(path).format == FORMAT_NAME, DATASETS)
 
 
 def output_path(path: StrPath, inputs: Iterable[StrPath] = (), any_name: bool = False) -> Output:

@@ -131,6 +131,21 @@ def make_splits(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     return make_folds(config, seed, rows) if config.folds else [make_split(config, seed, rows)]
 
 
+def without_copies(split: Split, first_copies: Int64) -> Split:
+    """Return the split with all copies of a molecule in the part of the first of them.
+
+    Parameters
+    ----------
+    split : Split
+    first_copies : int64, (R,)
+        Equal for rows of one molecule.
+    """
+    rows = np.sort(np.concatenate(list(split.parts().values())))
+    _, first, molecule = np.unique(first_copies[rows], return_index=True, return_inverse=True)
+    decisive = rows[first][molecule]
+    return Split(**{part: rows[np.isin(decisive, own)] for part, own in split.parts().items()})
+
+
 def describe(config: SplitConfig, seed: int, rows: SplitRows, split: Split) -> dict[str, Any]:
     """Return kind, seed and sizes of a split, for metrics.json; of a predefined one also its name.
 

@@ -22,16 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.config_sections import DataConfig
+from gcnbatch.data.endings import DATASETS, KNOWN, is_dataset, is_table
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.molecule_graphs import guarded
-from gcnbatch.data.outputs import ENDINGS as HDF5_ENDINGS
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.store import Dataset
-from gcnbatch.data.tables.formats import ENDINGS as MOLECULE_ENDINGS
-from gcnbatch.data.tables.formats import KNOWN
 from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
@@ -80,8 +78,8 @@ def open_input(
         with _open_given(data, members, options, max(PART_ROWS, batch_size), tuple(readings)) as source:
             yield source
         return
-    path, name = data, data.name.lower()
-    if name.endswith(HDF5_ENDINGS) or is_sharded(path):
+    path = data
+    if is_dataset(path) or is_sharded(path):
         if options.keep_columns:
             raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
         with Dataset(path, DataConfig().memory_mb, check=False) as dataset:
@@ -93,13 +91,13 @@ def open_input(
             _check_members(members, str(path), dataset.header)
             with _workers(dataset.n_graphs - skip, options.processes, share) as workers:
                 yield _stored(dataset, input_header(members), by_parts, skip, share, readings, workers)
-    elif path.is_dir() or name.endswith(MOLECULE_ENDINGS):
+    elif path.is_dir() or is_table(path):
         header = _check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
         about = (header, tuple(readings), options, max(PART_ROWS, batch_size), skip, share)
         with molecules.open_file(path, *about) as source:
             yield source
     else:
-        known = ", ".join((*HDF5_ENDINGS, KNOWN))
+        known = ", ".join((*DATASETS, KNOWN))
         raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
 
 
@@ -274,7 +272,7 @@ def find(name: Any, say: Say = lambda line: None) -> Data:
         hint = "Run.predict and Run.explain take graphs and lists of SMILES."
         raise InputError("data", type(name).__name__, "the name of a file, or a SMILES", hint)
     text = os.fspath(name)
-    if os.path.exists(text) or isinstance(name, Path) or text.lower().endswith((*HDF5_ENDINGS, *MOLECULE_ENDINGS)):
+    if os.path.exists(text) or isinstance(name, Path) or is_dataset(text) or is_table(text):
         return Path(text)
     if (smiles := without_extension(text.strip())) != text.strip():
         say(about_extensions(1)[0])

@@ -13,10 +13,11 @@ from itertools import chain, islice, starmap
 from pathlib import Path
 
 from gcnbatch.data import guard, molecule_graphs
+from gcnbatch.data.endings import KNOWN, is_table
 from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
-from gcnbatch.data.tables.formats import ENDINGS, KNOWN, open_table
+from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.tables.table import Block, Table
@@ -59,7 +60,7 @@ def open_tables(path: Path, requested: TableFormat) -> Iterator[Table]:
         with open_table(path, requested, index=True) as table:
             yield table
         return
-    files = sorted(file for file in path.iterdir() if file.name.lower().endswith(ENDINGS))
+    files = sorted(file for file in path.iterdir() if is_table(file))
     if not files:
         raise InputError(str(path), "no file of molecules in it", f"files that end with {KNOWN}")
     with open_table(files[0], requested, index=True) as table:

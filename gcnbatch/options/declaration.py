@@ -153,6 +153,11 @@ def part(given: Any, base: type) -> dict[str, Any]:
     return {name: getattr(given, name) for name in parameters(base)}
 
 
+def chosen(given: Any, base: type) -> dict[str, str]:
+    """Return name and option of the parameters of a base whose values in `given` are not the defaults."""
+    return {name: one.flags[0] for name, one in parameters(base).items() if getattr(given, name) != one.default}
+
+
 def arguments(declared: Callable[P, Declared]) -> Callable[[Callable[[Declared], Result]], Callable[P, Result]]:
     """Turn a function of a declaration's instance into one with its fields as arguments, for type checkers too.
 

@@ -25,6 +25,15 @@ Task = Annotated[
     ),
 ]
 
+OnBadRow = Annotated[
+    Literal["fail", "skip"],
+    Option(
+        "Refuse a file with molecules that give no graph, or list them in FILE.skipped.csv.",
+        doc="Refuse a file with molecules that give no graph, or leave them out and list them in ``FILE.skipped.csv``, "
+        "beside the data set.",
+    ),
+]
+
 
 @declaration
 class TextOptions:
@@ -48,7 +57,6 @@ class ColumnOptions:
     target_columns: Sequence[str] | None = names(
         "Columns of targets. Default: those that are clearly targets.", default=None
     )
-    no_targets: bool = option("Import a library: molecules without targets.", default=False)
     split_column: str = option(
         "Column of a split: train, valid and test, or numbers of folds.", default="", shown="none"
     )
@@ -59,12 +67,27 @@ class ColumnOptions:
 
 
 @declaration
-class MoleculeOptions:
-    """What a molecule becomes."""
+class StandardOptions:
+    """How molecules are standardised."""
 
     _: KW_ONLY
     largest_fragment: bool = option("Keep only the largest part of a salt or mixture.", default=False)
     neutralize: bool = option("Remove charges where hydrogens can balance them.", default=False)
+
+
+@declaration
+class TableOptions(ColumnOptions, TextOptions, StandardOptions):
+    """How a table of molecules is read."""
+
+    _: KW_ONLY
+    decimal: str = option("Decimal sign: . or ,", default="", shown="detected")
+
+
+@declaration
+class MoleculeOptions(StandardOptions):
+    """What a molecule becomes."""
+
+    _: KW_ONLY
     bond_channels: bool = option("A channel per bond type: single, double, triple, aromatic.", default=False)
     bond_properties: Sequence[str] = names(
         "Further channels of bonds: ring, conjugated, stereo.", default=(), shown="none"
@@ -99,7 +122,7 @@ class MoleculeOptions:
 
 
 @declaration
-class ImportSmilesOptions(ColumnOptions, TextOptions, MoleculeOptions):
+class ImportSmilesOptions(TableOptions, MoleculeOptions):
     """``gcnbatch data import smiles``."""
 
     source: StrPath = argument(
@@ -107,12 +130,8 @@ class ImportSmilesOptions(ColumnOptions, TextOptions, MoleculeOptions):
     )
     out: Out
     _: KW_ONLY
-    decimal: str = option("Decimal sign: . or ,", default="", shown="detected")
-    on_bad_row: Literal["fail", "skip"] = option(
-        "Refuse a file with molecules that give no graph, or list them in FILE.skipped.csv.",
-        default="fail",
-        doc="Refuse a file with molecules that give no graph, or leave them out and list them in ``OUT.skipped.csv``.",
-    )
+    no_targets: bool = option("Import a library: molecules without targets.", default=False)
+    on_bad_row: OnBadRow = "fail"
     name: SetName = ""
     progress: Progress = False
 

@@ -11,6 +11,7 @@ from gcnbatch.options.common import (
     BatchSizeKey,
     ConfigFile,
     ConfigLike,
+    DataLike,
     DataSet,
     DeviceKey,
     EpochsKey,
@@ -28,6 +29,7 @@ from gcnbatch.options.common import (
     silent,
 )
 from gcnbatch.options.declaration import argument, declaration, option, python
+from gcnbatch.options.imports import OnBadRow, TableOptions
 
 if TYPE_CHECKING:
     from gcnbatch.api.run import Run
@@ -52,12 +54,33 @@ class RunningOptions:
 
 
 @declaration
-class TrainOptions(RunningOptions):
+class TrainOptions(RunningOptions, TableOptions):
     """``gcnbatch train``."""
 
-    config: ConfigFile = None
-    data: DataSet = None
+    config: "ConfigLike | None" = argument(
+        "Table of molecules or data set; or a TOML configuration.",
+        default=None,
+        metavar="DATA|CONFIG.toml",
+        typed=Path,
+        doc='A TOML file, the name of a shipped one, or its tables: ``{"train": {"epochs": 20}}``; or `data`.',
+    )
+    data: "DataLike | None" = option(
+        "Data set, or molecules: .csv, .smi, .sdf, .xlsx, …",
+        default=None,
+        typed=Path,
+        key="data.path",
+        doc="HDF5 file, folder of shards, or a set in memory; or a table or structure file of molecules, which is "
+        "imported. The run keeps a set that is in no HDF5 file in its folder.",
+    )
     _: KW_ONLY
+    recipe: str = option(
+        "Shipped configuration in place of CONFIG: best, gcn, molecules, …",
+        default="",
+        metavar="NAME",
+        shown="best for molecules that are the first argument or in a table",
+    )
+    use_all: bool = option("Test on no rows: all train, and left-out rows give the scores.", default=False)
+    on_bad_row: OnBadRow = "skip"
     batch_size: BatchSizeKey = None
     seed: SeedKey = None
     folds: FoldsKey = None

@@ -20,7 +20,7 @@ from gcnbatch.mixture.folds import make_folds
 from gcnbatch.text import is_storable, quoted
 from gcnbatch.training.experiment import Experiment
 
-GENERATED = "data.h5"  # a run's own synthetic set
+GENERATED = "data.h5"  # a run's own data set: synthetic, of a table, or given in memory
 _LEAST_OF_A_PART = 5  # rows that cross-fitting leaves out together
 _SEEDS = 2**63  # seeds wrap around
 _NAME = re.compile(r"(?:repeat(\d+))?-?(?:fold(\d+))?-?(?:part(\d+))?-?(?:model(\d+))?")
@@ -109,8 +109,9 @@ def member_numbers(name: str) -> tuple[int, ...] | None:
 
 
 def data_file(config: Config, folder: Path) -> Path:
-    """Return the data set of the run in this folder."""
-    return folder / GENERATED if config.data.synthetic else Path(config.data.path)
+    """Return the data set of the run in this folder: its own, also where the folder was moved, or that of `config`."""
+    own = folder / GENERATED
+    return own if config.data.synthetic or own.is_file() else Path(config.data.path)
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -135,7 +136,10 @@ def with_absolute_paths(config: Config) -> Config:
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     config = seeded(experiment.config, repeat, 0)
     about = (config.split, config.seed, experiment.split_rows)
-    return splits.make_splits(*about)
+    found = splits.make_splits(*about)
+    if config.split.cross_fit and config.split.kind in ("random", "stratified"):
+        return [splits.without_copies(split, experiment.first_copies) for split in found]
+    return found
 
 
 def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
@@ -146,7 +150,9 @@ def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
     config, header, dataset = experiment.config, experiment.header, experiment.dataset
     for got in ("nodes" if header.level == "node" else "", "shards" if is_sharded(dataset.path) else ""):
         if got:
-            raise InputError("split.cross_fit", f"given for a data set of {got}", "one file of graphs, as of molecules")
+            expected = "one file of graphs, as of molecules"
+            hint = "Name a configuration without it, such as cora for nodes."
+            raise InputError("split.cross_fit", f"given for a data set of {got}", expected, hint)
     rows = np.sort(np.concatenate([split.train, split.valid]))
     rows = rows[splits.has_label(experiment.y[rows])]
     is_regression = header.target == "regression"  # whose parts do not depend on targets

@@ -9,7 +9,7 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,7 @@ from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
 from gcnbatch.data.copies import across_splits
-from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.store import Dataset, write_graphset
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
@@ -50,6 +49,8 @@ from gcnbatch.training.summary import summarise
 
 ENVIRONMENT = "env.json"
 CHANGED = "changed since the run began"
+# Writes a data set, and returns the configuration with what the data decide.
+Make = Callable[[Config, Path], Config]
 
 
 def start(
@@ -58,11 +59,11 @@ def start(
     quiet: bool = False,
     say: Say = lambda line: None,
     writer: ReportWriter | None = None,
-    graphs: GraphSet | None = None,
+    make: Make | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
-    A run that is refused leaves no folder. `writer` writes the reports; None: this process does. `graphs` are the data
+    A run that is refused leaves no folder. `writer` writes the reports; None: this process does. `make` writes the data
     in place of those of `config`; the run keeps them in its folder.
 
     Raises
@@ -71,18 +72,18 @@ def start(
         When the folder is not empty or another process writes there, or data and configuration do not match.
     """
     choice = BackendChoice(config.backend, config.device, config.cuda, say)
-    check_data(config, graphs)
+    check_data(config, make)
     _check_libraries(config)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, config.name, hint))
         target = held.folder
         stack.enter_context(resumable("train", target / CONFIG))
-        config = with_data(config, target, graphs)
+        config = with_absolute_paths(config)
         with begun_or_empty(target):
             if config.data.synthetic:
                 _create(target, config)
-            generate(config, target, graphs)
+            config = generate(config, target, make)
             planned, backend = stack.enter_context(_prepared(config, target, choice))
             if planned[0].experiment.initial:
                 warm_start.keep(config, target, planned[0].experiment.weights)
@@ -240,34 +241,29 @@ def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[t
         yield planned, backend
 
 
-def check_data(config: Config, graphs: GraphSet | None) -> None:
+def check_data(config: Config, make: Make | None) -> None:
     """Refuse a configuration without data.
 
     Raises
     ------
     InputError
     """
-    if graphs is None and not config.data.path and not config.data.synthetic:
+    if make is None and not config.data.path and not config.data.synthetic:
         hint = "Give --data FILE.h5, or set data.path in the configuration."
         raise InputError("data.path", "empty", "a data set", hint)
 
 
-def with_data(config: Config, folder: Path, graphs: GraphSet | None) -> Config:
-    """Return the configuration with absolute paths, and with that of `graphs` in the folder."""
-    if graphs is not None:
+def generate(config: Config, folder: Path, make: Make | None = None) -> Config:
+    """Write the data set of a run's or study's own into its folder, if it has one; return its configuration."""
+    if make is not None:
+        config = make(config, folder / GENERATED)
         table = config.data.model_copy(update={"path": str(folder / GENERATED), "synthetic": ""})
-        config = config.model_copy(update={"data": table})
-    return with_absolute_paths(config)
-
-
-def generate(config: Config, folder: Path, graphs: GraphSet | None = None) -> None:
-    """Write `graphs` or the synthetic data set, if there is one, into the folder of a run or study."""
-    if graphs is not None:
-        write_graphset(folder / GENERATED, graphs)
-    elif config.data.synthetic:
+        return with_absolute_paths(config.model_copy(update={"data": table}))
+    if config.data.synthetic:
         from gcnbatch.data import synthetic  # a quarter of a second, which no other run needs
 
         synthetic.write(config.data.synthetic, folder / GENERATED)
+    return config
 
 
 @contextmanager

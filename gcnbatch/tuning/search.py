@@ -26,7 +26,6 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import read_toml
-from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
@@ -37,9 +36,9 @@ from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.text import quoted
 from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.plan import data_file
+from gcnbatch.training.plan import data_file, with_absolute_paths
 from gcnbatch.training.processes import pool
-from gcnbatch.training.run import ENVIRONMENT, begun_or_empty, check_data, generate, read_config, with_data
+from gcnbatch.training.run import ENVIRONMENT, Make, begun_or_empty, check_data, generate, read_config
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import library, results
@@ -100,7 +99,7 @@ def start(
     limits: Limits | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
-    graphs: GraphSet | None = None,
+    make: Make | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a study in `folder` (default ``runs/<name>-tune-<time>``), search, and return folder and summary.
 
@@ -110,8 +109,8 @@ def start(
         The base: keys that are not searched have its values.
     space : Path, mapping or None
         A TOML file or its tables; None: the default space.
-    graphs : GraphSet or None
-        The data, in place of those of `config`; the study keeps them in its folder.
+    make : callable
+        Writes the data in place of those of `config`; the study keeps them in its folder.
 
     Raises
     ------
@@ -120,7 +119,7 @@ def start(
     """
     library.optuna()
     limits = limits or Limits()
-    check_data(config, graphs)
+    check_data(config, make)
     if config.train.ensemble > 1:
         raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
     if config.split.cross_fit:
@@ -137,9 +136,9 @@ def start(
         held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
         target = held.folder
         stack.enter_context(resumable("tune", target / CONFIG))
-        config = with_data(config, target, graphs)
+        config = with_absolute_paths(config)
         with begun_or_empty(target):
-            generate(config, target, graphs)
+            config = generate(config, target, make)
             experiment = stack.enter_context(_opened(config, target))
             splits = search_splits(config, experiment.split_rows)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])

@@ -16,7 +16,7 @@ from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import UNLABELLED, Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
-from gcnbatch.text import counted, listed, printable
+from gcnbatch.text import counted, listed, printable, quoted
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
@@ -85,7 +85,10 @@ def one_hot_degree(degree: Int64) -> NDArray[np.uint8]:
 
 @dataclass
 class ImportSummary:
-    """Counts of an import; `columns` has, for a table, a line per column: name, role, kind, labelled rows, remark."""
+    """Counts of an import, and the names of its splits.
+
+    `columns` has, for a table, a line per column: name, role, kind, labelled rows, remark.
+    """
 
     path: Path
     header: Header | None = None
@@ -95,6 +98,7 @@ class ImportSummary:
     targets: int = 0
     labelled: int = 0
     skipped: int = 0
+    splits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     columns: tuple[tuple[str, str, str | None, int | None, str], ...] = ()
     _labels: LabelRange | None = field(default=None, repr=False)
@@ -116,6 +120,14 @@ class ImportSummary:
             return list(self.notes)
         named = listed(self._labels.described(self.header, np.flatnonzero(self._labels.equal)))
         return [*self.notes, f"labels that are all equal, so that there is nothing to learn: {named}"]
+
+    def roles(self) -> list[str]:
+        """Return a line per column of a table: what it is used for."""
+        lines = []
+        for name, role, kind, labelled, remark in self.columns:
+            about = [role, *([kind] if kind else []), *([counted(labelled, "label")] if labelled is not None else [])]
+            lines.append(f"column {quoted(name)}: {', '.join(about)}{f' ({remark})' if remark else ''}")
+        return lines
 
     def lines(self) -> list[str]:
         """Return the summary as lines of text; the last one is the path."""

@@ -51,7 +51,7 @@ def read_molecules(
     Parameters
     ----------
     path : path
-        See `gcnbatch.data.tables.formats.ENDINGS`; text has RFC 4180 quoting.
+        See `gcnbatch.data.endings.TABLES`; text has RFC 4180 quoting.
     smiles_column : str
         Empty: see `gcnbatch.data.importers.smiles_columns`.
     id_column : str

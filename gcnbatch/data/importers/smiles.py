@@ -20,7 +20,7 @@ from gcnbatch.data.importers.labels import LIKE_IDS, class_codes, quantities
 from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.quantities import read_quantity
-from gcnbatch.data.importers.split_columns import read_splits, split_name
+from gcnbatch.data.importers.split_columns import find_parts, read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
@@ -49,6 +49,7 @@ def import_smiles(
     target_columns: list[str] | None = None,
     no_targets: bool = False,
     split_column: str = "",
+    find_split: bool = False,
     feature_columns: Sequence[str] = (),
     task: Target | None = None,
     table_format: TableFormat | None = None,
@@ -71,6 +72,8 @@ def import_smiles(
         See `read_molecules`.
     target_columns, no_targets, split_column, feature_columns, task
         See `RoleOptions` and `read_splits`.
+    find_split : bool
+        Without `split_column`, take the only column of train and test rows.
     skip_bad_rows : bool
         Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of refusing the file.
 
@@ -84,6 +87,10 @@ def import_smiles(
     skipped = outputs.check(report, SKIPPED, [source]) if skip_bad_rows else None
     with early_workers(source, processes) as workers:
         table = read_molecules(source, smiles_column, id_column, table_format)
+        if find_split and not split_column:
+            split_column = find_parts(
+                {name: table.others[name] for name in table.others if name not in feature_columns}
+            )
         roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns))
         targets = _targets(table, [role for role in roles if role.role == "target"])
         if split_column:
@@ -111,6 +118,7 @@ def import_smiles(
                 raise _refusal(table, bad, options)
             rows = np.concatenate(kept)
             splits = _splits(table, split_column, rows)
+            summary.splits = tuple(splits)
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
             if skipped:  # while no other process may write the set
                 _write_report(skipped, table, bad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -30,6 +30,16 @@ def looks_like_split(name: str, texts: Sequence[str]) -> bool:
     if not values:
         return False
     return values <= _WORDS.keys() or (name.lower() in _NAMES and all(map(_is_fold, values)))
+
+
+def find_parts(columns: Mapping[str, Sequence[str]]) -> str:
+    """Return the only column that says of rows whether they train or test; "" if there is none or several."""
+    found = []
+    for name, texts in columns.items():
+        values = {text.lower() for text in texts} - MISSING
+        if values <= _WORDS.keys() and {"train", "test"} <= {_WORDS[value] for value in values}:
+            found.append(name)
+    return found[0] if len(found) == 1 else ""
 
 
 def split_name(column: str) -> str:

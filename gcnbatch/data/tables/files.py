@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gcnbatch.data.endings import COMPRESSIONS
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath, open_regular
 
@@ -29,7 +30,6 @@ MAX_ROW = 1 << 22  # characters of a line and of a row, which may have several l
 MAX_RATIO = 100  # decompressed bytes per byte; tables of numbers reach 5 to 50
 FREE_BYTES = 1 << 24  # decompressed bytes that any compressed file may have
 BLOCK_CHARS = 1 << 20  # characters read at a time, and then the rest of a line
-COMPRESSIONS = (".gz", ".bz2", ".zst")
 _STARTS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 _UNREAD = {
     b"PK\x03\x04": "a ZIP archive or a workbook",

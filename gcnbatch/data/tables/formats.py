@@ -7,18 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gcnbatch import fileio
+from gcnbatch.data.endings import COMPRESSIONS, EXCEL, PARQUET, SDF, SMI
 from gcnbatch.data.tables.binary import open_parquet, read_excel
 from gcnbatch.data.tables.delimited import open_delimited
-from gcnbatch.data.tables.files import COMPRESSIONS, open_text
+from gcnbatch.data.tables.files import open_text
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.sdf import read_sdf
 from gcnbatch.data.tables.smi import SmilesLines, has_header
 from gcnbatch.data.tables.table import Table
-
-_TEXT, _SMI, _SDF = (".csv", ".tsv", ".txt"), (".smi", ".smiles", ".cxsmiles"), (".sdf", ".sd")
-_EXCEL, _PARQUET = (".xlsx", ".xlsm", ".xls", ".ods"), (".parquet",)
-ENDINGS = tuple(e + more for e in (*_TEXT, *_SMI, *_SDF) for more in ("", *COMPRESSIONS)) + _EXCEL + _PARQUET
-KNOWN = f"{', '.join((*_TEXT, *_SMI, *_SDF))} (each also {', '.join(COMPRESSIONS)}), {', '.join((*_EXCEL, *_PARQUET))}"
 
 
 @contextmanager
@@ -52,7 +48,7 @@ def open_table(
     fileio.open_regular(path, "a readable file").close()
     name = path.name.lower()
     kind = Path(name.removesuffix(next(filter(name.endswith, COMPRESSIONS), ""))).suffix
-    if kind in _SMI:
+    if kind in SMI:
         with open_text(path, wished.encoding) as file:
             first = next((line for line in file.lines() if line.strip()), "")
         if not has_header(first) or "\t" not in first:
@@ -60,13 +56,13 @@ def open_table(
                 yield SmilesLines(file)
             return
         wished = TableFormat("\t", wished.decimal, wished.encoding)
-    elif kind in _SDF:
+    elif kind in SDF:
         yield read_sdf(path, wished.encoding)
         return
-    elif name.endswith(_EXCEL):
+    elif name.endswith(EXCEL):
         yield read_excel(path)
         return
-    elif name.endswith(_PARQUET):
+    elif name.endswith(PARQUET):
         with open_parquet(path, advance) as table:
             yield table
         return
