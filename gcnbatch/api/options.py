@@ -164,6 +164,6 @@ def _not_data(config: Path) -> Path:
             str(config),
             "a table of molecules",
             "a TOML configuration",
-            f"Import it: gcnbatch data import smiles {config} -o {data}; then: gcnbatch train --data {data}",
+            f"Import it: gcnbatch data import smiles {config} -o {data}; then give --data {data}.",
         )
     return config

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # \b keeps the lines of a paragraph as they are.
 EPILOG = """\b
 Examples:
+  gcnbatch train assay.csv                     the best model for a table
+  gcnbatch train assay.csv --target-columns IC50 --use-all
+  gcnbatch train assay.csv --recipe gcn        networks alone
   gcnbatch train                               the built-in quickstart
   gcnbatch train tox21 --data tox21.h5         a shipped configuration
   gcnbatch train mine.toml --data my.h5        your configuration
@@ -49,7 +52,11 @@ def train(
     ] = False,
     **options: Any,
 ) -> None:
-    """Train a model. Without arguments, it is the built-in quickstart. The last line on stdout is the run's path."""
+    """Train a model, of a table of molecules or a data set. The last line on stdout is the run's path.
+
+    A table is imported as by 'gcnbatch data import smiles'; the run keeps the data set. A tenth of the rows, or those
+    of the table's split, tests the model. Without arguments, it is the built-in quickstart.
+    """
     if show_keys:
         _show_keys()
         return
@@ -64,8 +71,7 @@ def train(
     if resume is None:
         run = training.train(**options, quiet=quiet, say=say)
     else:
-        _only_resume(options)
-        run = training.resume(resume, **options, quiet=quiet, say=say)
+        run = training.resume(resume, **_only_resume(options), quiet=quiet, say=say)
     print_result(run, as_json, quiet)
 
 
@@ -79,7 +85,8 @@ def print_result(run: Run, as_json: bool, quiet: bool) -> None:
     typer.echo(str(run.folder))
 
 
-def _only_resume(options: dict[str, Any]) -> None:
+def _only_resume(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a resumed run; others are refused."""
     from gcnbatch.errors import InputError
 
     declared, free = parameters(TrainOptions), parameters(ResumeOptions)
@@ -94,6 +101,7 @@ def _only_resume(options: dict[str, Any]) -> None:
             "nothing but --backend, --device, --resident, --jobs and --epochs",
             "A resumed run keeps its configuration.",
         )
+    return {name: value for name, value in options.items() if name in free}
 
 
 def show(metrics: dict[str, Any]) -> None:
@@ -141,7 +149,8 @@ def _show_cross_fitted(metrics: dict[str, Any]) -> None:
     from gcnbatch.metrics import common_unit, label
 
     split = metrics["split"]
-    sizes = f"{split['sizes'][0]:,} training and {split['sizes'][2]:,} test rows"
+    trained, _, tested = split["sizes"]
+    sizes = f"{trained:,} training and {tested:,} test rows" if tested else counted(trained, "training row")
     named = f"{printable(metrics['backend'])}, {title(split)}: {sizes}"
     typer.echo(f"{counted(len(metrics['parts']), 'network')}, each trained without its part; {named}")
     parts = {"out of fold": metrics["valid"], "test": metrics.get("test")}

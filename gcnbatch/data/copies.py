@@ -107,7 +107,9 @@ class Copies:
             if differ := sum(_contradict(y[group]) for group in self.same):
                 line += f"; {differ:,} of them with different targets"
             line += _between_parts(self.same, splits, len(y))
-            lines.append(line if splits else f"{line}; a random split may put copies into different parts")
+            lines.append(
+                line if splits else f"{line}; a random split without cross-fitting may put copies into different parts"
+            )
         if self.stereo:
             line = f"stereochemistry: {counted(self.n_stereo, 'molecule')} differ from another in it alone"
             lines.append(line + _between_parts(self.stereo, splits, len(y)))

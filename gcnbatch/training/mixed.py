@@ -29,9 +29,7 @@ from gcnbatch.training.targets import Scaling
 
 FILE, NETWORK = "mixture.safetensors", "gcn"
 _BLOCK = 4096
-_HINT = (
-    "Import the molecules with: gcnbatch data import smiles TABLE -o FILE.h5 --fingerprint morgan --descriptors rdkit2d"
-)
+_HINT = "Give the table of the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn)."
 
 
 @dataclass(frozen=True)

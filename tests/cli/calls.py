@@ -60,6 +60,7 @@ TEXTS = {  # parameters that are texts, but no paths
         "nnz_per_row",
         "node_targets",
         "positional",
+        "recipe",
         "preset",
         "resident",
     ),

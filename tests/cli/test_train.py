@@ -230,12 +230,12 @@ def test_every_key_is_listed(call: Call) -> None:
         (
             "my.csv.gz",
             "my.csv.gz: a table of molecules; expected a TOML configuration. Import it: gcnbatch data import smiles "
-            "my.csv.gz -o my.h5; then: gcnbatch train --data my.h5",
+            "my.csv.gz -o my.h5; then give --data my.h5.",
         ),
     ],
 )
 def test_data_in_place_of_the_configuration_are_refused_with_the_way_on(call: Call, name: str, message: str) -> None:
-    code, out, err = call("train", name)
+    code, out, err = call("tune", name)
     assert (code, out, err) == (2, "", f"error: {message}\n")
 
 

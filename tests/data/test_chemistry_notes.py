@@ -34,7 +34,7 @@ def test_copies_are_counted_with_contradictions_and_parts(tmp_path: Path) -> Non
         "copies: 2 molecules appear more than once, in 4 rows; 1 of them with different targets; "
         "1 of them in different parts of split 'part'"
     ]
-    assert notes(tmp_path, text)[0].endswith("a random split may put copies into different parts")
+    assert notes(tmp_path, text)[0].endswith("a random split without cross-fitting may put copies into different parts")
 
 
 def test_processes_find_the_copies_that_a_fork_finds(tmp_path: Path) -> None:

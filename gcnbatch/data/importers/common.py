@@ -122,12 +122,13 @@ class ImportSummary:
         return [*self.notes, f"labels that are all equal, so that there is nothing to learn: {named}"]
 
     def roles(self) -> list[str]:
-        """Return a line per column of a table: what it is used for."""
-        lines = []
+        """Return a line for each column of a table that is used, and for each reason why others are not."""
+        uses: dict[tuple[str, str], list[str]] = {}
         for name, role, kind, labelled, remark in self.columns:
             about = [role, *([kind] if kind else []), *([counted(labelled, "label")] if labelled is not None else [])]
-            lines.append(f"column {quoted(name)}: {', '.join(about)}{f' ({remark})' if remark else ''}")
-        return lines
+            use = f"{', '.join(about)}{f' ({remark})' if remark else ''}"
+            uses.setdefault((use, "" if role == "ignored" else name), []).append(name)
+        return [f"{listed(map(quoted, names))}: {use}" for (use, _), names in uses.items()]
 
     def lines(self) -> list[str]:
         """Return the summary as lines of text; the last one is the path."""
