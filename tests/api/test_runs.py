@@ -23,6 +23,7 @@ __all__ = ["call"]
 pytestmark = pytest.mark.usefixtures("light")
 SETTINGS = {"model.widths": [8], "train.batch_size": 8, "train.epochs": 3, "train.learning_rate": 0.01}
 SMILES = ["CCO", "c1ccccc1", "CC#N", "CCN", "CC(=O)O", "OCC(O)CO"]
+LABELS = [1, 0, 1, 0, 0, 1]
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +165,14 @@ def test_wrong_arguments_are_refused_and_leave_nothing(tmp_path: Path, molecules
 def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     pytest.importorskip("rdkit")
     monkeypatch.chdir(tmp_path)
-    gcnbatch.write("molecules.h5", gcnbatch.from_smiles(SMILES * 5, [1, 0, 1, 0, 0, 1] * 5, bond_channels=True))
+    rows = [f"{'C' * number}{smiles},{label}\n" for number in range(8) for smiles, label in zip(SMILES, LABELS)]
+    Path("assay.csv").write_text("smiles,hit\n" + "".join(rows), encoding="utf-8")
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(import gcnbatch\n.*?)```", readme, re.DOTALL)
     assert example is not None
     found: dict[str, Any] = {}
-    short = example[1].replace("folds=5", 'folds=2, epochs=1, settings={"model.widths": [4]}')
+    few = 'epochs=1, settings={"model.widths": [4], "model.head": [4], "split.cross_fit": 2}'
+    short = example[1].replace('"assay.csv"', f'"assay.csv", {few}')
     exec(short, found)
     assert found["predictions"]["id"].tolist() == ["1", "2"]
     assert "roc_auc" in capsys.readouterr().out

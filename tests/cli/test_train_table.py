@@ -171,8 +171,8 @@ def test_copies_of_a_molecule_are_on_one_side_of_the_test_part(call: Call, tmp_p
         (["--on-bad-row", "fail"], "--on-bad-row: given with quickstart; expected a table of molecules."),
         (
             ["quick.h5"],
-            "train.mixture: quick.h5 has no .*fingerprint, descriptors; expected molecules with both. Give the table of the "
-            "molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn).",
+            "train.mixture: quick.h5 has no .*fingerprint, descriptors; expected molecules with both. Give the table of "
+            "the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn).",
         ),
         (
             ["nodes.h5"],

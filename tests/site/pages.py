@@ -14,6 +14,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from gcnbatch.cli.app import app
+from gcnbatch.data.endings import is_table
 from tests.ranks.launcher import find_launcher, mpirun
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,8 @@ def _ranks(words: list[str]) -> tuple[int, list[str]]:
 def _short(words: list[str]) -> list[str]:
     """Return the arguments with few epochs, folds, members and trials, and one process."""
     short = [FEW.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+    if words[0] == "train" and is_table(words[1] if words[1:] else None):
+        short += ["--set", "split.cross_fit=2"]
     if words[0] == "train" and "--resume" not in words:
         return [*short, "--quiet", *(() if "--epochs" in words else ("--epochs", FEW["--epochs"]))]
     if words[0] == "tune":

@@ -30,6 +30,14 @@ OTHER: dict[str, tuple[str, Any]] = {
     "data.path": ("/some/set.h5", "/some/set.h5"),
     "data.synthetic": ("tox21", "tox21"),
     "data.memory_mb": ("64", 64),
+    "molecules.bond_channels": ("true", True),
+    "molecules.bond_properties": ('["ring", "stereo"]', ("ring", "stereo")),
+    "molecules.atom_features": ("extended86", "extended86"),
+    "molecules.positional": ("rw8", "rw8"),
+    "molecules.descriptors": ("rdkit2d", "rdkit2d"),
+    "molecules.fingerprint": ("morgan", "morgan"),
+    "molecules.fingerprint_radius": ("3", 3),
+    "molecules.fingerprint_size": ("256", 256),
     "split.kind": ("stratified", "stratified"),
     "split.name": ('"planetoid"', "planetoid"),
     "split.valid": ("0.25", 0.25),
@@ -88,6 +96,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.sync_batch_norm": ("false", False),
     "train.checkpoint_seconds": ("0", 0.0),
     "train.tensorboard": ("true", True),
+    "train.mixture": ("true", True),
 }
 
 
@@ -98,6 +107,7 @@ NEEDED = {
     "split.valid_kind": {"split": {"kind": "predefined"}},
     "model.input_dropout": {"model": {"kind": "kipf"}},
     "train.freeze": {"train": {"from_run": "runs/tox21"}},
+    "train.mixture": {"split": {"cross_fit": 10}},
 }
 
 
