@@ -91,11 +91,7 @@ def tune(given: TuneOptions) -> Study:
     checked = check(tree, given.config, options, settings, given.say)
     place = None if given.out is None else Path(given.out)
     keys = given.space if given.space is None or isinstance(given.space, Mapping) else Path(given.space)
-<<<<<<< HEAD
-    return Study(*search.start(checked, place, keys, limits, given.quiet, given.say, graphs))
-=======
-    return Study(*session.start(checked, place, keys, limits, given.quiet, given.say, write_set(graphs)))
->>>>>>> 1bb432e4 (Train from a table: import it into the run's folder, by the features of a recipe)
+    return Study(*search.start(checked, place, keys, limits, given.quiet, given.say, write_set(graphs)))
 
 
 def _only_resume(extra: list[str]) -> None:

@@ -15,7 +15,7 @@ from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.similarity import blas_threads
 from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Kind, Transforms
-from gcnbatch.mixture.trees import Trees
+from gcnbatch.mixture.trees import Advance, Trees, no_progress
 
 KERNEL, TREES = "kernel", "trees"
 NAMES = (KERNEL, TREES)
@@ -77,8 +77,12 @@ class Members:
         )
 
 
-def fit_members(problem: Problem, molecules: Molecules) -> tuple[Members, dict[str, Float64]]:
+def fit_members(
+    problem: Problem, molecules: Molecules, advance: Advance = no_progress
+) -> tuple[Members, dict[str, Float64]]:
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
+
+    `advance` is called with the forests that are grown and those to grow, which take most of the time.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task.
@@ -93,7 +97,7 @@ def fit_members(problem: Problem, molecules: Molecules) -> tuple[Members, dict[s
     scales = Scales.fit(problem, tuple(kinds))
     with blas_threads(problem.jobs):
         kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
-    trees, of_trees = forests.fit(problem, preparation, prepared, scales)
+    trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)
     of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
     return Members(problem.target, preparation, scales.whole, kernel, trees), left_out

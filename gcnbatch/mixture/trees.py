@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count as count_from
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gcnbatch.mixture.problem import Float64, Problem, Scales
 
 _OF_A_PART = 50  # trees that predict a left-out part
 _BLOCK = 4096
+Advance = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,21 @@ class Trees:
         return cls(forests, int(arrays["outputs"][0]))
 
 
-def fit(problem: Problem, preparation: Preparation, molecules: Prepared, scales: Scales) -> tuple[Trees, Float64]:
-    """Return the forests, and out-of-fold predictions (n, K) like those of `predict`."""
+def no_progress(done: int, count: int) -> None:
+    """Report nothing."""
+
+
+def fit(
+    problem: Problem,
+    preparation: Preparation,
+    molecules: Prepared,
+    scales: Scales,
+    advance: Advance = no_progress,
+) -> tuple[Trees, Float64]:
+    """Return the forests, and out-of-fold predictions (n, K) like those of `predict`.
+
+    `advance` is called after each forest with the number of those that are grown, and of those to grow.
+    """
     x = preparation.table(molecules)
     left_out = np.full_like(problem.values, np.nan)
     tasks = [task for task in problem.tasks if problem.is_learnable(task)]
@@ -76,12 +91,17 @@ def fit(problem: Problem, preparation: Preparation, molecules: Prepared, scales:
     whole = scales.whole.apply(problem.values)
     of_parts = [transforms.apply(problem.values) for transforms in scales.without]
     forests = {}
+    parts = {task.start: np.unique(problem.folds[problem.rows(task)]).tolist() for task in tasks}
+    total = sum(len(of) + 1 for of in parts.values())
+    done = count_from(1)
     for task in tasks:
         rows = problem.rows(task)
-        for part in np.unique(problem.folds[rows]).tolist():
+        for part in parts[task.start]:
             own = problem.folds[rows] == part
             others = rows[~own]
             forest = grow(x[others], of_parts[part][others, task], min(count, _OF_A_PART), problem.seed, problem.jobs)
             left_out[rows[own], task] = forest.predict(x[rows[own]])
+            advance(next(done), total)
         forests[task.start] = grow(x[rows], whole[rows, task], count, problem.seed, problem.jobs)
+        advance(next(done), total)
     return Trees(forests, problem.values.shape[1]), left_out

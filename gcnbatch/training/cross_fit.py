@@ -28,6 +28,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.mixture import Members, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
+from gcnbatch.progress import counter
 from gcnbatch.text import counted
 from gcnbatch.training import mixed, reports
 from gcnbatch.training.experiment import Experiment
@@ -122,10 +123,10 @@ def summarise(
 
 
 @contextmanager
-def beside_networks(planned: Sequence[Planned], early: bool) -> Iterator[Others | None]:
+def beside_networks(planned: Sequence[Planned], early: bool, quiet: bool) -> Iterator[Others | None]:
     """Yield what returns the fitted kernel and trees, and their out-of-fold outputs; None without a mixture.
 
-    `early`: another process fits them while a GPU trains the networks.
+    `early`: another process fits them while a GPU trains the networks. `quiet`: show no progress.
     """
     experiment = planned[0].experiment
     if not experiment.config.train.mixture:
@@ -134,27 +135,34 @@ def beside_networks(planned: Sequence[Planned], early: bool) -> Iterator[Others 
     dataset, config = experiment.dataset, experiment.config
     about = dataset.path, config.data.memory_mb, *_parts(different_splits(planned)), _metric(experiment), config.seed
     if not early:
-        yield partial(_fit_others, *about)
+        yield partial(_fit_others, *about, quiet)
         return
     with ExitStack() as stack:
         call: Future[_Fitted] | None = None
         with suppress(OSError, RuntimeError):
-            call = stack.enter_context(Workers(1, one_blas_thread=False)).submit(_fit_others, *about)
+            call = stack.enter_context(Workers(1, one_blas_thread=False)).submit(_fit_others, *about, True)
 
         def result() -> _Fitted:
             with suppress(WorkerDied):
                 if call is not None:
                     return call.result()
-            return _fit_others(*about)
+            return _fit_others(*about, quiet)
 
         yield result
 
 
-def _fit_others(data: Path, memory_mb: int, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int) -> _Fitted:
+def _fit_others(
+    data: Path, memory_mb: int, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int, quiet: bool
+) -> _Fitted:
     """Fit the kernel and the trees to these rows of a data set."""
-    with Dataset(data, memory_mb, check=False) as dataset:
+    with Dataset(data, memory_mb, check=False) as dataset, counter(0, " forests", "trees", quiet=quiet) as shown:
         problem = _problem(dataset, rows, folds, metric, seed)
-        return fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)))
+
+        def advance(done: int, count: int) -> None:
+            shown.total = count
+            shown.update(done - shown.n)
+
+        return fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)), advance)
 
 
 def check(planned: Sequence[Planned]) -> None:

@@ -142,7 +142,8 @@ def _splits(experiment: Experiment, repeat: int) -> list[Split]:
 def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
     """Return a split for each part of the training and validation rows: it validates, and the others train.
 
-    Copies of a molecule are in one part, or all in the test part unless that is predefined. A part has at least 5 rows, if two parts do.
+    Copies of a molecule are in one part, or in the test part, unless that is predefined. A part has at least 5 rows, if
+    two parts do.
     """
     config, header, dataset = experiment.config, experiment.header, experiment.dataset
     for got in ("nodes" if header.level == "node" else "", "shards" if is_sharded(dataset.path) else ""):

@@ -305,7 +305,7 @@ def _fit(
     known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     on_gpu = registry.entry(backend.name).on_gpu  # then the cores of the host are idle
-    with cross_fit.beside_networks(planned, early=on_gpu and bool(missing)) as others:
+    with cross_fit.beside_networks(planned, on_gpu and bool(missing), quiet) as others:
         if missing:
             known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
         fitted = [known[one.name] for one in planned]

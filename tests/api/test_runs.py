@@ -165,7 +165,7 @@ def test_wrong_arguments_are_refused_and_leave_nothing(tmp_path: Path, molecules
 def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     pytest.importorskip("rdkit")
     monkeypatch.chdir(tmp_path)
-    rows = [f"{'C' * number}{smiles},{label}\n" for number in range(8) for smiles, label in zip(SMILES, LABELS)]
+    rows = [f"{'C' * n}{smiles},{label}\n" for n in range(8) for smiles, label in zip(SMILES, LABELS, strict=True)]
     Path("assay.csv").write_text("smiles,hit\n" + "".join(rows), encoding="utf-8")
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(import gcnbatch\n.*?)```", readme, re.DOTALL)

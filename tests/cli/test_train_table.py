@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import gcnbatch
+from gcnbatch import progress
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
 
@@ -124,10 +125,15 @@ def test_the_split_of_the_table_is_used_unless_another_is_asked_for(call: Call, 
     assert len(json.loads((tmp_path / "b" / "splits.json").read_text())["test"]) == 4
 
 
-def test_all_rows_can_train(call: Call, tmp_path: Path) -> None:
+def test_all_rows_can_train_and_every_step_shows_progress(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     source = table(tmp_path / "ace.csv", "smiles,y,split", lambda row: ",test" if row % 2 else ",train")
     code, out, err = call("train", source, "--use-all", "-o", tmp_path / "run", *SMALL, *BACKEND)
     assert code == 0, err
+    for line in ("41 of 41 molecules, ", "epoch 1/1: ", "trees: 3 of 3 forests, "):
+        assert re.search(f"^{line}", err, re.MULTILINE), line
     assert "random split, seed 0: 40 training rows\n" in out
     assert not re.search("^test", out, re.MULTILINE)
     split = json.loads((tmp_path / "run" / "splits.json").read_text())
@@ -171,8 +177,8 @@ def test_copies_of_a_molecule_are_on_one_side_of_the_test_part(call: Call, tmp_p
         (["--on-bad-row", "fail"], "--on-bad-row: given with quickstart; expected a table of molecules."),
         (
             ["quick.h5"],
-            "train.mixture: quick.h5 has no .*fingerprint, descriptors; expected molecules with both. Give the table of "
-            "the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn).",
+            "train.mixture: quick.h5 has no .*fingerprint, descriptors; expected molecules with both. Give the "
+            "table of the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn).",
         ),
         (
             ["nodes.h5"],
