@@ -77,7 +77,7 @@ class TrainOptions(RunningOptions, TableOptions):
         "Shipped configuration in place of CONFIG: best, gcn, molecules, …",
         default="",
         metavar="NAME",
-        shown="best for molecules that are the first argument or in a table",
+        shown="best for a table",
     )
     use_all: bool = option("Test on no rows: all train, and left-out rows give the scores.", default=False)
     on_bad_row: OnBadRow = "skip"

@@ -31,7 +31,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "data.synthetic": ("tox21", "tox21"),
     "data.memory_mb": ("64", 64),
     "molecules.bond_channels": ("true", True),
-    "molecules.bond_properties": ('["ring", "stereo"]', ("ring", "stereo")),
+    "molecules.bond_properties": ("ring", ("ring",)),
     "molecules.atom_features": ("extended86", "extended86"),
     "molecules.positional": ("rw8", "rw8"),
     "molecules.descriptors": ("rdkit2d", "rdkit2d"),
