@@ -16,6 +16,7 @@ from gcnbatch.resources import shipped_config
 
 if TYPE_CHECKING:
     from gcnbatch.config import Config
+    from gcnbatch.config_sections import MoleculesConfig
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.options.common import ConfigLike, DataLike
     from gcnbatch.options.training import TrainOptions
@@ -103,6 +104,8 @@ def _import(given: TrainOptions, config: Config, out: Path) -> Config:
     """Import the table that the configuration names; return it with the split of the table, if it has one."""
     from gcnbatch.api.imports import import_table
 
+    if config.train.from_run:
+        config = config.model_copy(update={"molecules": _molecules_of(config.train.from_run)})
     split = config.split
     open_to_splits = "kind" not in split.model_fields_set and not split.folds and split.repeats == 1
     options = ImportSmilesOptions(
@@ -119,6 +122,18 @@ def _import(given: TrainOptions, config: Config, out: Path) -> Config:
     if not open_to_splits or not summary.splits:
         return config
     return config.model_copy(update={"split": split.model_copy(update={"kind": "predefined"})})
+
+
+def _molecules_of(run: str) -> MoleculesConfig:
+    """Return what molecules became for the run to start from."""
+    from gcnbatch.config_sections import MoleculesConfig
+    from gcnbatch.data.featurizer_options import FeaturizerOptions
+    from gcnbatch.training.warm_start import source
+
+    of = FeaturizerOptions.from_header(source(run).header.featurizer)
+    found = {name: getattr(of, name) for name in MoleculesConfig.model_fields if hasattr(of, name)}
+    found |= {"positional": f"rw{of.walk}" if of.walk else ""}
+    return MoleculesConfig(**found, fingerprint_radius=of.radius, fingerprint_size=of.size)
 
 
 def _name_of(data: DataLike) -> str:

@@ -120,6 +120,10 @@ def test_the_split_of_the_table_is_used_unless_another_is_asked_for(call: Call, 
     assert code == 0, err
     assert json.loads((tmp_path / "a" / "splits.json").read_text())["test"] == list(range(0, 40, 3))
     assert json.loads((tmp_path / "a" / "metrics.json").read_text())["split"]["name"] == "split"
+    started = ("--from", tmp_path / "a" / "part1", "-o", tmp_path / "c", *BACKEND, "-q", "--epochs", 1)
+    code, _, err = call("train", source, *started)  # with the features of that run
+    assert code == 0, err
+    assert config_of(tmp_path / "c")["molecules"] == config_of(tmp_path / "a")["molecules"]
     code, _, err = call("train", *about, "-o", tmp_path / "b", "--set", "split.kind=random")
     assert code == 0, err
     assert len(json.loads((tmp_path / "b" / "splits.json").read_text())["test"]) == 4
