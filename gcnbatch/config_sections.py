@@ -101,6 +101,9 @@ class SplitConfig(Section):
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
     folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
     repeats: int = Field(default=1, ge=1, le=1000, description="splits, or divisions into folds, with different seeds")
+    copies_together: bool = Field(
+        default=False, description="put all copies of a molecule into the part of the first; not of predefined splits"
+    )
     cross_fit: int = Field(
         default=0,
         ge=0,

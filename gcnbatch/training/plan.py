@@ -136,14 +136,16 @@ def with_absolute_paths(config: Config) -> Config:
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     config = seeded(experiment.config, repeat, 0)
     about = (config.split, config.seed, experiment.split_rows)
-    return splits.make_splits(*about)
+    found = splits.make_splits(*about)
+    if config.split.copies_together and config.split.kind != "predefined" and experiment.header.level == "graph":
+        return [splits.without_copies(split, experiment.first_copies) for split in found]
+    return found
 
 
 def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
     """Return a split for each part of the training and validation rows: it validates, and the others train.
 
-    Copies of a molecule are in one part, or in the test part, unless that is predefined. A part has at least 5 rows, if
-    two parts do.
+    Copies of a molecule are in one part. A part has at least 5 rows, if two parts do.
     """
     config, header, dataset = experiment.config, experiment.header, experiment.dataset
     for got in ("nodes" if header.level == "node" else "", "shards" if is_sharded(dataset.path) else ""):
@@ -151,8 +153,6 @@ def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
             expected = "one file of graphs, as of molecules"
             hint = "Name a configuration without it, such as cora for nodes."
             raise InputError("split.cross_fit", f"given for a data set of {got}", expected, hint)
-    if config.split.kind != "predefined":
-        split = splits.without_copies(split, experiment.first_copies)
     rows = np.sort(np.concatenate([split.train, split.valid]))
     rows = rows[splits.has_label(experiment.y[rows])]
     is_regression = header.target == "regression"  # whose parts do not depend on targets
