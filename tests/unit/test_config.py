@@ -46,6 +46,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "split.seed": ("3", 3),
     "split.folds": ("5", 5),
     "split.repeats": ("3", 3),
+    "split.copies_together": ("true", True),
     "split.cross_fit": ("10", 10),
     "model.kind": ("kipf", "kipf"),
     "model.widths": ("[8, 16, 8]", (8, 16, 8)),
@@ -96,7 +97,6 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.sync_batch_norm": ("false", False),
     "train.checkpoint_seconds": ("0", 0.0),
     "train.tensorboard": ("true", True),
-    "train.mixture": ("true", True),
 }
 
 
@@ -107,7 +107,6 @@ NEEDED = {
     "split.valid_kind": {"split": {"kind": "predefined"}},
     "model.input_dropout": {"model": {"kind": "kipf"}},
     "train.freeze": {"train": {"from_run": "runs/tox21"}},
-    "train.mixture": {"split": {"cross_fit": 10}},
 }
 
 
