@@ -73,11 +73,11 @@ class MoleculesConfig(Section):
     )
     positional: Text = Field(default="", description="tables: random-walk encodings of atoms, such as rw8")
     descriptors: Literal["", "rdkit2d"] = Field(default="", description="tables: RDKit's 2D descriptors of molecules")
-    fingerprint: Literal["", "morgan", "morgan-chiral"] = Field(
-        default="", description="tables: counts of circular fragments of molecules"
+    fingerprint: Text = Field(
+        default="", description="tables: counts of fragments of molecules, such as morgan,atompair"
     )
-    fingerprint_radius: int = Field(default=2, ge=0, le=10, description="tables: bonds from a fragment's centre")
-    fingerprint_size: int = Field(default=2048, ge=16, le=65536, description="tables: columns of the fingerprint")
+    fingerprint_radius: int = Field(default=2, ge=0, le=10, description="tables: bonds from a circular fragment's centre")
+    fingerprint_size: int = Field(default=2048, ge=16, le=65536, description="tables: columns of each fingerprint")
 
 
 class SplitConfig(Section):

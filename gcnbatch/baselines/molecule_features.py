@@ -17,7 +17,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
 RADIUS, BITS = 2, 2048
-FEATURES = FeaturizerOptions(descriptors=RDKIT2D, fingerprint=MORGAN, radius=RADIUS, size=BITS)
+FEATURES = FeaturizerOptions(descriptors=RDKIT2D, fingerprints=(MORGAN,), radius=RADIUS, size=BITS)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from gcnbatch.text import QUOTED, printable, quoted
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 BOND_PROPERTIES = {"ring": ("ring",), "conjugated": ("conjugated",), "stereo": ("Z", "E")}  # their channels
 STANDARDIZERS = ("largest_fragment", "neutralize")
-RDKIT2D, MORGAN, CHIRAL = "rdkit2d", "morgan", "morgan-chiral"
+RDKIT2D = "rdkit2d"
+FINGERPRINTS = MORGAN, CHIRAL, ATOM_PAIR = "morgan", "morgan-chiral", "atompair"
 NORMAL_FORM, AS_WRITTEN = "molecule", "smiles"  # a header's kinds of featuriser: what a graph depends on
 MAX_RADIUS, MAX_SIZE, MAX_WALK = 10, 1 << 16, 32
 _WALK = re.compile(r"rw([1-9]\d?)")
@@ -54,11 +55,12 @@ class FeaturizerOptions:
         ICLR 2022; a walk of 1 step never returns).
     descriptors : {"", "rdkit2d"}
         Features of the whole molecule: all 2D descriptors of RDKit.
-    fingerprint : {"", "morgan", "morgan-chiral"}
-        Features of the whole molecule: counts of circular fragments (Morgan) of at most `radius` bonds, hashed to
-        `size` columns; with the second, fragments differ by the chirality of their atoms, too.
+    fingerprints : tuple of str
+        Of FINGERPRINTS, features of the whole molecule, each hashed to `size` columns: counts of circular fragments
+        (Morgan) of at most `radius` bonds, the same with fragments that differ by the chirality of their atoms, too,
+        and counts of pairs of atoms by the bonds between them.
     radius, size : int
-        Of the fingerprint.
+        Of the fingerprints.
     as_written : bool
         Features as older versions made them: they depend on how a SMILES is written, because the implicit valence of
         an atom in brackets is 0. Only for models and files of these versions.
@@ -74,7 +76,7 @@ class FeaturizerOptions:
     atom_features: str = ATOM_FEATURES
     walk: int = 0
     descriptors: str = ""
-    fingerprint: str = ""
+    fingerprints: tuple[str, ...] = ()
     radius: int = 2
     size: int = 2048
     as_written: bool = False
@@ -102,7 +104,7 @@ class FeaturizerOptions:
         """Whether a feature depends on stereochemistry."""
         if "stereo" in self.bond_properties or self.descriptors:
             return True
-        return self.atom_features == EXTENDED or self.fingerprint == CHIRAL
+        return self.atom_features == EXTENDED or CHIRAL in self.fingerprints
 
     @cached_property
     def asks_rdkit(self) -> bool:
@@ -112,7 +114,7 @@ class FeaturizerOptions:
     @property
     def of_molecules(self) -> bool:
         """Whether there are features of whole molecules."""
-        return bool(self.descriptors or self.fingerprint)
+        return bool(self.descriptors or self.fingerprints)
 
     def to_header(self) -> dict[str, Any]:
         """Return the entries of a header's `featurizer` that `from_header` reads; newer options only if set."""
@@ -132,8 +134,8 @@ class FeaturizerOptions:
             found["positional"] = f"rw{self.walk}"
         if self.descriptors:
             found["descriptors"] = self.descriptors
-        if self.fingerprint:
-            found |= {"fingerprint": self.fingerprint, "radius": self.radius, "size": self.size}
+        if self.fingerprints:
+            found |= {"fingerprint": ",".join(self.fingerprints), "radius": self.radius, "size": self.size}
         return dict(plain(found))
 
     @classmethod
@@ -186,7 +188,9 @@ class FeaturizerOptions:
         known = positional == "" or (walk is not None and int(walk[1]) <= MAX_WALK)
         _expect("positional", positional, known, f"rw1 to rw{MAX_WALK}")
         _expect("descriptors", descriptors, descriptors in ("", RDKIT2D), RDKIT2D)
-        _expect("fingerprint", fingerprint, fingerprint in ("", MORGAN, CHIRAL), f"{MORGAN} or {CHIRAL}")
+        kinds = tuple(map(str.strip, fingerprint.split(","))) if isinstance(fingerprint, str) and fingerprint else ()
+        known = isinstance(fingerprint, str) and len(set(kinds) & set(FINGERPRINTS)) == len(kinds)
+        _expect("fingerprint", fingerprint, known, f"different ones of {', '.join(FINGERPRINTS)}")
         _expect("radius", radius, _is_count(radius, 0, MAX_RADIUS), f"0 to {MAX_RADIUS}")
         _expect("size", size, _is_count(size, 16, MAX_SIZE), f"16 to {MAX_SIZE}")
         return replace(
@@ -194,7 +198,7 @@ class FeaturizerOptions:
             bond_properties=tuple(bond_properties),
             walk=int(walk[1]) if walk else 0,
             descriptors=descriptors,
-            fingerprint=fingerprint,
+            fingerprints=kinds,
             radius=radius,
             size=size,
         )

@@ -1,4 +1,4 @@
-"""Features of whole molecules: RDKit's 2D descriptors and count-Morgan fingerprints.
+"""Features of whole molecules: RDKit's 2D descriptors and fingerprints of counts.
 
 This module imports NumPy only, and RDKit when it is used, because worker processes import it.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.descriptors import Asked, ask, descriptors, names
-from gcnbatch.data.featurizer_options import CHIRAL, FeaturizerOptions
+from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FeaturizerOptions
 from gcnbatch.data.rdkit_binary import Structures
 
 _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
@@ -23,13 +23,13 @@ _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
 def graph_feature_names(options: FeaturizerOptions) -> tuple[str, ...]:
     """Return the names of the features of a molecule, in order: descriptors, then counts of fragments."""
     described = names() if options.descriptors else ()
-    kind = f"{options.fingerprint}{options.radius}"
-    return (*described, *(f"{kind}={column}" for column in range(count_columns(options))))
+    kinds = (kind if kind == ATOM_PAIR else f"{kind}{options.radius}" for kind in options.fingerprints)
+    return (*described, *(f"{kind}={column}" for kind in kinds for column in range(options.size)))
 
 
 def count_columns(options: FeaturizerOptions) -> int:
     """Return how many of the features are counts of fragments; they are the last ones."""
-    return options.size if options.fingerprint else 0
+    return options.size * len(options.fingerprints)
 
 
 def rdkit_version() -> str:
@@ -40,10 +40,10 @@ def rdkit_version() -> str:
 
 
 class Begun(NamedTuple):
-    """What RDKit says of a molecule that is to get features: for its descriptors, and its counts of fragments (D',)."""
+    """What RDKit says of a molecule that is to get features: for its descriptors, and the counts (size,) of each fingerprint."""
 
     asked: Asked | NDArray[np.float64] | None
-    counts: NDArray[np.uint32] | None
+    counts: list[NDArray[np.uint32]]
 
 
 def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
@@ -59,11 +59,8 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         Its canonical SMILES; "" for a molecule that is not in normal form.
     options : FeaturizerOptions
     """
-    counts = None
-    if options.fingerprint:
-        counts = _generator(options.radius, options.size, options.fingerprint == CHIRAL).GetCountFingerprintAsNumPy(
-            molecule
-        )
+    generators = (_generator(kind, options.radius, options.size) for kind in options.fingerprints)
+    counts = [generator.GetCountFingerprintAsNumPy(molecule) for generator in generators]
     return Begun(ask(molecule, name) if options.descriptors else None, counts)
 
 
@@ -85,14 +82,14 @@ def molecule_features(
     if options.descriptors:
         asked = [one.asked for one in begun if one.asked is not None]
         columns.append(np.clip(descriptors(asked, structures, atoms), -_LARGEST, _LARGEST))
-    if options.fingerprint:
-        counts = [one.counts for one in begun if one.counts is not None]
-        columns.append(np.array(counts).reshape(-1, options.size))
+    columns.append(np.array([one.counts for one in begun]).reshape(len(begun), count_columns(options)))
     return np.concatenate(columns, axis=1, dtype=np.float32)
 
 
 @cache
-def _generator(radius: int, size: int, chiral: bool) -> Any:
+def _generator(kind: str, radius: int, size: int) -> Any:
     from rdkit.Chem import rdFingerprintGenerator
 
-    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size, includeChirality=chiral)
+    if kind == ATOM_PAIR:
+        return rdFingerprintGenerator.GetAtomPairGenerator(fpSize=size)
+    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size, includeChirality=kind == CHIRAL)

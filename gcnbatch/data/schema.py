@@ -6,6 +6,7 @@ The reader, the writer and the importers share this module; it reads no file.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -65,6 +66,14 @@ class Header(BaseModel):
     def n_outputs(self) -> int:
         """K, the model's outputs: tasks, or classes for a multiclass set."""
         return len(self.class_names) if self.target == "multiclass" else len(self.task_names)
+
+    @property
+    def fingerprints(self) -> list[slice]:
+        """Columns of each fingerprint of counts among the features of whole graphs; its first name ends in ``=0``."""
+        names = self.graph_feature_names
+        first = len(names) - self.graph_feature_counts
+        starts = [place for place in range(first, len(names)) if place == first or names[place].endswith("=0")]
+        return [slice(*ends) for ends in pairwise([*starts, len(names)])]
 
 
 UNLABELLED = "unlabelled"  # the task of a set that was made without targets

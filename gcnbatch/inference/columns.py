@@ -288,7 +288,7 @@ class FeatureColumns:
         """
         options = FeaturizerOptions.from_header(header.featurizer)
         if not header.graph_feature_names:
-            return cls(replace(options, descriptors="", fingerprint=""), (), notes=featurizer_notes(header, None))
+            return cls(replace(options, descriptors="", fingerprints=()), (), notes=featurizer_notes(header, None))
         computed: tuple[str, ...] = ()
         if options.of_molecules:
             load_rdkit()

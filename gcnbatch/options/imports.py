@@ -105,11 +105,16 @@ class MoleculeOptions(StandardOptions):
     descriptors: Literal["", "rdkit2d"] = option(
         "Features of molecules: RDKit's 2D descriptors.", default="", typed=Literal["rdkit2d"]
     )
-    fingerprint: Literal["", "morgan", "morgan-chiral"] = option(
-        "Features of molecules: counts of circular fragments.", default="", typed=Literal["morgan", "morgan-chiral"]
+    fingerprint: str = option(
+        "Features of molecules: counts of fragments. One or more of morgan, morgan-chiral, atompair.",
+        default="",
+        metavar="A,B,…",
+        shown="none",
+        doc='``"morgan,atompair"``: counts of circular fragments and of pairs of atoms; ``"morgan-chiral"`` tells '
+        "fragments of different chirality apart; empty: none.",
     )
-    fingerprint_radius: int = option("Bonds from a fragment's centre.", default=2, min=0, max=10)
-    fingerprint_size: int = option("Columns of the fingerprint.", default=2048, min=16, max=65536)
+    fingerprint_radius: int = option("Bonds from a circular fragment's centre.", default=2, min=0, max=10)
+    fingerprint_size: int = option("Columns of each fingerprint.", default=2048, min=16, max=65536)
     self_loops: bool = option(
         "Store A + I; with --bond-channels, I is a channel of its own.",
         "--self-loops/--no-self-loops",

@@ -151,9 +151,10 @@ def check(experiment: Experiment) -> None:
 
 def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecules:
     """Return the molecules of blocks of graph features (R, D): fingerprints are kept as sparse arrays."""
-    first = len(header.graph_feature_names) - header.graph_feature_counts
-    found = [(sparse.csr_array(block[:, first:]), block[:, :first].copy()) for block in blocks]
-    return Molecules.of([sparse.vstack([counts for counts, _ in found])], np.concatenate([of for _, of in found]))
+    first, fingerprints = len(header.graph_feature_names) - header.graph_feature_counts, header.fingerprints
+    found = [(block[:, :first].copy(), [sparse.csr_array(block[:, of]) for of in fingerprints]) for block in blocks]
+    counts = zip(*(counts for _, counts in found), strict=True)
+    return Molecules.of([sparse.vstack(of) for of in counts], np.concatenate([described for described, _ in found]))
 
 
 def rows_of(dataset: Dataset, rows: Int64) -> Iterator[NDArray[np.float32]]:

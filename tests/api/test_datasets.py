@@ -237,7 +237,7 @@ def test_molecules_in_memory_take_the_options_of_a_table(tmp_path: Path) -> None
         "atom_features": "extended86",
         "positional": "rw4",
         "descriptors": "rdkit2d",
-        "fingerprint": "morgan",
+        "fingerprint": "morgan,atompair",
         "fingerprint_radius": 1,
         "fingerprint_size": 16,
     }

@@ -61,7 +61,7 @@ def test_stereo_isotopes_and_salts_are_counted(tmp_path: Path) -> None:
 STEREO = FeaturizerOptions(atom_features=EXTENDED, bond_properties=("stereo",))
 
 
-@pytest.mark.parametrize("options", [PLAIN, STEREO, FeaturizerOptions(fingerprint=MORGAN)])
+@pytest.mark.parametrize("options", [PLAIN, STEREO, FeaturizerOptions(fingerprints=(MORGAN,))])
 def test_copies_are_found_however_they_are_written(tmp_path: Path, options: FeaturizerOptions) -> None:
     rows = [
         "C[C@H](O)N,1,train",

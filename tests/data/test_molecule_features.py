@@ -13,7 +13,7 @@ from gcnbatch.data import descriptors
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES
 from gcnbatch.data.extended_features import random_walks
 from gcnbatch.data.featurizer import featurize_chunk
-from gcnbatch.data.featurizer_options import CHIRAL, MORGAN, RDKIT2D, FeaturizerOptions
+from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_features import graph_feature_names
@@ -23,7 +23,7 @@ from gcnbatch.errors import InputError
 from tests.cli.conftest import call
 
 __all__ = ["call"]
-MOLECULES = FeaturizerOptions(descriptors=RDKIT2D, fingerprint=MORGAN, size=64)
+MOLECULES = FeaturizerOptions(descriptors=RDKIT2D, fingerprints=(MORGAN,), size=64)
 EXTRA = ("ring", "rings", *(f"ring_size={n}" for n in range(3, 9)), "chirality=R", "chirality=S", "mass")
 WITHOUT = FeaturizerOptions()
 
@@ -122,7 +122,7 @@ def test_chirality_tells_fragments_apart_on_demand() -> None:
     turned = ["C[C@H](O)F", "C[C@@H](O)F", "OC(F)C"]
 
     def counts(kind: str) -> list[bytes]:
-        options = replace(WITHOUT, fingerprint=kind, size=64)
+        options = replace(WITHOUT, fingerprints=(kind,), size=64)
         assert graph_feature_names(options)[0] == f"{kind}2=0"
         assert FeaturizerOptions.from_header(options.to_header()) == options
         found = featurize_chunk(turned, 0, options, scaffolds=False).graph_features
@@ -131,6 +131,33 @@ def test_chirality_tells_fragments_apart_on_demand() -> None:
 
     assert len(set(counts(MORGAN))) == 1
     assert len(set(counts(CHIRAL))) == 3
+
+
+def test_fingerprints_follow_each_other_in_the_order_of_the_options() -> None:
+    from rdkit import Chem
+    from rdkit.Chem import rdFingerprintGenerator
+
+    options = replace(WITHOUT, fingerprints=(MORGAN, ATOM_PAIR), size=64)
+    assert graph_feature_names(options) == graph_feature_names(replace(options, fingerprints=(MORGAN,))) + tuple(
+        f"atompair={column}" for column in range(64)
+    )
+    texts = ["CC(C)CNC(=O)c1ccccc1", "CCCCO", "C.C"]
+    found = featurize_chunk(texts, 0, options, scaffolds=False).graph_features
+    turned = featurize_chunk(texts, 0, replace(options, fingerprints=(ATOM_PAIR, MORGAN)), scaffolds=False)
+    generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=64)
+    pairs = np.array([generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text)) for text in texts])
+    assert found is not None
+    np.testing.assert_array_equal(found[:, 64:], pairs)
+    assert found[1, 64:].sum() == 5 * 4 / 2
+    np.testing.assert_array_equal(turned.graph_features, np.roll(found, 64, axis=1))
+
+
+def test_a_fingerprint_of_an_older_header_is_a_list_of_one() -> None:
+    options = replace(MOLECULES, fingerprints=(MORGAN, ATOM_PAIR))
+    header = options.to_header()
+    assert header["fingerprint"] == "morgan,atompair"
+    assert FeaturizerOptions.from_header(header) == options
+    assert FeaturizerOptions.from_header(header | {"fingerprint": "morgan"}) == MOLECULES
 
 
 def table(folder: Path, text: str) -> Path:
@@ -149,7 +176,7 @@ def test_own_columns_come_first_and_missing_values_are_told(tmp_path: Path, monk
     monkeypatch.setattr(descriptors, "_functions", lambda: (("Inverse", failing), ("Huge", lambda _: 1e300)))
     source = table(tmp_path, "smiles,y,b,a\nCC,1,2.5,1\nC,0,,3\nCCC,1,4,5\n")
     about = import_smiles(
-        source, tmp_path / "m.h5", replace(MOLECULES, fingerprint=""), feature_columns=["a", "b"], processes=1
+        source, tmp_path / "m.h5", replace(MOLECULES, fingerprints=()), feature_columns=["a", "b"], processes=1
     )
     graphs = load(tmp_path / "m.h5")
     assert graphs.header.graph_feature_names == ("a", "b", "Inverse", "Huge")
@@ -177,7 +204,7 @@ def test_a_molecule_whose_descriptors_crash_or_hang_costs_its_row(tmp_path: Path
         return 1.0
 
     monkeypatch.setattr(descriptors, "_functions", lambda: (("Fatal", fatal),))
-    options = replace(MOLECULES, fingerprint="")
+    options = replace(MOLECULES, fingerprints=())
     chunks = list(featurize(["C", "CCC", "CC", "CCCC", "CN"], options, processes=1))
     assert np.concatenate([chunk.rows for chunk in chunks]).tolist() == [0, 2, 4]
     assert sum(len(chunk.graph_features) for chunk in chunks if chunk.graph_features is not None) == 3
@@ -213,7 +240,10 @@ def test_feature_columns_that_cannot_be_used_are_refused(columns: list[str], mes
         ("positional", "rw0", "rw1 to rw32"),
         ("positional", "rw33", "rw1 to rw32"),
         ("descriptors", "all", "expected rdkit2d"),
-        ("fingerprint", "maccs", "expected morgan or morgan-chiral"),
+        ("fingerprint", "maccs", "expected different ones of morgan, morgan-chiral, atompair"),
+        ("fingerprint", "morgan,morgan", "expected different ones of"),
+        ("fingerprint", "morgan,", "expected different ones of"),
+        ("fingerprint", ["morgan"], "expected different ones of"),
         ("radius", 11, "expected 0 to 10"),
         ("size", True, "expected 16 to 65536"),
         ("atom_features", "mine", "atom features 'mine'; expected kind molecule or smiles, atom features deepchem75"),
@@ -229,13 +259,13 @@ def test_options_of_a_header_that_are_unknown_are_refused(key: str, value: objec
 
 def test_the_command_stores_features_and_info_shows_them(tmp_path: Path, call) -> None:
     source = table(tmp_path, "smiles,y,a\nCC,1,1\nC,0,\nCCC,1,5\n")
-    options = ["--fingerprint", "morgan", "--fingerprint-size", 16, "--feature-columns", "a", "--positional", "rw2"]
+    options = ["--fingerprint", "morgan,atompair", "--fingerprint-size", 16, "--feature-columns", "a", "--positional", "rw2"]
     options += ["--atom-features", "extended86", "--bond-properties", "ring,stereo", "--target-columns", "y"]
     code, printed, errors = call("data", "import", "smiles", source, "-o", tmp_path / "m.h5", *options)
     assert code == 0, errors
-    assert "of graphs     17 features" in printed
+    assert "of graphs     33 features" in printed
     assert load(tmp_path / "m.h5").x.shape == (6, 88)
     code, printed, _ = call("data", "info", tmp_path / "m.h5")
-    assert "graph features  1 (a) and 16 counts of fragments (morgan2=0, …); 1 missing value" in printed
+    assert "graph features  1 (a) and 32 counts of fragments (morgan2=0, …); 1 missing value" in printed
     code, _, errors = call("data", "import", "smiles", source, "-o", tmp_path / "n.h5", "--positional", "rw99")
     assert (code, errors.strip()) == (2, "error: featurizer, positional: 'rw99'; expected rw1 to rw32")

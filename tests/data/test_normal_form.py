@@ -15,7 +15,7 @@ import pytest
 from gcnbatch.baselines.molecule_features import molecule_features
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES, SYMBOLS
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk, load_rdkit
-from gcnbatch.data.featurizer_options import CHIRAL, MORGAN, RDKIT2D
+from gcnbatch.data.featurizer_options import FINGERPRINTS, RDKIT2D
 from gcnbatch.data.molecule_drawings import layouts
 from gcnbatch.data.normal_form import normal_form
 from gcnbatch.data.similarity import KnownMolecules
@@ -28,8 +28,7 @@ OPTIONS = {
     "properties": replace(PLAIN, bond_properties=("ring", "conjugated")),
     "rich": RICH,
     "standardised": replace(PLAIN, largest_fragment=True, neutralize=True),
-    "fingerprint": replace(PLAIN, fingerprint=MORGAN),
-    "chiral fingerprint": replace(PLAIN, fingerprint=CHIRAL),
+    **{f"fingerprint {kind}": replace(PLAIN, fingerprints=(kind,)) for kind in FINGERPRINTS},
 }
 DESCRIPTORS = replace(PLAIN, descriptors=RDKIT2D)
 MOLECULES = (

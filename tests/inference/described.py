@@ -13,7 +13,7 @@ OPTIONS = FeaturizerOptions(
     walk=4,
     bond_properties=("ring", "stereo"),
     descriptors=RDKIT2D,
-    fingerprint=MORGAN,
+    fingerprints=(MORGAN,),
     radius=1,
     size=32,
 )

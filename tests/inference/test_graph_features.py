@@ -69,7 +69,7 @@ def test_a_cell_that_is_no_number_costs_its_row(described, tmp_path: Path) -> No
 def test_missing_and_other_features_are_refused_by_name(described, tmp_path: Path, monkeypatch) -> None:
     run, table, _ = described
     bare = molecule_table(tmp_path / "bare.csv")
-    plain = converted(bare, tmp_path / "plain.h5", replace(OPTIONS, descriptors="", fingerprint=""), ())
+    plain = converted(bare, tmp_path / "plain.h5", replace(OPTIONS, descriptors="", fingerprints=()), ())
     wider = converted(table, tmp_path / "wider.h5", replace(OPTIONS, radius=2))
     names = 1 + len(graph_feature_names(OPTIONS))
     for source, message in (
