@@ -171,7 +171,7 @@ class ChemGCNConfig(Section):
     readout: Readouts = Field(default=("sum",), min_length=1, description="nodes to graph; several are concatenated")
     graph_features: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="join the features of whole graphs (descriptors, fingerprints) to the readout; "
+        description="join the features of whole graphs (descriptors, the first fingerprint) to the readout; "
         "auto: if the data set has them; on: refuse a data set without",
     )
     head: Widths = Field(default=(), description="dense layers (with ReLU) between readout and output")

@@ -66,7 +66,7 @@ class BatchSource:
     adjacency : {"symmetric", "stored"}
         Normalise each channel to D^-1/2 A D^-1/2 unless the file is normalised, or take the weights as stored.
     graph_features : bool
-        Whether batches have the features of whole graphs, for a model that uses them.
+        Whether batches have the features of whole graphs that a network reads (`Header.n_joined`).
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class BatchSource:
         self.n_graphs = data.n_graphs
         self.node_ptr = data.node_ptr
         self.normalize = adjacency == "symmetric" and not data.header.normalized
-        self._joined = graph_features
+        self._joined = data.header.n_joined if graph_features else 0
         self.file = data if isinstance(data, Dataset) else None
         self.prepared = self._prepare(data) if isinstance(data, GraphSet) else None
 
@@ -102,11 +102,12 @@ class BatchSource:
         return whole
 
     def feature_blocks(self) -> Iterator[NDArray[np.float32]]:
-        """Yield the features (R, D) of all graphs in blocks; the source must have been made with `graph_features`."""
+        """Yield all features (R, D) of all graphs in blocks; the source must have been made with `graph_features`."""
         for first in range(0, max(self.n_graphs, 1), _BLOCK):
             stop = min(first + _BLOCK, self.n_graphs)
             if self.prepared is not None:
-                values = self.prepared.graph_features[first:stop] if self.prepared.graph_features is not None else None
+                stored = self.prepared.stored_graph_features
+                values = None if stored is None else stored[first:stop]
             else:
                 assert self.file is not None
                 values = self.file.graph_features(first, stop)
@@ -201,16 +202,18 @@ class PreparedSet:
     symmetric : bool
         Whether `transpose` is `forward`: one channel with symmetric values.
     graph_features : float32, (G, D), or None
+        Those that a network reads, the first of `stored_graph_features`.
     scales : (float32 (N,), float32 (N,)) or None
         Row and column scales whose product is each value of `forward`; None unless the set has one channel, no repeated
         edge, no weights, and is normalised here. The product differs from the stored value by a rounding.
     """
 
-    def __init__(self, graphs: GraphSet, normalize: bool, graph_features: bool = False) -> None:
+    def __init__(self, graphs: GraphSet, normalize: bool, joined: int) -> None:
         n, channels = graphs.n_nodes, graphs.header.n_channels
         self.channels = channels
         self.stored_x = graphs.x
-        self.graph_features = graphs.graph_features if graph_features else None
+        self._n_joined = joined
+        self.stored_graph_features = graphs.graph_features if joined else None
         if normalize:
             weight = symmetric_weights(graphs)
         else:
@@ -232,11 +235,16 @@ class PreparedSet:
         whole.symmetric = all(part.symmetric for part in parts)
         whole.forward = PreparedRows.joined([part.forward for part in parts])
         whole.transpose = whole.forward if whole.symmetric else PreparedRows.joined([part.transpose for part in parts])
-        whole.graph_features = _joined([part.graph_features for part in parts])
+        whole.stored_graph_features = _joined([part.stored_graph_features for part in parts])
         scales = [part.scales or (None, None) for part in parts]
         rows, columns = (_joined([pair[place] for pair in scales]) for place in (0, 1))
         whole.scales = None if rows is None or columns is None else (rows, columns)
         return whole
+
+    @property
+    def graph_features(self) -> NDArray[np.float32] | None:
+        """Features of whole graphs that a network reads; see the class."""
+        return None if self.stored_graph_features is None else self.stored_graph_features[:, : self._n_joined]
 
     @cached_property
     def whole(self) -> GraphBatch:

@@ -2,7 +2,7 @@
 
 A set has D features of each graph, float32 (G, D), NaN where one is missing. The last `Header.graph_feature_counts`
 columns are counts of fragments, which a model takes as they are. The others are scaled to mean 0 and deviation 1 of the
-training rows.
+training rows. A network reads the first `Header.n_joined` columns: of several fingerprints, the first.
 """
 
 from __future__ import annotations

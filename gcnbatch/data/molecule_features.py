@@ -40,7 +40,7 @@ def rdkit_version() -> str:
 
 
 class Begun(NamedTuple):
-    """What RDKit says of a molecule that is to get features: for its descriptors, and the counts (size,) of each fingerprint."""
+    """What RDKit says of a molecule that is to get features: for its descriptors, and counts (size,) by fingerprint."""
 
     asked: Asked | NDArray[np.float64] | None
     counts: list[NDArray[np.uint32]]

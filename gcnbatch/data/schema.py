@@ -75,6 +75,11 @@ class Header(BaseModel):
         starts = [place for place in range(first, len(names)) if place == first or names[place].endswith("=0")]
         return [slice(*ends) for ends in pairwise([*starts, len(names)])]
 
+    @property
+    def n_joined(self) -> int:
+        """Number of features of whole graphs that a network reads, the first ones: of fingerprints, the first alone."""
+        return self.fingerprints[0].stop if self.graph_feature_counts else len(self.graph_feature_names)
+
 
 UNLABELLED = "unlabelled"  # the task of a set that was made without targets
 

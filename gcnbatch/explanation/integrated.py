@@ -357,7 +357,7 @@ def _scaled(member: Model, graphs: GraphSet) -> Float32 | None:
     if not member.joins_graph_features:
         return None
     assert graphs.graph_features is not None
-    features = GraphFeatures(graphs.graph_features, np.arange(graphs.n_graphs))
+    features = GraphFeatures(graphs.graph_features[:, : graphs.header.n_joined], np.arange(graphs.n_graphs))
     mean, scale = (member.weights[f"{FEATURES}.{part}"] for part in ("mean", "scale"))
     nothing = np.zeros((graphs.n_graphs, 0), np.float32)
     return np.asarray(join(nothing, features, mean, scale, LIMIT), np.float32)

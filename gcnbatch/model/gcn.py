@@ -215,8 +215,8 @@ def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
         layers.append(ReadoutLayer("readout", config.readout))
         width *= len(config.readout)
     if joins_graph_features(config, header):
-        layers.append(Join(FEATURES, width, len(header.graph_feature_names)))
-        width += len(header.graph_feature_names)
+        layers.append(Join(FEATURES, width, header.n_joined))
+        width += header.n_joined
     for i, out in enumerate(config.head, 1):
         layers += [Dense(f"head{i}", width, out), Relu(f"head{i}.relu")]
         layers += _dropout(f"head{i}", config.dropout, header.level == "graph")

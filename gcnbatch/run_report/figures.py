@@ -226,9 +226,7 @@ def _mixture(record: Record) -> str:
 def _parameters(config: Config, tested: HeldOut) -> str:
     header = tested.header
     joined = joins_graph_features(config.model, header)
-    features = (
-        f"; {counted(len(header.graph_feature_names), 'feature')} of graphs joined to the readout" if joined else ""
-    )
+    features = f"; {counted(header.n_joined, 'feature')} of graphs joined to the readout" if joined else ""
     return f"{features}; {counted(build(config.model, header, tested.graphs == 1).layout().count(), 'parameter')}"
 
 

@@ -158,8 +158,8 @@ class Experiment:
                 assert values is not None
                 yield values[rows[low:high] - first]
 
-        scaling = FeatureScaling.of(blocks, self.header.graph_feature_counts)
-        return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
+        scaling, joined = FeatureScaling.of(blocks, self.header.graph_feature_counts), self.header.n_joined
+        return {f"{FEATURES}.mean": scaling.mean[:joined], f"{FEATURES}.scale": scaling.scale[:joined]}
 
     def _check_validation(self, split: Split) -> None:
         train = self.config.train

@@ -259,7 +259,8 @@ def test_options_of_a_header_that_are_unknown_are_refused(key: str, value: objec
 
 def test_the_command_stores_features_and_info_shows_them(tmp_path: Path, call) -> None:
     source = table(tmp_path, "smiles,y,a\nCC,1,1\nC,0,\nCCC,1,5\n")
-    options = ["--fingerprint", "morgan,atompair", "--fingerprint-size", 16, "--feature-columns", "a", "--positional", "rw2"]
+    options = ["--fingerprint", "morgan,atompair", "--fingerprint-size", 16, "--feature-columns", "a"]
+    options += ["--positional", "rw2"]
     options += ["--atom-features", "extended86", "--bond-properties", "ring,stereo", "--target-columns", "y"]
     code, printed, errors = call("data", "import", "smiles", source, "-o", tmp_path / "m.h5", *options)
     assert code == 0, errors

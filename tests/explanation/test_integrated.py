@@ -88,18 +88,20 @@ def test_an_ensemble_is_the_mean_of_its_members(trained: tuple[Path, Path], seco
 
 
 def test_features_of_whole_graphs_share_the_sum(tmp_path: Path) -> None:
-    graphs = build_graphset(40, graph_features=5, n_counts=2, seed=6)
+    graphs = build_graphset(40, graph_features=6, n_counts=3, seed=6)
+    names = ("a", "b", "c", "read=0", "read=1", "only in a mixture=0")
+    graphs = replace(graphs, header=graphs.header.model_copy(update={"graph_feature_names": names}))
     assert graphs.graph_features is not None
     data = stored(tmp_path / "data.h5", graphs)
     runs = [train_on(data, tmp_path / name, model={"graph_features": name}) for name in ("on", "off")]
     found = explainer(runs[0], steps=64).explain(graphs.take(np.arange(9)))
     joined, (member,) = found.joined, load_models(runs[:1], print)
-    scaled = (graphs.graph_features[:9] - member.weights["features.mean"]) * member.weights["features.scale"]
+    scaled = (graphs.graph_features[:9, :5] - member.weights["features.mean"]) * member.weights["features.scale"]
     np.testing.assert_array_equal(joined[:2], np.nonzero(np.nan_to_num(scaled)))
     np.testing.assert_allclose(found.joined_sums.sum(axis=0), joined.values.sum(axis=0))
     assert (np.abs(found.errors) < 0.02 * (1 + np.abs(found.outputs - found.baselines))).all()
     assert (np.abs(found.errors - found.joined_sums) > 0.02).any()  # without them, the sum misses the difference
-    moved = replace(found.graphs, graph_features=np.full((9, 5), np.nan, np.float32))
+    moved = replace(found.graphs, graph_features=np.full((9, 6), np.nan, np.float32))
     without = explainer(runs[0], steps=64).explain(moved)
     np.testing.assert_allclose(without.baselines, found.baselines, rtol=1e-5)
     assert not without.joined.values.size

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gcnbatch.data.graph_features import FeatureScaling
+from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.training import run
+from gcnbatch.training import mixed, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_split
 from tests.builders import build_graphset
@@ -68,6 +70,34 @@ def test_features_matter_and_can_be_left_out(data: Path, tmp_path: Path) -> None
     assert load(tmp_path / "plain" / "best.safetensors").arrays["output.weight"].shape == (8, 2)
     with pytest.raises(InputError, match=r"^model\.graph_features: 'on' for a data set without .*--desc"):
         fit(wide, tmp_path / "none", "model.graph_features=on")
+
+
+NAMES = ("own", "morgan2=0", "morgan2=1", "morgan2=2", "atompair=0", "atompair=1")
+
+
+def test_a_network_reads_the_first_fingerprint_alone(tmp_path: Path) -> None:
+    graphs = build_graphset(40, missing=0.1, max_nodes=6, graph_features=6, n_counts=5)
+    assert graphs.graph_features is not None
+    for name, columns in (("one", 4), ("both", 6)):
+        about = {"graph_feature_names": NAMES[:columns], "graph_feature_counts": columns - 1}
+        header, features = graphs.header.model_copy(update=about), graphs.graph_features[:, :columns]
+        write_graphset(tmp_path / f"{name}.h5", replace(graphs, header=header, graph_features=features))
+        fit(tmp_path / f"{name}.h5", tmp_path / name, "train.epochs=2")
+    one, both = (load(tmp_path / name / "best.safetensors").arrays for name in ("one", "both"))
+    assert both["output.weight"].shape == (8 + 4, 2)
+    for name, values in one.items():
+        np.testing.assert_array_equal(both[name], values)
+
+
+@pytest.mark.parametrize(("columns", "sizes"), [(6, [3, 2]), (4, [3])])
+def test_a_mixture_reads_each_fingerprint(columns: int, sizes: list[int]) -> None:
+    about = {"graph_feature_names": NAMES[:columns], "graph_feature_counts": columns - 1}
+    header = build_graphset().header.model_copy(update=about)
+    features = np.arange(2 * columns, dtype=np.float32).reshape(2, columns)
+    found = mixed.molecules(header, [features[:1], features[1:]])
+    assert [of.shape[1] for of in found.counts] == sizes
+    np.testing.assert_array_equal(found.descriptors, features[:, :1])
+    np.testing.assert_array_equal(np.hstack([of.toarray() for of in found.counts]), features[:, 1:])
 
 
 def test_each_fold_has_its_own_scaling(data: Path, tmp_path: Path) -> None:
