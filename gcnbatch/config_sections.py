@@ -76,7 +76,7 @@ class MoleculesConfig(Section):
     fingerprint: Text = Field(
         default="", description="tables: counts of fragments of molecules, such as morgan,atompair"
     )
-    fingerprint_radius: int = Field(default=2, ge=0, le=10, description="tables: bonds from a circular fragment's centre")
+    fingerprint_radius: int = Field(default=2, ge=0, le=10, description="tables: bonds from a fragment's centre")
     fingerprint_size: int = Field(default=2048, ge=16, le=65536, description="tables: columns of each fingerprint")
 
 
