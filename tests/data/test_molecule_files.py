@@ -91,7 +91,7 @@ def test_sdf_titles_are_ids_and_properties_columns(tmp_path: Path) -> None:
     assert found.smiles[::2] == ["CCO", "C"]
     assert found.ids[::2] == ["ethanol", "methane"]
     assert found.others["logP"][::2] == ["1.5", "2.5"]
-    with pytest.raises(InputError, match=r"1 of 3 rows give no graph: row 2, .*record that RDKit cannot read"):
+    with pytest.raises(InputError, match=r"1 of 3 rows gives no graph: row 2, .*record that RDKit cannot read"):
         import_smiles(path, tmp_path / "out.h5", FeaturizerOptions(), processes=1)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.cells import MISSING, split_names
+from gcnbatch.data.importers.cells import MISSING
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.smiles import import_smiles
@@ -20,6 +20,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.writer import check_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.options.common import split_names
 from tests.builders import build_graphset
 
 MOLECULES = ("C", "CC", "CCC", "CCO", "CO", "CN", "CCN", "N", "O", "c1ccccc1", "CF", "CCl", "CBr")
