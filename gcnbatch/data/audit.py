@@ -56,7 +56,7 @@ _ERRORS = {error.__name__: error for error in (InputError, MachineError)}
 
 @dataclass(frozen=True)
 class _Found:
-    """What the confined process says of one array; (address, size) of its chunks follow in `places`."""
+    """What the confined process finds of one array; (address, size) of its chunks follow in `places`."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Work on rows of a file by a library that a hostile row can crash or keep busy: such a row costs itself, not the file.
+"""Work on rows of a file by a library that a hostile row can crash or keep busy: such a row is lost, not the file.
 
 Each row has SECONDS of processor time and MEMORY_BYTES. `Workers` processes run under these limits (`limit_worker`) and
 die of such a row; `run` then finds it, in forked processes.

@@ -52,7 +52,7 @@ _TYPES[[DOUBLE, TRIPLE]] = DOUBLE, TRIPLE
 _NOTHING = bytes(_ATOMS)  # stands for a molecule that is no binary form
 _DECIDES = 2  # place in a record of the byte that decides its length
 _LONGEST = 300  # bytes of a record
-_PADDING = bytes(2 * _LONGEST)  # a walk that lost its way ends here
+_PADDING = bytes(2 * _LONGEST)  # a walk over damaged bytes ends here
 Ints = NDArray[np.int64]
 
 

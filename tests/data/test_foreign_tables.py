@@ -20,10 +20,10 @@ CXSMILES = "CC[C@H]1C[C@@H]1C(=O)NC(C)C"
 LEFT_OUT = "extension of CXSMILES (|…|), which is left out"
 
 
-def read(folder: Path, text: str | bytes, name: str = "m.csv", smiles: str = "", **wished: str) -> MoleculeTable:
+def read(folder: Path, text: str | bytes, name: str = "m.csv", smiles: str = "", **asked: str) -> MoleculeTable:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_molecules(path, smiles, wished=TableFormat(**wished))
+    return read_molecules(path, smiles, asked=TableFormat(**asked))
 
 
 def notes_of_import(path: Path, **options: object) -> tuple[str, ...]:

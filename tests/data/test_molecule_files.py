@@ -16,10 +16,10 @@ from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError, MachineError
 
 
-def read(folder: Path, text: str | bytes, name: str = "m.csv", **wished: str) -> MoleculeTable:
+def read(folder: Path, text: str | bytes, name: str = "m.csv", **asked: str) -> MoleculeTable:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_molecules(path, wished=TableFormat(**wished))
+    return read_molecules(path, asked=TableFormat(**asked))
 
 
 # ------------------------------------------------------------------------------------------------ text

@@ -84,7 +84,7 @@ def test_two_runs_on_two_gpus_are_equal_to_the_bit(on_two: tuple[Path, str]) -> 
 
 
 def test_a_killed_rank_ends_all_and_the_run_resumes_to_equal_bits(on_two: tuple[Path, str]) -> None:
-    """Rank 0 waits on its GPU for the dead one when it hears of its end."""
+    """Rank 0 waits on its GPU for the dead one when it learns of its end."""
     folder, _ = on_two
     run, often = folder / "killed", ("--set", "train.checkpoint_seconds=0")
     about = ("train", "--data", folder / "set.h5", *TO_RUN, *often, "-o", run)

@@ -213,7 +213,7 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
     return;
   }
   const Progress at = Progress::read(of.members.of_step(of.progress));
-  if (SHARES_LAUNCHES && at.n_graphs == 0) return wait_for_previous();  // the member rests
+  if (SHARES_LAUNCHES && at.n_graphs == 0) return wait_for_previous();  // the member is idle
   const UpdateChunk chunk = static_cast<const UpdateChunk*>(of.chunks)[number];
   const Job job = of.members.of_step(params.jobs)[chunk.job];
   float* of_thread = reinterpret_cast<float*>(shared4);

@@ -317,7 +317,7 @@ __device__ __forceinline__ void backward_dw_of_warps(const NarrowBackwardParams&
   const Shape shape(params);
   const int N = params.members.of_step(params.size)[BatchSize::N];
   if (blockIdx.x > 0 && block % params.dw_sums * TILE >= N) return;  // makes room for the next kernel
-  if (N == 0) return wait_for_previous();                            // the member rests
+  if (N == 0) return wait_for_previous();                            // the member is idle
   const OfY of = of_y_at(reinterpret_cast<float*>(shared4), params.members.of_step(params.y),
                          params.members.of_step(params.g), GROUP);
   if constexpr (SUMS == 1) {

@@ -187,7 +187,7 @@ struct SourceGraph {
 };
 
 // Stage the next step; the teams of block `block` of `blocks` take graphs in turn with those of the other blocks. A member without
-// a step in this epoch gets an empty batch, B = 0: it rests. Before `wait`, a team reads the plan and prefetches its graph into
+// a step in this epoch gets an empty batch, B = 0: it is idle. Before `wait`, a team reads the plan and prefetches its graph into
 // L2. It writes after `wait` only, because other blocks may still read the current batch. `wait` may be called more than once.
 // `progress` is that of `at`; warps read it without waiting for `at`.
 template <class Team, class Wait>

@@ -44,7 +44,7 @@ class MoleculeTable:
 
 
 def read_molecules(
-    path: StrPath, smiles_column: str = "", id_column: str = "", wished: TableFormat | None = None
+    path: StrPath, smiles_column: str = "", id_column: str = "", asked: TableFormat | None = None
 ) -> MoleculeTable:
     """Read a file of molecules.
 
@@ -57,7 +57,7 @@ def read_molecules(
     id_column : str
         Empty: a column named like ``id``, ``mol_id`` or ``Compound ID``, else like ``CID`` or ``ChEMBL ID``; without
         one, rows are numbered from 1.
-    wished : TableFormat or None
+    asked : TableFormat or None
         Delimiter, decimal sign and encoding; None: detected.
 
     Raises
@@ -65,8 +65,8 @@ def read_molecules(
     InputError
         For a file that is missing, empty, damaged or in another encoding, and a column that is not there.
     """
-    path, wished = Path(path), wished or TableFormat()
-    with open_table(path, wished, index=True) as source:
+    path, asked = Path(path), asked or TableFormat()
+    with open_table(path, asked, index=True) as source:
         columns, names, notes = source.columns(), source.names, source.notes
     found = find_columns(path, columns, smiles_column, id_column)
     given = columns.pop(found.id) if found.id else [""] * len(columns[found.smiles])
@@ -76,8 +76,8 @@ def read_molecules(
     if not smiles:
         raise InputError(str(path), "no row below the header line", "at least one molecule")
     plain = list(map(without_extension, smiles))
-    columns = {name: list(wished.without_missing(texts)) for name, texts in columns.items()}
-    written = NumberFormat.of(path, columns.items(), wished.decimal)
+    columns = {name: list(asked.without_missing(texts)) for name, texts in columns.items()}
+    written = NumberFormat.of(path, columns.items(), asked.decimal)
     columns = {name: list(written.plain(name, texts)) for name, texts in columns.items()}
     notes += found.notes + about_extensions(sum(map(str.__ne__, smiles, plain)))
     notes += [*about_blank_ids(sum(map(str.__ne__, ids, given)), len(ids)), *written.notes]

@@ -48,8 +48,8 @@ class NumberFormat:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, columns: Iterable[tuple[str, Sequence[str]]], wished: str = "") -> NumberFormat:
-        """Return the format of these columns; `wished` is the decimal sign that the user names, "" detected.
+    def of(cls, path: Path, columns: Iterable[tuple[str, Sequence[str]]], asked: str = "") -> NumberFormat:
+        """Return the format of these columns; `asked` is the decimal sign that the user names, "" detected.
 
         Raises
         ------
@@ -68,14 +68,14 @@ class NumberFormat:
             others = [text for text, one in parts.items() if one is None]
             if any(map(has_digit, others)) or 2 * len(others) >= len(values):  # a few words may be missing values
                 continue
-            sign = wished or _sign(path, name, cells)
+            sign = asked or _sign(path, name, cells)
             if sign:
                 signs[name] = sign
                 if some := [cells[number] for number in cells if _GROUPED[sign].fullmatch(number)]:
                     grouped[name] = some[0]
             elif (with_point := [n for n in cells if "." in n]) and all(map(_EITHER["."].fullmatch, with_point)):
                 unclear[name] = cells[min(with_point)]
-        has_commas = "," in signs.values() and not wished
+        has_commas = "," in signs.values() and not asked
         if has_commas and unclear:
             raise _unclear(path, *next(iter(unclear.items())))
         notes = [DECIMAL_COMMA] if has_commas else []

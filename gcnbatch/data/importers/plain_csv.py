@@ -79,25 +79,25 @@ def import_csv(given: ImportCsvOptions) -> ImportSummary:
     [[1.0], [nan]]
     """
     files = [Path(file) for file in (given.edges, given.nodes, given.graphs) if file is not None]
-    target, wished = output_path(given.out, files), TableFormat(given.delimiter, encoding=given.encoding)
+    target, asked = output_path(given.out, files), TableFormat(given.delimiter, encoding=given.encoding)
     if (given.graphs is None) == (given.node_targets is None):
         got = "both --graphs and --node-targets" if given.graphs is not None else "neither --graphs nor --node-targets"
         raise InputError("targets", got, "a table of graphs with targets, or names of target columns in the node table")
     for file in files:
-        with open_table(file, wished):  # report a wrong path before reading the other tables
+        with open_table(file, asked):  # report a wrong path before reading the other tables
             pass
     with DatasetWriter(target) as writer, Scratch(target) as scratch:
         known = columns = None
         notes: list[str] = []
         with _bar("reading", sum(file.stat().st_size for file in files), "B", given.progress) as bar:
             if given.graphs is not None:
-                with open_table(Path(given.graphs), wished, bar.update) as table:
+                with open_table(Path(given.graphs), asked, bar.update) as table:
                     known, columns = read_graphs(table, given.target_columns, given.task, given.missing)
                     notes += _notes(table)
-            with open_table(Path(given.nodes), wished, bar.update) as table:
+            with open_table(Path(given.nodes), asked, bar.update) as table:
                 node_set = read_nodes(table, scratch, known, given.node_targets, given.task, given.missing)
                 notes += _notes(table)
-            with open_table(Path(given.edges), wished, bar.update) as table:
+            with open_table(Path(given.edges), asked, bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, given.undirected)
                 notes += _notes(table)
         columns = columns or node_set.targets

@@ -180,11 +180,11 @@ def _raise_orders(rng: np.random.Generator, skeletons: Skeletons, inserted: NDAr
     closed[u[kind == AROMATIC]] = True
     closed[v[kind == AROMATIC]] = True
     draw = rng.random(len(u))
-    wish = np.flatnonzero((draw < _DOUBLE_SHARE) & ~closed[u] & ~closed[v])
+    wanted = np.flatnonzero((draw < _DOUBLE_SHARE) & ~closed[u] & ~closed[v])
     first = np.full(skeletons.n_nodes, len(u))
-    np.minimum.at(first, u[wish], wish)
-    np.minimum.at(first, v[wish], wish)
-    wish = wish[(first[u[wish]] == wish) & (first[v[wish]] == wish)]
-    kind[wish] = DOUBLE
-    room = (degree[u[wish]] <= 2) & (degree[v[wish]] <= 2) & (draw[wish] < _DOUBLE_SHARE * _TRIPLE_SHARE)
-    kind[wish[room]] = TRIPLE
+    np.minimum.at(first, u[wanted], wanted)
+    np.minimum.at(first, v[wanted], wanted)
+    wanted = wanted[(first[u[wanted]] == wanted) & (first[v[wanted]] == wanted)]
+    kind[wanted] = DOUBLE
+    room = (degree[u[wanted]] <= 2) & (degree[v[wanted]] <= 2) & (draw[wanted] < _DOUBLE_SHARE * _TRIPLE_SHARE)
+    kind[wanted[room]] = TRIPLE

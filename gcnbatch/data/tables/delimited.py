@@ -25,7 +25,7 @@ MOST_CHARS = 1 << 24  # characters per block, if its fields are long
 
 
 @contextmanager
-def open_delimited(path: Path, wished: TableFormat, advance: Callable[[int], object], index: bool) -> Iterator[Table]:
+def open_delimited(path: Path, asked: TableFormat, advance: Callable[[int], object], index: bool) -> Iterator[Table]:
     """Open a text table; see `gcnbatch.data.tables.formats.open_table`.
 
     Raises
@@ -33,13 +33,13 @@ def open_delimited(path: Path, wished: TableFormat, advance: Callable[[int], obj
     InputError
         For an empty file, a repeated name, a row of another length, bad quoting.
     """
-    layout = detect_layout(path, wished)
-    with open_text(path, wished.encoding) as file:
+    layout = detect_layout(path, asked)
+    with open_text(path, asked.encoding) as file:
         file.skip(layout.skipped)
         table = _Delimited(file, layout.sign, layout.skipped, advance)
         try:
             table.read_names(index, layout.marked)
-            table.notes[:0] = layout.notes(wished)
+            table.notes[:0] = layout.notes(asked)
             yield table
         except csv.Error as error:
             got = str(error)

@@ -20,7 +20,7 @@ from gcnbatch.data.tables.table import Table
 @contextmanager
 def open_table(
     path: Path,
-    wished: TableFormat | None = None,
+    asked: TableFormat | None = None,
     advance: Callable[[int], object] = lambda _: None,
     index: bool = False,
 ) -> Iterator[Table]:
@@ -29,7 +29,7 @@ def open_table(
     Parameters
     ----------
     path : Path
-    wished : TableFormat or None
+    asked : TableFormat or None
         Delimiter and encoding of text; None: detected.
     advance : callable
         Called with the number of bytes read of text and Parquet, block by block.
@@ -43,21 +43,21 @@ def open_table(
     MachineError
         When the library for the format is not installed.
     """
-    wished = wished or TableFormat()
-    wished.check()
+    asked = asked or TableFormat()
+    asked.check()
     fileio.open_regular(path, "a readable file").close()
     name = path.name.lower()
     kind = Path(name.removesuffix(next(filter(name.endswith, COMPRESSIONS), ""))).suffix
     if kind in SMI:
-        with open_text(path, wished.encoding) as file:
+        with open_text(path, asked.encoding) as file:
             first = next((line for line in file.lines() if line.strip()), "")
         if not has_header(first) or "\t" not in first:
-            with open_text(path, wished.encoding) as file:
+            with open_text(path, asked.encoding) as file:
                 yield SmilesLines(file)
             return
-        wished = TableFormat("\t", wished.decimal, wished.encoding)
+        asked = TableFormat("\t", asked.decimal, asked.encoding)
     elif kind in SDF:
-        yield read_sdf(path, wished.encoding)
+        yield read_sdf(path, asked.encoding)
         return
     elif name.endswith(EXCEL):
         yield read_excel(path)
@@ -66,5 +66,5 @@ def open_table(
         with open_parquet(path, advance) as table:
             yield table
         return
-    with open_delimited(path, wished, advance, index) as table:
+    with open_delimited(path, asked, advance, index) as table:
         yield table

@@ -79,10 +79,10 @@ class Layout:
     skipped: int = 0
     marked: bool = False
 
-    def notes(self, wished: TableFormat) -> list[str]:
+    def notes(self, asked: TableFormat) -> list[str]:
         """Return what was detected, for the user."""
         notes = []
-        if self.sign != "," and not wished.sign:
+        if self.sign != "," and not asked.sign:
             notes.append(f"fields are separated by a {DELIMITERS[self.sign]}")
         if self.skipped:
             lines = "1 line" if self.skipped == 1 else f"{self.skipped:,} lines"
@@ -90,7 +90,7 @@ class Layout:
         return notes
 
 
-def detect_layout(path: Path, wished: TableFormat) -> Layout:
+def detect_layout(path: Path, asked: TableFormat) -> Layout:
     """Return the layout of a text table by its first lines.
 
     The delimiter divides these lines into equally many fields, else the header line alone. Lines above the header line
@@ -103,7 +103,7 @@ def detect_layout(path: Path, wished: TableFormat) -> Layout:
         As `open_text`.
     """
     skipped, mark, at, first = 0, "", -1, ""
-    with open_text(path, wished.encoding) as file:
+    with open_text(path, asked.encoding) as file:
         lines = file.lines()
         for line in lines:
             if line.startswith("#"):
@@ -115,10 +115,10 @@ def detect_layout(path: Path, wished: TableFormat) -> Layout:
         sample = [first, *islice(lines, _SAMPLE_LINES)]
     if mark:
         head = mark.lstrip("#")
-        sign = wished.sign or _sign([head, *sample[:-1]])
+        sign = asked.sign or _sign([head, *sample[:-1]])
         if _is_header(head, first, sign):
             return Layout(sign, at, marked=True)
-    return Layout(wished.sign or _sign(sample), skipped)
+    return Layout(asked.sign or _sign(sample), skipped)
 
 
 def _sign(lines: Sequence[str]) -> str:

@@ -62,4 +62,4 @@ def test_an_epoch_begins_with_its_steps_and_rates() -> None:
         names, number = ("learning_rate", "correction1", "correction2"), 1 + member
         wanted = [rate, 1 / (1 - 0.9**number), 1 / (1 - 0.99**number)]
         np.testing.assert_allclose([first[name] for name in names], wanted, rtol=1e-5)
-    assert (host[1] == -1).all()  # a member that rests
+    assert (host[1] == -1).all()  # a member that is idle
