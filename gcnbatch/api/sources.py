@@ -132,7 +132,7 @@ def _molecules_of(run: str) -> MoleculesConfig:
 
     of = FeaturizerOptions.from_header(source(run).header.featurizer)
     found = {name: getattr(of, name) for name in MoleculesConfig.model_fields if hasattr(of, name)}
-    found |= {"positional": f"rw{of.walk}" if of.walk else ""}
+    found |= {"positional": f"rw{of.walk}" if of.walk else "", "fingerprint": ",".join(of.fingerprints)}
     return MoleculesConfig(**found, fingerprint_radius=of.radius, fingerprint_size=of.size)
 
 

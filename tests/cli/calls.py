@@ -45,6 +45,7 @@ TEXTS = {  # parameters that are texts, but no paths
         "encoding",
         "feature_columns",
         "figures",
+        "fingerprint",
         "freeze",
         "id_column",
         "jobs",

@@ -34,7 +34,7 @@ from tests.training.runs import configure, fit, gcnbatch, lighten, write_set
 pytestmark = pytest.mark.usefixtures("light")
 
 RICH = FeaturizerOptions(
-    bond_channels=True, descriptors="rdkit2d", fingerprint="morgan", radius=2, size=256, atom_features="extended86"
+    bond_channels=True, descriptors="rdkit2d", fingerprints=("morgan",), radius=2, size=256, atom_features="extended86"
 )
 PARTS = ("split.cross_fit=4", "split.test=0.2", "model.head=[8]")
 MIXED = (*PARTS, "train.mixture=true")
