@@ -74,7 +74,8 @@ def test_all_descriptors_are_those_of_rdkit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_descriptors_of_5000_published_molecules_are_those_of_rdkit() -> None:
+@pytest.mark.parametrize("fifth", range(5))
+def test_descriptors_of_5000_published_molecules_are_those_of_rdkit(fifth: int) -> None:
     folder = os.environ.get("GCNBATCH_TEST_DATA")
     if not folder:
         pytest.skip("GCNBATCH_TEST_DATA is not set")
@@ -82,9 +83,9 @@ def test_descriptors_of_5000_published_molecules_are_those_of_rdkit() -> None:
     for name in ("lipo", "tox21", "clintox"):
         with gzip.open(Path(folder) / f"{name}.csv.gz", "rt", encoding="utf-8", newline="") as stream:
             texts += [row["smiles"] for row in csv.DictReader(stream)][:2000]
-    readable = [text for text in texts if normal_molecule(text, OPTIONS) is not None][:5000]
-    assert len(readable) == 5000
-    for first in range(0, 5000, 250):
+    readable = [text for text in texts[fifth::5] if normal_molecule(text, OPTIONS) is not None][:1000]
+    assert len(readable) == 1000
+    for first in range(0, 1000, 250):
         same(readable[first : first + 250])
 
 
