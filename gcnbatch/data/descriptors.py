@@ -97,14 +97,7 @@ def names() -> tuple[str, ...]:
 def ask(molecule: Any, name: str) -> Asked | Floats:
     """Return what RDKit says of a molecule in normal form, or all descriptors (D,) of one that is not usual.
 
-    What takes time in proportion to a molecule of any size is done here, where the caller limits it.
-
-    Parameters
-    ----------
-    molecule
-        An RDKit molecule.
-    name : str
-        Its canonical SMILES; "" for a molecule that is not in normal form.
+    The arguments are those of `gcnbatch.data.molecule_features.begin`.
     """
     if is_usual(molecule, name) and (found := _tools(_functions()).ask(molecule)) is not None:
         return found
@@ -482,12 +475,12 @@ class _Chunk:
             closed = inner & (paths[0] == added) & (length > 2)
             rings = [atoms[closed] for atoms in paths]
             # RDKit takes an atom on a ring of three for a path of 4 bonds; the atom where it closes counts twice.
-            looped = (paths[1] == added) & (length == 4)
-            loops = [atoms[looped] for atoms in [*paths, added]]
+            on_ring = (paths[1] == added) & (length == 4)
+            tailed = [atoms[on_ring] for atoms in [*paths, added]]
             paths = [atoms[inner & (paths[0] != added)] for atoms in [*paths, added]]
             for name, values in roots.items():
                 found[f"Chi{length}{name}"] = (
-                    self._over(paths, values, 2) + self._over(rings, values, 2 * length) + self._over(loops, values, 2)
+                    self._over(paths, values, 2) + self._over(rings, values, 2 * length) + self._over(tailed, values, 2)
                 )
             ones = np.ones(len(number))
             counts.append(self._over(paths, ones, 2) + self._over(rings, ones, 2 * length))

@@ -74,7 +74,7 @@ def test_what_a_public_function_returns_is_public() -> None:
     assert returned <= set(gcnbatch.PUBLIC)
 
 
-DOORS = {
+FUNCTIONS = {
     "train": ("train", "resume"),
     "compare-runs": ("compare_runs",),
     "compare-backends": ("compare_backends",),
@@ -104,9 +104,9 @@ def commands() -> dict[str, Any]:
 
 def test_every_command_calls_its_public_function() -> None:
     found = commands()
-    assert set(found) == set(DOORS)
-    assert {name for names in DOORS.values() for name in names} <= set(gcnbatch.PUBLIC)
-    for command, names in DOORS.items():
+    assert set(found) == set(FUNCTIONS)
+    assert {name for names in FUNCTIONS.values() for name in names} <= set(gcnbatch.PUBLIC)
+    for command, names in FUNCTIONS.items():
         tree = ast.parse(textwrap.dedent(inspect.getsource(found[command])))
         called = {ast.unparse(call.func).rpartition(".")[2] for call in ast.walk(tree) if isinstance(call, ast.Call)}
         places = {line.module for line in ast.walk(tree) if isinstance(line, ast.ImportFrom)}

@@ -13,7 +13,7 @@ from gcnbatch.cli.command import command
 from gcnbatch.options import training
 from gcnbatch.options.common import split_names
 from gcnbatch.options.declaration import Option, argument, arguments, declaration, option, parameters, part, python
-from tests.api.test_public import DOORS, commands
+from tests.api.test_public import FUNCTIONS, commands
 
 if TYPE_CHECKING:
     from gcnbatch.data.graphs import GraphSet
@@ -132,7 +132,7 @@ def test_every_command_has_the_options_that_its_function_declares() -> None:
         declared = inspect.signature(found).parameters
         if not any(one.kind is one.VAR_KEYWORD for one in declared.values()):
             continue  # without a declaration
-        function = getattr(gcnbatch, DOORS[name][0])
+        function = getattr(gcnbatch, FUNCTIONS[name][0])
         missing = {one for one in declared if one not in inspect.signature(function).parameters}
         assert missing <= {"as_json", "quiet", "show_keys", "resume", "paths", "plain", "out", "options"}, name
 
