@@ -9,8 +9,8 @@ little. `descriptors` computes the others for the chunk, by array operations:
 - Chi and Kappa from one list of paths, the EState and surface descriptors from one vector of atoms each.
 
 Values agree with RDKit's to a relative 1e-6, but for Ipc of large molecules. RDKit computes the characteristic
-polynomial by a recurrence whose rounding errors grow with the number of atoms: they reach 1e-6 at about 70 atoms. Here
-they stay below 1e-9. Unusual molecules (see `is_usual`) are computed by RDKit's functions one by one.
+polynomial by a recurrence whose rounding errors grow with the number of atoms. Unusual molecules (see `is_usual`) are
+computed by RDKit's functions one by one.
 """
 
 from __future__ import annotations
