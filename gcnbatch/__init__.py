@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from gcnbatch.api.backends import BackendComparison as BackendComparison
     from gcnbatch.api.backends import compare_backends as compare_backends
     from gcnbatch.api.benches import SuiteResults as SuiteResults
+    from gcnbatch.api.benches import admet as admet
     from gcnbatch.api.benches import bench_spgemm as bench_spgemm
     from gcnbatch.api.benches import bench_spmm as bench_spmm
     from gcnbatch.api.benches import bench_tune as bench_tune
+    from gcnbatch.api.benches import moleculeace as moleculeace
     from gcnbatch.api.benches import moleculenet as moleculenet
     from gcnbatch.api.comparison import Comparison as Comparison
     from gcnbatch.api.comparison import baseline as baseline
@@ -114,6 +116,8 @@ PUBLIC: dict[str, str] = {
     "bench_tune": "gcnbatch.api.benches",
     "Tuning": "gcnbatch.lab.bench.spmm.tune",
     "moleculenet": "gcnbatch.api.benches",
+    "moleculeace": "gcnbatch.api.benches",
+    "admet": "gcnbatch.api.benches",
     "SuiteResults": "gcnbatch.api.benches",
     "info": "gcnbatch.api.machine",
     "build_kernels": "gcnbatch.api.machine",

@@ -6,10 +6,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gcnbatch.options.declaration import arguments
-from gcnbatch.options.lab import BenchSpgemmOptions, BenchSpmmOptions, BenchTuneOptions, MoleculenetOptions
+from gcnbatch.options.lab import (
+    AdmetOptions,
+    BenchSpgemmOptions,
+    BenchSpmmOptions,
+    BenchTuneOptions,
+    MoleculeaceOptions,
+    MoleculenetOptions,
+)
 
 if TYPE_CHECKING:
     from gcnbatch.lab.bench.spgemm.runs import SpgemmTiming
@@ -26,12 +33,15 @@ class SuiteResults:
 
     Parameters
     ----------
+    suite : str
     folder : Path
         Holds a run per set, split and model, ``results.json``, ``results.csv`` and ``report.html``.
     results : tuple of Result
-        ``set``, ``split``, ``model``, ``metric``; ``test`` scores, their ``mean`` and ``deviation``; ``valid``.
+        ``set``, ``split``, ``model``, ``metric``; ``test`` scores, their ``mean``, ``deviation`` and ``interval``;
+        ``valid``; of a mixture's ``member`` its ``weight``.
     """
 
+    suite: str
     folder: Path
     results: tuple[Result, ...]
 
@@ -142,6 +152,8 @@ def bench_tune(given: BenchTuneOptions) -> Tuning:
 def moleculenet(given: MoleculenetOptions) -> SuiteResults:
     r"""Train on MoleculeNet's sets, beside published scores; a folder that has some of the runs is completed.
 
+    `data` has the tables as DeepChem or chemprop package them.
+
     Raises
     ------
     InputError
@@ -158,15 +170,71 @@ def moleculenet(given: MoleculenetOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('freesolv', 'baseline', 'rmse')]
     """
+    return _suite("moleculenet", given, splits=tuple(given.splits), models=tuple(given.models))
+
+
+@arguments(MoleculeaceOptions)
+def moleculeace(given: MoleculeaceOptions) -> SuiteResults:
+    r"""Train a recipe on MoleculeACE's sets and score their test rows, beside published scores.
+
+    A folder that has some of the runs is completed. `data` has ``CHEMBL….csv.gz``, with columns ``smiles``, ``y`` and
+    ``split``.
+
+    Raises
+    ------
+    InputError
+        As `moleculenet`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import gcnbatch
+    >>> rows = "".join(f"{'C' * size}O,{size},{'test' if size % 5 == 0 else 'train'}\n" for size in range(1, 41))
+    >>> Path("CHEMBL1862_Ki.csv").write_text(f"smiles,y,split\n{rows}") > 0
+    True
+    >>> found = gcnbatch.moleculeace(".", recipe="gcn", epochs=1, backend="cpu", out="suite")
+    >>> [(one.set, one.model, one.metric) for one in found.results]
+    [('CHEMBL1862_Ki', 'gcn', 'rmse')]
+    """
+    return _suite("moleculeace", given, recipe=given.recipe)
+
+
+@arguments(AdmetOptions)
+def admet(given: AdmetOptions) -> SuiteResults:
+    r"""Train a recipe on the sets of TDC's ADMET group and score their test rows, beside published scores.
+
+    A folder that has some of the runs is completed. `data` has ``<set>.train_val.csv.gz`` and ``<set>.test.csv.gz``,
+    with columns ``Drug`` and ``Y``. Each set has the metric of its leaderboard.
+
+    Raises
+    ------
+    InputError
+        As `moleculenet`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import gcnbatch
+    >>> for part, sizes in (("train_val", range(1, 33)), ("test", range(33, 41))):
+    ...     rows = "".join(f"{'C' * size}O,{size % 2}\n" for size in sizes)
+    ...     written = Path(f"dili.{part}.csv").write_text(f"Drug,Y\n{rows}")
+    >>> found = gcnbatch.admet(".", recipe="gcn", epochs=1, backend="cpu", out="suite")
+    >>> [(one.set, one.model, one.metric) for one in found.results]
+    [('dili', 'gcn', 'roc_auc')]
+    """
+    return _suite("admet", given, recipe=given.recipe)
+
+
+def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions, **choice: Any) -> SuiteResults:
     from gcnbatch.lab.benchmark import runs
 
     folder, results = runs.start(
         Path(given.data),
         None if given.out is None else Path(given.out),
-        runs.Settings(seeds=given.seeds, epochs=given.epochs),
-        runs.Choice(tuple(given.sets), tuple(given.splits), tuple(given.models)),
+        runs.Settings(name, given.seeds, given.epochs),
+        runs.Choice(tuple(given.sets), **choice),
         runs.Machine(given.backend, given.device, given.jobs),
         given.say,
         given.quiet,
     )
-    return SuiteResults(folder, tuple(results))
+    return SuiteResults(name, folder, tuple(results))

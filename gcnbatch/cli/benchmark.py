@@ -2,52 +2,111 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gcnbatch.cli.command import command
-from gcnbatch.options.lab import MoleculenetOptions
+from gcnbatch.options.lab import AdmetOptions, MoleculeaceOptions, MoleculenetOptions
+from gcnbatch.text import printable
+
+if TYPE_CHECKING:
+    from gcnbatch.api.benches import SuiteResults
 
 app = typer.Typer(no_args_is_help=True, help="Run published suites of data sets.", rich_markup_mode=None)
 
-EPILOG = """\b
+_GO_ON = "The same command goes on where it was stopped; finished runs are kept."
+AsJson = Annotated[bool, typer.Option("--json", help="Print results.json.")]
+Quietly = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+@app.command(
+    "moleculenet",
+    epilog=f"""\b
 Examples:
   gcnbatch benchmark moleculenet --data tables -o suite
   gcnbatch benchmark moleculenet --data tables -o suite --sets esol,bace
   gcnbatch benchmark moleculenet --data tables -o small \\
       --models plain,baseline --seeds 2 --epochs 5
 
-The same command goes on where it was stopped; finished runs are kept.
-"""
-
-
-@app.command("moleculenet", epilog=EPILOG)
+{_GO_ON}
+""",
+)
 @command(MoleculenetOptions)
-def moleculenet(
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    **options: Any,
-) -> None:
+def moleculenet(as_json: AsJson = False, quiet: Quietly = False, **options: Any) -> None:
     """Train on MoleculeNet's sets; compare with published scores.
 
     Tables: Tox21, BBBP, BACE, ClinTox, ESOL, FreeSolv, Lipophilicity, as DeepChem or chemprop package them.
     The last line on stdout is the folder.
     """
     from gcnbatch.api import benches
+
+    _show(benches.moleculenet(**options, quiet=quiet, say=_say(quiet)), as_json)
+
+
+@app.command(
+    "moleculeace",
+    epilog=f"""\b
+Examples:
+  gcnbatch benchmark moleculeace --data tables -o suite
+  gcnbatch benchmark moleculeace --data tables -o suite --recipe gcn
+  gcnbatch benchmark moleculeace --data tables --sets CHEMBL234_Ki
+
+{_GO_ON}
+""",
+)
+@command(MoleculeaceOptions)
+def moleculeace(as_json: AsJson = False, quiet: Quietly = False, **options: Any) -> None:
+    """Train a recipe on MoleculeACE's sets; compare with published scores.
+
+    Tables: CHEMBL….csv.gz with columns smiles, y and split. All training rows train; the test rows give the score.
+    The last line on stdout is the folder.
+    """
+    from gcnbatch.api import benches
+
+    _show(benches.moleculeace(**options, quiet=quiet, say=_say(quiet)), as_json)
+
+
+@app.command(
+    "admet",
+    epilog=f"""\b
+Examples:
+  gcnbatch benchmark admet --data tables -o suite
+  gcnbatch benchmark admet --data tables -o suite --recipe gcn
+  gcnbatch benchmark admet --data tables --sets herg,dili
+
+{_GO_ON}
+""",
+)
+@command(AdmetOptions)
+def admet(as_json: AsJson = False, quiet: Quietly = False, **options: Any) -> None:
+    """Train a recipe on TDC's ADMET sets; compare with published scores.
+
+    Tables: <set>.train_val.csv.gz and <set>.test.csv.gz with columns Drug and Y. All training rows train; the test
+    rows give the score, in the metric of the set's leaderboard. The last line on stdout is the folder.
+    """
+    from gcnbatch.api import benches
+
+    _show(benches.admet(**options, quiet=quiet, say=_say(quiet)), as_json)
+
+
+def _say(quiet: bool) -> Any:
+    return lambda line: None if quiet else typer.echo(printable(line), err=True)
+
+
+def _show(found: SuiteResults, as_json: bool) -> None:
+    """Print the tables and the folder."""
     from gcnbatch.cli.text_tables import table
     from gcnbatch.lab.benchmark import results
     from gcnbatch.lab.benchmark.suite import load
-    from gcnbatch.text import printable
 
-    def say(line: str) -> None:
-        if not quiet:
-            typer.echo(printable(line), err=True)
-
-    found = benches.moleculenet(**options, quiet=quiet, say=say)
     if as_json:
         typer.echo((found.folder / results.JSON).read_text(encoding="utf-8"))
         return
-    for line in table(results.HEADER, results.rows(load(), found.results), left=4):
+    suite = load(found.suite)
+    for line in table(*results.table_of(suite, found.results), left=4):
         typer.echo(line)
+    if beside := results.against(suite, found.results):
+        for line in table(results.AGAINST, beside, left=3):
+            typer.echo(line)
     typer.echo(str(found.folder))

@@ -152,18 +152,12 @@ class BenchTuneOptions:
 
 
 @declaration
-class MoleculenetOptions:
-    """``gcnbatch benchmark moleculenet``."""
+class SuiteOptions:
+    """What all suites take."""
 
-    data: StrPath = option(
-        "Folder with the tables.", metavar="DIR", doc="Folder with the tables, as DeepChem or chemprop package them."
-    )
+    data: StrPath = option("Folder with the tables.", metavar="DIR")
     _: KW_ONLY
-    out: StrPath | None = output_folder("DIR", "Folder of the runs.", "moleculenet")
     sets: Sequence[str] = names("Sets, of those that are there.", default=(), shown="all")
-    splits: Sequence[str] = names("random, scaffold.", default=(), shown="all")
-    models: Sequence[str] = names("plain, tuned, descriptors, ensemble, baseline, mean.", default=(), shown="all")
-    seeds: int = option("Splits; on the scaffold split, models.", default=5, min=1, max=1000)
     epochs: int | None = option("Epochs of every run.", default=None, min=1, shown="by configuration")
     backend: Backend = "auto"
     device: Device = 0
@@ -178,3 +172,39 @@ class MoleculenetOptions:
     )
     quiet: Quiet = True
     say: Messages = silent
+
+
+@declaration
+class MoleculenetOptions(SuiteOptions):
+    """``gcnbatch benchmark moleculenet``."""
+
+    _: KW_ONLY
+    splits: Sequence[str] = names("random, scaffold.", default=(), shown="all")
+    models: Sequence[str] = names("plain, tuned, descriptors, ensemble, baseline, mean.", default=(), shown="all")
+    seeds: int = option("Splits; on the scaffold split, models.", default=5, min=1, max=1000)
+    out: StrPath | None = output_folder("DIR", "Folder of the runs.", "moleculenet")
+
+
+@declaration
+class RecipeOptions(SuiteOptions):
+    """What suites with given splits take."""
+
+    _: KW_ONLY
+    recipe: str = option("Shipped configuration: best, gcn, …", default="best", metavar="NAME")
+    seeds: int = option("Models with different seeds, each scored.", default=1, min=1, max=1000)
+
+
+@declaration
+class MoleculeaceOptions(RecipeOptions):
+    """``gcnbatch benchmark moleculeace``."""
+
+    _: KW_ONLY
+    out: StrPath | None = output_folder("DIR", "Folder of the runs.", "moleculeace")
+
+
+@declaration
+class AdmetOptions(RecipeOptions):
+    """``gcnbatch benchmark admet``."""
+
+    _: KW_ONLY
+    out: StrPath | None = output_folder("DIR", "Folder of the runs.", "admet")

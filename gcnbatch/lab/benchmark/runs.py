@@ -1,35 +1,39 @@
 """A benchmark: a run for every set, split and model, in a folder that a later call goes on with.
 
-The folder holds ``benchmark.json`` (the settings), ``data/`` (imported sets), a run per model in
-``<set>/<split>/<model>/``, and the results: ``results.json``, ``results.csv``, ``results.png``, ``report.html``,
-``env.json``.
+The folder holds ``benchmark.json`` (the settings), ``data/`` (tables and imported sets), a run per model in
+``<set>/<split>/<model>/``, on a given split one per seed in ``<set>/given/<recipe>/seed<k>/``, and the results:
+``results.json``, ``results.csv``, ``results.png``, ``report.html``, ``env.json``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from gcnbatch import fileio, folders
+from gcnbatch import fileio, folders, tables
 from gcnbatch.baselines import start as start_baseline
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put, read_toml
+from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
+from gcnbatch.data.tables.formats import open_table
 from gcnbatch.errors import InputError
 from gcnbatch.lab.benchmark import results
-from gcnbatch.lab.benchmark.results import Result
-from gcnbatch.lab.benchmark.suite import SPLITS, Suite, check_names, find_sets, load
+from gcnbatch.lab.benchmark.results import Place, Result
+from gcnbatch.lab.benchmark.suite import GIVEN, DataSet, Suite, check_names, find_sets, load
 from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
+from gcnbatch.training.plan import GENERATED
 from gcnbatch.training.reports import METRICS
 
-SETTINGS, DATA = "benchmark.json", "data"
+SETTINGS, DATA, SPLIT = "benchmark.json", "data", "split"
 Say = Callable[[str], object]
 
 
@@ -41,7 +45,7 @@ class Settings:
     ----------
     suite : str
     seeds : int
-        Random splits with different seeds; for the scaffold split, of which there is one, models with other weights.
+        Random splits with different seeds; for the scaffold split and a given one, models with other weights.
     epochs : int or None
         None: those of each configuration.
     """
@@ -53,11 +57,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to run, by name; empty: everything."""
+    """What to run, by name; empty: everything. `recipe` is the model of a suite with given splits."""
 
     sets: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    recipe: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,18 @@ class Machine:
 
 @dataclass(frozen=True)
 class _Case:
-    """A run of the benchmark."""
+    """A run of the benchmark. On a given split there is one for each seed, which imports its table with `make`."""
 
     set: str
     split: str
     model: str
+    seed: int = 0
     tree: dict[str, Any] = field(default_factory=dict)
+    make: run.Make | None = None
 
     def folder(self, target: Path) -> Path:
-        return target / self.set / self.split / self.model
+        place = target / self.set / self.split / self.model
+        return place / f"seed{self.seed}" if self.split == GIVEN else place
 
 
 def start(
@@ -93,26 +101,31 @@ def start(
 ) -> tuple[Path, list[Result]]:
     """Run what is missing in the folder `out`; return the folder and the results of all that is finished there.
 
+    Results are written after each set.
+
     Raises
     ------
     InputError
         For unknown names, tables that are not there, and a folder of something else or of other settings.
     """
-    suite = load()
+    suite = load(settings.suite)
     if not is_storable(str(Path(out or "runs").resolve())):
         raise InputError(f"-o {out or 'runs'}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
     check_names("--models", choice.models, list(suite.models))
-    check_names("--splits", choice.splits, SPLITS)
-    tables = find_sets(suite, data, choice.sets)
+    check_names("--splits", choice.splits, suite.splits)
+    if choice.recipe:
+        suite = suite.with_recipes([choice.recipe])
+    tables_of = find_sets(suite, data, choice.sets)
     with ExitStack() as stack:
         target = _enter(stack, out, settings)
-        for name, path in tables.items():
-            for case in _cases(suite, target, name, path, settings, choice, machine, say):
-                if _source(suite, target, settings, case) is None:
-                    say(f"{suite.sets[name].title}, {case.split} split: {suite.models[case.model].title}")
-                    _run(case, target, say, quiet)
-        found = list(_finished(suite, target, settings))
-        results.write(target, suite, found)
+        benchmark = _Benchmark(suite, target, settings, machine, say)
+        for name, paths in tables_of.items():
+            missing = [case for case in benchmark.cases(name, paths, choice) if benchmark.source(case) is None]
+            for case in missing:
+                benchmark.run(case, quiet)
+            if missing or name == [*tables_of][-1]:
+                found = benchmark.finished()
+                results.write(target, suite, found)
         return target, found
 
 
@@ -127,6 +140,8 @@ def _enter(stack: ExitStack, out: Path | None, settings: Settings) -> Path:
     expected = "the settings of a benchmark"
     held = run_files.read_json(out / SETTINGS, expected)
     known: Settings = run_files.checked(str(out / SETTINGS), held, TypeAdapter(Settings), expected)
+    if known.suite != settings.suite:
+        raise InputError(f"-o {out}", f"results of {known.suite}", f"those of {settings.suite}", "Choose another -o.")
     for name, value in asdict(settings).items():
         if value != getattr(known, name):
             got = "as each configuration has" if value is None else str(value)
@@ -134,91 +149,183 @@ def _enter(stack: ExitStack, out: Path | None, settings: Settings) -> Path:
     return out
 
 
-def _cases(
-    suite: Suite,
-    target: Path,
-    name: str,
-    table: Path,
-    settings: Settings,
-    choice: Choice,
-    machine: Machine,
-    say: Say,
-) -> Iterator[_Case]:
-    """Yield the runs of a set; its table is imported for the first one."""
-    for split in choice.splits or SPLITS:
-        chosen = suite.with_parts(choice.models)
-        for key in sorted(chosen, key=lambda key: -suite.models[key].ensemble):  # others may be part of an ensemble
-            model = suite.models[key]
-            path = _imported(suite, target, name, table, model.features, say)
-            tree: dict[str, Any] = read_toml(model.shipped(name)) if model.config else {}
-            # There is one scaffold split; models on it differ in their weights, and a forest or ensemble in nothing.
-            alone = model.ensemble > 1 or not model.config
-            repeats, models = (settings.seeds, 1) if split == "random" else (1, 1 if alone else settings.seeds)
+@dataclass(frozen=True)
+class _Benchmark:
+    """The runs of a folder: which there are, and where they are."""
+
+    suite: Suite
+    target: Path
+    settings: Settings
+    machine: Machine
+    say: Say
+
+    def cases(self, name: str, paths: Sequence[Path], choice: Choice) -> Iterator[_Case]:
+        """Yield the runs of a set; what they share is made of its tables first."""
+        for split in choice.splits or self.suite.splits:
+            chosen = self.suite.with_parts(choice.models)
+            # Other models may be part of an ensemble.
+            for key in sorted(chosen, key=lambda key: -self.suite.models[key].ensemble):
+                yield from (
+                    self._of_given(name, paths, key) if split == GIVEN else [self._of_drawn(name, paths[0], split, key)]
+                )
+
+    def _of_given(self, name: str, paths: Sequence[Path], key: str) -> Iterator[_Case]:
+        """Yield the runs of a model on the split of the tables."""
+        one = self.suite.sets[name]
+        table = _one_table(one, self.target / DATA / f"{name}.csv", paths)
+        for seed in range(self.settings.seeds):
             given: dict[tuple[str, ...], Any] = {
-                ("name",): f"{name}-{split}-{key}",
-                ("data", "path"): str(path),
-                ("split", "kind"): split,
-                ("split", "repeats"): repeats,
-                ("train", "ensemble"): models * model.ensemble,
-                **{(part,): value for part, value in asdict(machine).items()},
+                ("seed",): seed,
+                ("data", "path"): str(table),
+                ("split", "kind"): "predefined",
+                ("train", "monitor"): one.metric,
             }
-            if settings.epochs is not None:
-                given["train", "epochs"] = settings.epochs
-            for keys, value in given.items():
-                put(tree, keys, value)
-            yield _Case(name, split, key, tree)
+            yield _Case(name, GIVEN, key, seed, self._tree(name, GIVEN, key, given), partial(_make, one, table))
+
+    def _of_drawn(self, name: str, table: Path, split: str, key: str) -> _Case:
+        """Return the run of a model on random splits or the scaffold split."""
+        model = self.suite.models[key]
+        # There is one scaffold split; models on it differ in their weights, and a forest or ensemble in nothing.
+        alone = model.ensemble > 1 or not model.config
+        repeats, models = (self.settings.seeds, 1) if split == "random" else (1, 1 if alone else self.settings.seeds)
+        given: dict[tuple[str, ...], Any] = {
+            ("data", "path"): str(self._imported(name, table, model.features)),
+            ("split", "kind"): split,
+            ("split", "repeats"): repeats,
+            ("train", "ensemble"): models * model.ensemble,
+        }
+        return _Case(name, split, key, tree=self._tree(name, split, key, given))
+
+    def _tree(self, name: str, split: str, key: str, given: dict[tuple[str, ...], Any]) -> dict[str, Any]:
+        """Return the configuration of a run, with these keys."""
+        model = self.suite.models[key]
+        tree: dict[str, Any] = read_toml(model.shipped(name)) if model.config else {}
+        given |= {("name",): f"{name}-{split}-{key}", **{(part,): of for part, of in asdict(self.machine).items()}}
+        if self.settings.epochs is not None:
+            given["train", "epochs"] = self.settings.epochs
+        for keys, value in given.items():
+            put(tree, keys, value)
+        return tree
+
+    def _imported(self, name: str, table: Path, features: str) -> Path:
+        """Return the set of a table with these features, which is made if it is not there."""
+        path = self.target / DATA / f"{name}-{features}.h5"
+        if not path.exists():
+            self.say(f"{self.suite.sets[name].title}: import of {table.name}")
+            folders.make(path.parent)
+            _import(self.suite.sets[name], table, path, self.suite.features[features], name)
+        return path
+
+    def run(self, case: _Case, quiet: bool) -> None:
+        """Train and test, or go on with it."""
+        folder, model = case.folder(self.target), self.suite.models[case.model]
+        seed = f", seed {case.seed}" if case.make and self.settings.seeds > 1 else ""
+        self.say(f"{self.suite.sets[case.set].title}, {case.split} split: {model.title}{seed}")
+        config: Config = resolve(case.tree, where=f"{case.set}, {case.model}")
+        if (folder / run_files.CONFIG).is_file():
+            run.resume(folder, config.backend, config.device, quiet=quiet, say=self.say, jobs=config.jobs)
+            return
+        if folder.is_dir():
+            folders.empty(folder)  # of a killed call, which begins anew
+        if model.config:
+            run.start(config, folder, quiet, self.say, make=case.make)
+        else:
+            start_baseline(config, folder)
+
+    def source(self, case: _Case) -> Place | None:
+        """Return where the finished run with a case's models is, or None."""
+        model, folder = self.suite.models[case.model], case.folder(self.target)
+        data = self.target / DATA / f"{case.set}-{model.features}.h5" if model.features else folder / GENERATED
+        if (folder / METRICS).is_file():
+            return Place(folder, data)
+        if not (other := model.part_of):
+            return None
+        folder = replace(case, model=other).folder(self.target)
+        count = 1 if case.split == "random" else self.settings.seeds
+        if count <= self.suite.models[other].ensemble and (folder / METRICS).is_file():
+            return Place(folder, data, count)
+        return None
+
+    def finished(self) -> list[Result]:
+        """Return the results of every finished run, and of every mean of such runs, as the suite lists them.
+
+        Of given splits, the results are of all recipes in the folder, and means over sets come last.
+        """
+        if GIVEN in self.suite.splits:
+            found = [one for name in self.suite.sets for key in self.recipes for one in self._read_given(name, key)]
+            return [*found, *results.means(self.suite, found)]
+        return [
+            one
+            for name, split, key in product(self.suite.sets, self.suite.splits, self.suite.models)
+            if (one := self._read_drawn(name, split, key))
+        ]
+
+    @property
+    def recipes(self) -> list[str]:
+        """The models of given splits: those of this call, and of earlier ones."""
+        earlier = {path.name for path in self.target.glob(f"*/{GIVEN}/*") if path.is_dir()}
+        return [*self.suite.models, *sorted(earlier - self.suite.models.keys())]
+
+    def _read_given(self, name: str, key: str) -> list[Result]:
+        folders_of = (_Case(name, GIVEN, key, seed).folder(self.target) for seed in range(self.settings.seeds))
+        places = [Place(folder, folder / GENERATED) for folder in folders_of if (folder / METRICS).is_file()]
+        return results.read_given(places, name, key, self.suite.sets[name].metric) if places else []
+
+    def _read_drawn(self, name: str, split: str, key: str) -> Result | None:
+        model = self.suite.models[key]
+        parts = model.mean_of or (key,)
+        places = [place for part in parts if (place := self.source(_Case(name, split, part)))]
+        if len(places) < len(parts):
+            return None
+        if model.mean_of:
+            return results.read_mean(places, name, split, key)
+        return results.read(places[0], name, split, key, model.ensemble > 1)
 
 
-def _imported(suite: Suite, target: Path, name: str, table: Path, features: str, say: Say) -> Path:
-    """Return the set of a table with these features, which is made if it is not there."""
-    path = target / DATA / f"{name}-{features}.h5"
+def _one_table(one: DataSet, path: Path, paths: Sequence[Path]) -> Path:
+    """Return the table of a set with a given split; of two tables it is made, with a column for the split."""
+    if len(paths) == 1:
+        return paths[0]
     if not path.exists():
-        say(f"{suite.sets[name].title}: import of {table.name}")
+        columns: dict[str, list[str]] = {name: [] for name in (one.smiles, *one.targets, SPLIT)}
+        for part, source in zip(("train", "test"), paths, strict=True):
+            with open_table(source) as table:
+                found = table.columns()
+            for name in (one.smiles, *one.targets):
+                if name not in found:
+                    raise InputError(str(source), f"no column '{name}'", "a table of the suite")
+                columns[name] += found[name]
+            columns[SPLIT] += [part] * len(found[one.smiles])
         folders.make(path.parent)
-        one = suite.sets[name]
-        columns = {"smiles_column": one.smiles, "target_columns": list(one.targets)}
-        import_smiles(table, path, suite.features[features], **columns, skip_bad_rows=True, name=name)  # type: ignore[arg-type]
+        tables.write(path, columns)
     return path
 
 
-def _run(case: _Case, target: Path, say: Say, quiet: bool) -> None:
-    folder = case.folder(target)
-    config: Config = resolve(case.tree, where=f"{case.set}, {case.model}")
-    if (folder / run_files.CONFIG).is_file():
-        run.resume(folder, config.backend, config.device, quiet=quiet, say=say, jobs=config.jobs)
-        return
-    if not load().models[case.model].config:
-        if folder.is_dir():
-            folders.empty(folder)  # of a killed fit, which begins anew
-        start_baseline(config, folder)
-        return
-    run.start(config, folder, quiet, say)
+def _make(one: DataSet, table: Path, config: Config, out: Path) -> Config:
+    """Import the table of a set with a given split, as the configuration says of molecules."""
+    of = config.molecules
+    options = FeaturizerOptions(of.bond_channels, atom_features=of.atom_features).with_texts(
+        list(of.bond_properties),
+        of.positional,
+        of.descriptors,
+        of.fingerprint,
+        of.fingerprint_radius,
+        of.fingerprint_size,
+    )
+    _import(one, table, out, options, config.name, one.split or SPLIT)
+    return config
 
 
-def _source(suite: Suite, target: Path, settings: Settings, case: _Case) -> tuple[Path, Path, int] | None:
-    """Return folder, data set and models of each split (0: all) of the finished run with a case's models, or None."""
-    model = suite.models[case.model]
-    data = target / DATA / f"{case.set}-{model.features}.h5"
-    if (case.folder(target) / METRICS).is_file():
-        return case.folder(target), data, 0
-    other = model.part_of
-    folder = replace(case, model=other).folder(target)
-    count = 1 if case.split == "random" else settings.seeds
-    if other and count <= suite.models[other].ensemble and (folder / METRICS).is_file():
-        return folder, data, count
-    return None
-
-
-def _finished(suite: Suite, target: Path, settings: Settings) -> Iterator[Result]:
-    """Yield the result of every finished run in the folder, and of every mean of such runs, as the suite lists them."""
-    for name, split, (key, model) in product(suite.sets, SPLITS, suite.models.items()):
-        parts = model.mean_of or (key,)
-        places = [_source(suite, target, settings, _Case(name, split, part)) for part in parts]
-        found = [place for place in places if place is not None]
-        if len(found) < len(parts):
-            continue
-        if model.mean_of:
-            yield results.read_mean([place[:2] for place in found], name, split, key)
-        else:
-            folder, data, first = found[0]
-            yield results.read(folder, data, name, split, key, model.ensemble > 1, first)
+def _import(
+    one: DataSet, table: Path, out: Path, options: FeaturizerOptions, name: str, split_column: str = ""
+) -> None:
+    import_smiles(
+        table,
+        out,
+        options,
+        smiles_column=one.smiles,
+        target_columns=list(one.targets),
+        split_column=split_column,
+        skip_bad_rows=True,
+        name=name,
+    )
