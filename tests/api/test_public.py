@@ -83,7 +83,7 @@ FUNCTIONS = {
     **{f"data {name}": (name,) for name in ("check", "synth", "khop", "shard")},
     **{f"data import {kind}": (f"import_{kind}",) for kind in ("smiles", "csv", "planetoid", "tudataset", "ogb")},
     **{f"bench {name}": (f"bench_{name}",) for name in ("spmm", "spgemm", "tune")},
-    "benchmark moleculenet": ("moleculenet",),
+    **{f"benchmark {name}": (name,) for name in ("moleculenet", "moleculeace", "admet")},
     **{f"kernels {name}": (f"{name}_kernels",) for name in ("build", "list", "clear")},
     **{name: (name,) for name in ("infer", "tune", "baseline", "explain", "report", "info")},
 }

@@ -216,6 +216,14 @@ CALLS = {
         {"data": Place("tables", option="--data"), "out": made()},
         "--splits random --models baseline --seeds 1 -q",
     ),
+    **{
+        f"benchmark {name}": Call(
+            f"benchmark {name}",
+            {"data": Place("tables", option="--data"), "out": made()},
+            "--recipe molecules --epochs 1 --backend cpu -q",
+        )
+        for name in ("moleculeace", "admet")
+    },
     "kernels build": Call("kernels build"),
     "kernels list": Call("kernels list"),
     "kernels clear": Call("kernels clear"),
@@ -266,7 +274,15 @@ def _write_tables() -> None:
     gcnbatch.import_smiles("table.csv", "set.h5", target_columns=["y"], processes=1)
     gcnbatch.synth("quickstart", "two.h5", graphs=30)
     Path("tables").mkdir()
-    Path("tables/freesolv.csv").write_text("smiles,freesolv\n" + "".join(f"{one},{len(one)}\n" for one in smiles[:30]))
+    for path, head, end in (
+        ("freesolv.csv", "smiles,freesolv", ""),
+        ("CHEMBL1862_Ki.csv", "smiles,y,split", ",train"),
+        ("ppbr_az.train_val.csv", "Drug,Y", ""),
+        ("ppbr_az.test.csv", "Drug,Y", ""),
+    ):
+        rows = [f"{one},{len(one)}{end}\n" for one in smiles[:30]]
+        text = "".join(rows[:-1]) + rows[-1].replace("train", "test")
+        Path("tables", path).write_text(f"{head}\n{text}")
 
 
 def _write_folders() -> None:

@@ -28,6 +28,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.lab.benchmark import results
 from gcnbatch.lab.benchmark.results import Place, Result
 from gcnbatch.lab.benchmark.suite import GIVEN, DataSet, Suite, check_names, find_sets, load
+from gcnbatch.resources import shipped_config
 from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
 from gcnbatch.training.plan import GENERATED
@@ -114,16 +115,19 @@ def start(
     check_names("--models", choice.models, list(suite.models))
     check_names("--splits", choice.splits, suite.splits)
     if choice.recipe:
+        shipped_config(choice.recipe)  # refuses an unknown one
         suite = suite.with_recipes([choice.recipe])
     tables_of = find_sets(suite, data, choice.sets)
     with ExitStack() as stack:
         target = _enter(stack, out, settings)
         benchmark = _Benchmark(suite, target, settings, machine, say)
         for name, paths in tables_of.items():
-            missing = [case for case in benchmark.cases(name, paths, choice) if benchmark.source(case) is None]
-            for case in missing:
-                benchmark.run(case, quiet)
-            if missing or name == [*tables_of][-1]:
+            ran = False
+            for case in benchmark.cases(name, paths, choice):
+                if benchmark.source(case) is None:
+                    benchmark.run(case, quiet)
+                    ran = True
+            if ran or name == [*tables_of][-1]:
                 found = benchmark.finished()
                 results.write(target, suite, found)
         return target, found
