@@ -27,9 +27,23 @@ from gcnbatch.training import warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import Planned, seeded
-from gcnbatch.training.reports import Report, evaluate
+from gcnbatch.training.reports import Report, ReportWriter, evaluate
 
 FIRST_SEED = 1000  # of the splits
+
+
+class _Outputs(ReportWriter):
+    """Keeps labels and outputs of each model in place of its report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def write(self, report: Report) -> dict[str, Any]:
+        self.found[report.folder.name] = {
+            part: (report.labels[part], report.outputs[part]) for part in ("valid", "test")
+        }
+        return {}
 
 
 def planned(experiment: Experiment, count: int, models: int) -> Iterator[Planned]:
@@ -42,14 +56,11 @@ def planned(experiment: Experiment, count: int, models: int) -> Iterator[Planned
         for model in range(models):
             own = seeded(config.model_copy(update={"split": random}), number, model)
             split = make_split(own.split, own.seed, replace(rows, y=y))
-            yield Planned(f"repeat{number + 1}-model{model + 1}", "", experiment.like(own), split)
+            yield Planned(f"repeat{number + 1}-model{model + 1}", "", experiment.like(own), split, number)
 
 
 def score(config: Config, count: int, models: int) -> dict[str, Any]:
     """Train all models and return the scores."""
-
-    def write(report: Report) -> dict[str, Any]:
-        return {part: (report.labels[part], report.outputs[part]) for part in ("valid", "test")}
 
     with Dataset(Path(config.data.path)) as dataset, tempfile.TemporaryDirectory() as folder:
         experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
@@ -57,13 +68,14 @@ def score(config: Config, count: int, models: int) -> dict[str, Any]:
         backend = BackendChoice(config.backend, config.device, config.cuda).backend_for(
             [one.experiment.task(one.split)[0] for one in members]
         )
-        found = Fits(Path(folder), backend, config.jobs, True, lambda line: None, write).fit(members)
+        writer = _Outputs()
+        Fits(Path(folder), backend, config.jobs, True, lambda line: None, writer).fit(members)
         header = dataset.header
     name = metrics.default_monitor(header.target, len(header.task_names))
 
     def mean_score(part: str, together: int) -> float:
         """Return the mean score of a part by the mean output of so many models."""
-        all_of = [found[one.name][part] for one in members]
+        all_of = [writer.found[one.name][part] for one in members]
         blocks = [all_of[start : start + together] for start in range(0, len(all_of), together)]
         means = [(block[0][0], np.mean([outputs for _, outputs in block], axis=0)) for block in blocks]
         return float(np.mean([evaluate(header, y, outputs)[name] for y, outputs in means]))
