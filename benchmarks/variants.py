@@ -61,7 +61,6 @@ def planned(experiment: Experiment, count: int, models: int) -> Iterator[Planned
 
 def score(config: Config, count: int, models: int) -> dict[str, Any]:
     """Train all models and return the scores."""
-
     with Dataset(Path(config.data.path)) as dataset, tempfile.TemporaryDirectory() as folder:
         experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
         members = list(planned(experiment, count, models))

@@ -97,16 +97,17 @@ def _say(quiet: bool) -> Any:
 def _show(found: SuiteResults, as_json: bool) -> None:
     """Print the tables and the folder."""
     from gcnbatch.cli.text_tables import table
-    from gcnbatch.lab.benchmark import results
+    from gcnbatch.lab.benchmark import report
+    from gcnbatch.lab.benchmark.comparison import Against, against
     from gcnbatch.lab.benchmark.suite import load
 
     if as_json:
-        typer.echo((found.folder / results.JSON).read_text(encoding="utf-8"))
+        typer.echo((found.folder / report.JSON).read_text(encoding="utf-8"))
         return
     suite = load(found.suite)
-    for line in table(*results.table_of(suite, found.results), left=4):
+    for line in table(*report.table_of(suite, found.results), left=4):
         typer.echo(line)
-    if beside := results.against(suite, found.results):
-        for line in table(results.AGAINST, beside, left=3):
+    if beside := against(suite, found.results):
+        for line in table(Against._fields, beside, left=3):
             typer.echo(line)
     typer.echo(str(found.folder))

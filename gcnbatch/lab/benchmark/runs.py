@@ -25,7 +25,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.errors import InputError
-from gcnbatch.lab.benchmark import results
+from gcnbatch.lab.benchmark import comparison, report, results
 from gcnbatch.lab.benchmark.results import Place, Result
 from gcnbatch.lab.benchmark.suite import GIVEN, DataSet, Suite, check_names, find_sets, load
 from gcnbatch.resources import shipped_config
@@ -129,7 +129,7 @@ def start(
                     ran = True
             if ran or name == [*tables_of][-1]:
                 found = benchmark.finished()
-                results.write(target, suite, found)
+                report.write(target, suite, found)
         return target, found
 
 
@@ -257,7 +257,7 @@ class _Benchmark:
         """
         if GIVEN in self.suite.splits:
             found = [one for name in self.suite.sets for key in self.recipes for one in self._read_given(name, key)]
-            return [*found, *results.means(self.suite, found)]
+            return [*found, *comparison.means(self.suite, found)]
         return [
             one
             for name, split, key in product(self.suite.sets, self.suite.splits, self.suite.models)

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
-from gcnbatch import metrics
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.errors import InputError, nearest
@@ -191,8 +190,3 @@ def check_names(option: str, wanted: Sequence[str], known: Sequence[str]) -> Non
     for name in wanted:
         if name not in known:
             raise InputError(option, f"'{name}'", listed(known), nearest(name, known))
-
-
-def is_better(metric: str, one: float, other: float) -> bool:
-    """Return whether a score is better than another."""
-    return one > other if metrics.higher_is_better(metric) else one < other

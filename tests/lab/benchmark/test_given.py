@@ -14,7 +14,8 @@ import pytest
 
 from gcnbatch import metrics
 from gcnbatch.errors import InputError
-from gcnbatch.lab.benchmark import results, runs
+from gcnbatch.lab.benchmark import runs
+from gcnbatch.lab.benchmark.comparison import rank_of
 from gcnbatch.lab.benchmark.results import Result
 from gcnbatch.lab.benchmark.runs import Choice, Machine, Settings
 from gcnbatch.lab.benchmark.suite import GIVEN, find_sets, load
@@ -31,7 +32,7 @@ BOARDS = ("moleculeace", "admet")
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     lighten(monkeypatch)
-    monkeypatch.setattr("gcnbatch.lab.benchmark.results.save", lambda figure, path: path.write_bytes(b""))
+    monkeypatch.setattr("gcnbatch.lab.benchmark.report.save", lambda figure, path: path.write_bytes(b""))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_unknown_names_and_missing_tables_are_refused(
 
 def test_a_table_of_training_rows_alone_and_one_without_a_column_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dili.train_val.csv").write_text("Drug,Y\nCCO,1\n")
-    with pytest.raises(InputError, match=r"no dili\.test\.csv\.gz or dili\.test\.csv in it; expected the table of DILI"):
+    with pytest.raises(InputError, match=r"no dili\.test\.csv\.gz or dili\.test\.csv in it; expected the table"):
         start("admet", tmp_path, tmp_path / "out")
     (tmp_path / "dili.test.csv").write_text("smiles,Y\nCCO,1\n")
     with pytest.raises(InputError, match=r"dili\.test\.csv: no column 'Drug'; expected a table of the suite"):
@@ -220,7 +221,7 @@ def test_ranks_and_pairs_follow_the_metric() -> None:
     suite = load("admet").with_recipes(["best"])
 
     def rank(name: str, metric: str, score: float) -> tuple[int, int] | None:
-        return results.place_of(suite, Result(name, GIVEN, "best", metric, [score], None, None))
+        return rank_of(suite, Result(name, GIVEN, "best", metric, [score], None, None))
 
     assert rank("herg", "roc_auc", 0.9) == (1, 6)
     assert rank("herg", "roc_auc", 0.85) == (3, 6)

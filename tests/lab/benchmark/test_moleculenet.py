@@ -19,7 +19,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.lab.benchmark import runs
-from gcnbatch.lab.benchmark.results import table_of
+from gcnbatch.lab.benchmark.report import table_of
 from gcnbatch.lab.benchmark.runs import Choice, Machine, Settings
 from gcnbatch.lab.benchmark.suite import find_sets, load
 from gcnbatch.training import run
@@ -36,7 +36,7 @@ QUICK = Choice(splits=("random",), models=("plain", "baseline"))
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     lighten(monkeypatch)
-    monkeypatch.setattr("gcnbatch.lab.benchmark.results.save", lambda figure, path: path.write_bytes(b""))
+    monkeypatch.setattr("gcnbatch.lab.benchmark.report.save", lambda figure, path: path.write_bytes(b""))
     monkeypatch.setattr("gcnbatch.baselines.runs.Forest", lambda trees, seed: Forest(trees // 10, seed))
 
 
