@@ -180,7 +180,7 @@ class MoleculenetOptions(SuiteOptions):
 
     _: KW_ONLY
     splits: Sequence[str] = names("random, scaffold.", default=(), shown="all")
-    models: Sequence[str] = names("plain, tuned, descriptors, ensemble, baseline, mean.", default=(), shown="all")
+    models: Sequence[str] = names("plain, tuned, descriptors, ensemble, best, baseline, mean.", default=(), shown="all")
     seeds: int = option("Splits; on the scaffold split, models.", default=5, min=1, max=1000)
     out: StrPath | None = output_folder("DIR", "Folder of the runs.", "moleculenet")
 

@@ -124,23 +124,29 @@ def read_mean(runs: Sequence[Place], name: str, split: str, model: str) -> Resul
     return Result(name, split, model, metric, known_scores(test), None, None)
 
 
-def read_given(runs: Sequence[Place], name: str, model: str, metric: str) -> list[Result]:
-    """Return the results of a model that is one finished run for each seed, and of the members of its mixture."""
-    fits = [fit for place in runs for fit in read_fits(place.folder)]
-    resampled = []
+def read_recipe(runs: Sequence[Place], name: str, split: str, model: str, metric: str) -> list[Result]:
+    """Return the results of a recipe that has a finished run for each seed, and of the members of its mixture.
+
+    `metric` is empty for the usual one of the target. On a given split, all seeds test the same rows, and the score has
+    an interval.
+    """
+    fits, resampled = [fit for place in runs for fit in read_fits(place.folder)], []
     for place, fit in zip(runs, fits, strict=True):
         with Dataset(place.data, check=False) as dataset:
             header, y = dataset.header, dataset.measured[fit.split.test]
-        outputs = fit.outputs(header)
-        found = resampling.figures(header.target, y, outputs, resampling.RESAMPLES, (metric,))[metric]
-        resampled.append(metrics.mean_over_tasks(header.target, y, outputs, found))
+        metric = metric or metrics.default_monitor(header.target, len(header.task_names))
+        if split == GIVEN:
+            outputs = fit.outputs(header)
+            found = resampling.figures(header.target, y, outputs, resampling.RESAMPLES, (metric,))[metric]
+            resampled.append(metrics.mean_over_tasks(header.target, y, outputs, found))
 
     def result(test: list[float | None], valid: list[float | None], seconds: float | None, **more: Any) -> Result:
-        return Result(name, GIVEN, model, metric, known_scores(test), mean_score(valid), seconds, **more)
+        return Result(name, split, model, metric, known_scores(test), mean_score(valid), seconds, **more)
 
-    scores = {part: [fit.metrics.get(part, {}).get(metric) for fit in fits] for part in ("test", "valid")}
+    test, valid = ([fit.metrics.get(part, {}).get(metric) for fit in fits] for part in ("test", "valid"))
     seconds = round(sum(float(fit.metrics["seconds"]) for fit in fits), 1)
-    results = [result(scores["test"], scores["valid"], seconds, resampled=np.mean(resampled, axis=0))]
+    draws = np.mean(resampled, axis=0) if resampled else np.empty(0)
+    results = [result(test, valid, seconds, resampled=draws)]
     for rows in zip(*(fit.metrics.get("members", []) for fit in fits), strict=True):
         test, valid, weights = ([row[key] for row in rows] for key in ("test", "out_of_fold", "weight"))
         results.append(result(test, valid, None, member=rows[0]["name"], weight=fmean(weights)))

@@ -1,7 +1,7 @@
 """A benchmark: a run for every set, split and model, in a folder that a later call goes on with.
 
 The folder holds ``benchmark.json`` (the settings), ``data/`` (tables and imported sets), a run per model in
-``<set>/<split>/<model>/``, on a given split one per seed in ``<set>/given/<recipe>/seed<k>/``, and the results:
+``<set>/<split>/<model>/``, of a recipe one per seed in ``<set>/<split>/<recipe>/seed<k>/``, and the results:
 ``results.json``, ``results.csv``, ``results.png``, ``report.html``, ``env.json``.
 """
 
@@ -27,7 +27,7 @@ from gcnbatch.data.tables.formats import open_table
 from gcnbatch.errors import InputError
 from gcnbatch.lab.benchmark import comparison, report, results
 from gcnbatch.lab.benchmark.results import Place, Result
-from gcnbatch.lab.benchmark.suite import GIVEN, DataSet, Suite, check_names, find_sets, load
+from gcnbatch.lab.benchmark.suite import GIVEN, DataSet, Model, Suite, check_names, find_sets, load
 from gcnbatch.resources import shipped_config
 from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
@@ -77,18 +77,18 @@ class Machine:
 
 @dataclass(frozen=True)
 class _Case:
-    """A run of the benchmark. On a given split there is one for each seed, which imports its table with `make`."""
+    """A run of the benchmark. Of a recipe there is one for each seed, which imports its table with `make`."""
 
     set: str
     split: str
     model: str
-    seed: int = 0
+    seed: int | None = None
     tree: dict[str, Any] = field(default_factory=dict)
     make: run.Make | None = None
 
     def folder(self, target: Path) -> Path:
         place = target / self.set / self.split / self.model
-        return place / f"seed{self.seed}" if self.split == GIVEN else place
+        return place if self.seed is None else place / f"seed{self.seed}"
 
 
 def start(
@@ -169,24 +169,31 @@ class _Benchmark:
             chosen = self.suite.with_parts(choice.models)
             # Other models may be part of an ensemble.
             for key in sorted(chosen, key=lambda key: -self.suite.models[key].ensemble):
-                yield from (
-                    self._of_given(name, paths, key) if split == GIVEN else [self._of_drawn(name, paths[0], split, key)]
-                )
+                if self.suite.models[key].is_recipe:
+                    yield from self._of_recipe(name, paths, split, key)
+                else:
+                    yield self._of_repeats(name, paths[0], split, key)
 
-    def _of_given(self, name: str, paths: Sequence[Path], key: str) -> Iterator[_Case]:
-        """Yield the runs of a model on the split of the tables."""
+    def _of_recipe(self, name: str, paths: Sequence[Path], split: str, key: str) -> Iterator[_Case]:
+        """Yield the runs of a recipe: one for each seed, on drawn splits on the rows of the other models."""
         one = self.suite.sets[name]
         table = _one_table(one, self.target / DATA / f"{name}.csv", paths)
-        for seed in range(self.settings.seeds):
+        for seed in self._seeds(split):
             given: dict[tuple[str, ...], Any] = {
                 ("seed",): seed,
                 ("data", "path"): str(table),
-                ("split", "kind"): "predefined",
-                ("train", "monitor"): one.metric,
+                ("split", "kind"): "predefined" if split == GIVEN else split,
+                ("split", "copies_together"): split == GIVEN,
+                ("train", "monitor"): one.metric or "auto",
             }
-            yield _Case(name, GIVEN, key, seed, self._tree(name, GIVEN, key, given), partial(_make, one, table))
+            make = partial(_make, one, table, (one.split or SPLIT) if split == GIVEN else "")
+            yield _Case(name, split, key, seed, self._tree(name, split, key, given), make)
 
-    def _of_drawn(self, name: str, table: Path, split: str, key: str) -> _Case:
+    def _seeds(self, split: str) -> range:
+        """The seeds of the runs of a recipe; there is one scaffold split."""
+        return range(1 if split == "scaffold" else self.settings.seeds)
+
+    def _of_repeats(self, name: str, table: Path, split: str, key: str) -> _Case:
         """Return the run of a model on random splits or the scaffold split."""
         model = self.suite.models[key]
         # There is one scaffold split; models on it differ in their weights, and a forest or ensemble in nothing.
@@ -223,7 +230,7 @@ class _Benchmark:
     def run(self, case: _Case, quiet: bool) -> None:
         """Train and test, or go on with it."""
         folder, model = case.folder(self.target), self.suite.models[case.model]
-        seed = f", seed {case.seed}" if case.make and self.settings.seeds > 1 else ""
+        seed = "" if case.seed is None or self.settings.seeds == 1 else f", seed {case.seed}"
         self.say(f"{self.suite.sets[case.set].title}, {case.split} split: {model.title}{seed}")
         config: Config = resolve(case.tree, where=f"{case.set}, {case.model}")
         if (folder / run_files.CONFIG).is_file():
@@ -255,35 +262,26 @@ class _Benchmark:
 
         Of given splits, the results are of all recipes in the folder, and means over sets come last.
         """
+        models = dict(self.suite.models)
         if GIVEN in self.suite.splits:
-            found = [one for name in self.suite.sets for key in self.recipes for one in self._read_given(name, key)]
-            return [*found, *comparison.means(self.suite, found)]
-        return [
-            one
-            for name, split, key in product(self.suite.sets, self.suite.splits, self.suite.models)
-            if (one := self._read_drawn(name, split, key))
-        ]
+            earlier = {path.name for path in self.target.glob(f"*/{GIVEN}/*") if path.is_dir()} - models.keys()
+            models |= self.suite.with_recipes(sorted(earlier)).models
+        places = product(self.suite.sets, self.suite.splits, models.items())
+        found = [one for name, split, (key, model) in places for one in self._read(name, split, key, model)]
+        return [*found, *comparison.means(self.suite, found)] if GIVEN in self.suite.splits else found
 
-    @property
-    def recipes(self) -> list[str]:
-        """The models of given splits: those of this call, and of earlier ones."""
-        earlier = {path.name for path in self.target.glob(f"*/{GIVEN}/*") if path.is_dir()}
-        return [*self.suite.models, *sorted(earlier - self.suite.models.keys())]
-
-    def _read_given(self, name: str, key: str) -> list[Result]:
-        folders_of = (_Case(name, GIVEN, key, seed).folder(self.target) for seed in range(self.settings.seeds))
-        places = [Place(folder, folder / GENERATED) for folder in folders_of if (folder / METRICS).is_file()]
-        return results.read_given(places, name, key, self.suite.sets[name].metric) if places else []
-
-    def _read_drawn(self, name: str, split: str, key: str) -> Result | None:
-        model = self.suite.models[key]
+    def _read(self, name: str, split: str, key: str, model: Model) -> list[Result]:
+        if model.is_recipe:
+            folders_of = (_Case(name, split, key, seed).folder(self.target) for seed in self._seeds(split))
+            there = [Place(folder, folder / GENERATED) for folder in folders_of if (folder / METRICS).is_file()]
+            return results.read_recipe(there, name, split, key, self.suite.sets[name].metric) if there else []
         parts = model.mean_of or (key,)
         places = [place for part in parts if (place := self.source(_Case(name, split, part)))]
         if len(places) < len(parts):
-            return None
+            return []
         if model.mean_of:
-            return results.read_mean(places, name, split, key)
-        return results.read(places[0], name, split, key, model.ensemble > 1)
+            return [results.read_mean(places, name, split, key)]
+        return [results.read(places[0], name, split, key, model.ensemble > 1)]
 
 
 def _one_table(one: DataSet, path: Path, paths: Sequence[Path]) -> Path:
@@ -305,8 +303,8 @@ def _one_table(one: DataSet, path: Path, paths: Sequence[Path]) -> Path:
     return path
 
 
-def _make(one: DataSet, table: Path, config: Config, out: Path) -> Config:
-    """Import the table of a set with a given split, as the configuration says of molecules."""
+def _make(one: DataSet, table: Path, split_column: str, config: Config, out: Path) -> Config:
+    """Import the table of a set, as the configuration says of molecules."""
     of = config.molecules
     options = FeaturizerOptions(of.bond_channels, atom_features=of.atom_features).with_texts(
         list(of.bond_properties),
@@ -316,7 +314,7 @@ def _make(one: DataSet, table: Path, config: Config, out: Path) -> Config:
         of.fingerprint_radius,
         of.fingerprint_size,
     )
-    _import(one, table, out, options, config.name, one.split or SPLIT)
+    _import(one, table, out, options, config.name, split_column)
     return config
 
 

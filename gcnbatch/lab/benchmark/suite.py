@@ -42,7 +42,7 @@ class DataSet(_Entry):
 class Model(_Entry):
     """A model: the features of its import, a shipped configuration (``{set}``: name of the set); none: the baseline.
 
-    Without `features`, the configuration names them, and each run keeps the data set that is made of the table.
+    Without `features`, a configuration is a recipe: it names them, and each run keeps the data set of the table.
     `part_of` names an ensemble of models that are equal to this one, so that a run of the ensemble has its scores.
     `mean_of` names the models whose mean output this one is; it has no run of its own.
     """
@@ -53,6 +53,11 @@ class Model(_Entry):
     ensemble: int = 1
     part_of: str = ""
     mean_of: tuple[str, ...] = ()
+
+    @property
+    def is_recipe(self) -> bool:
+        """Whether each run imports the table as its configuration says."""
+        return bool(self.config) and not self.features
 
     def shipped(self, name: str) -> Path:
         """Return the configuration for this set."""

@@ -117,6 +117,16 @@ def labels(path: Path):
         return dataset.header, dataset.y
 
 
+def test_a_recipe_tests_the_rows_of_the_other_models(tables: Path, tmp_path: Path) -> None:
+    found = start(tables, tmp_path / "out", Choice(("freesolv",), (), ("best", "plain")))
+    best = [one for one in found if one.model == "best" and not one.member]
+    assert [(one.split, len(one.test), one.interval) for one in best] == [("random", 2, None), ("scaffold", 1, None)]
+    assert [one.member for one in found if one.model == "best"][:4] == ["", "kernel", "trees", "gcn"]
+    for seed, plain in enumerate(read_fits(tmp_path / "out/freesolv/random/plain")):
+        (own,) = read_fits(tmp_path / f"out/freesolv/random/best/seed{seed}")
+        np.testing.assert_array_equal(own.split.test, plain.split.test)
+
+
 @pytest.mark.slow
 def test_the_mean_of_models_has_no_score_where_they_tested_different_molecules(tables: Path, tmp_path: Path) -> None:
     choice, out = Choice(("freesolv",), ("random",), ("mean",)), tmp_path / "out"
@@ -163,7 +173,7 @@ def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
         (Choice(sets=("esoll",)), "--sets: 'esoll'; expected tox21, bbbp, bace"),
         (
             Choice(models=("forest",)),
-            "--models: 'forest'; expected plain, tuned, descriptors, ensemble, baseline, mean",
+            "--models: 'forest'; expected plain, tuned, descriptors, ensemble, best, baseline, mean",
         ),
         (Choice(splits=("time",)), "--splits: 'time'; expected random, scaffold"),
         (Choice(sets=("lipo",)), "TABLES: no lipo.csv.gz or lipo.csv in it; expected the table of Lipophilicity"),
@@ -199,7 +209,7 @@ def test_the_suite_is_whole() -> None:
     """Names in the file refer to each other, shipped configurations exist, and every published figure is shown."""
     suite = load()
     for model in suite.models.values():
-        assert model.features in suite.features or model.mean_of
+        assert model.features in suite.features or model.mean_of or model.is_recipe
         assert set(model.mean_of) | ({model.part_of} - {""}) <= suite.models.keys()
         for name in suite.sets if model.config else ():
             assert model.shipped(name).is_file()
