@@ -57,7 +57,7 @@ Examples:
 )
 @command(MoleculeaceOptions)
 def moleculeace(as_json: AsJson = False, quiet: Quietly = False, **options: Any) -> None:
-    """Train a recipe on MoleculeACE's sets; compare with published scores.
+    """Train a recipe on MoleculeACE; compare with published scores.
 
     Tables: CHEMBL….csv.gz with columns smiles, y and split. All training rows train; the test rows give the score.
     The last line on stdout is the folder.
@@ -80,7 +80,7 @@ Examples:
 )
 @command(AdmetOptions)
 def admet(as_json: AsJson = False, quiet: Quietly = False, **options: Any) -> None:
-    """Train a recipe on TDC's ADMET sets; compare with published scores.
+    """Train a recipe on TDC ADMET; compare with published scores.
 
     Tables: <set>.train_val.csv.gz and <set>.test.csv.gz with columns Drug and Y. All training rows train; the test
     rows give the score, in the metric of the set's leaderboard. The last line on stdout is the folder.
