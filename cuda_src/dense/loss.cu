@@ -6,11 +6,16 @@
 //   sigmoid   pos_weight y softplus(-z) + (1 - y) softplus(z), with softplus(z) = max(z, 0) + log(1 + exp(-|z|))
 //   softmax   class_weight[y] (log(sum of exp(z - max)) - (z[y] - max))
 //   squared   (z - y)²
+// The weighted losses (dense/loss.cuh) multiply each cost and count by the label's own weight; a regression that its bound
+// allows costs nothing.
+//   absolute  |z - y|
+//   huber     (z - y)² / 2 where |z - y| <= delta, else delta (|z - y| - delta / 2)
 //
 // Shapes: logits, dlogits (R, K) float32; y (R, K) float32 with NaN = missing, for softmax (R,) int32 with -1 =
-//   missing; pos_weight, class_weight (K,) float32.
+//   missing; pos_weight, class_weight (K,) float32. Weighted targets: (R, 3 K), for softmax (R, 3), float32.
 // Launches: the gradient needs the weight first. For up to 16,384 entries, one block computes both (one launch with
-//   grid (1)). For more, `label_count` or `label_weight` computes the weight in a launch before.
+//   grid (1)). For more, `label_count`, `label_weight` or `weighted_label_weight` computes the weight in a
+//   launch before.
 //   Example: 50 x 12 entries: one block of 608 threads; 232,965 rows of 41 classes: groups of 8 lanes, 1,056 blocks of
 //   256 threads that stride over the rows.
 // In softmax, `lanes` neighbouring lanes, a power of two up to 32, share a row. On an H200, 2,449,029 rows of 47 classes
@@ -49,11 +54,28 @@ __device__ inline double count_labels(const float* y, long long n) {
   return count;
 }
 
+// Labels of rows of classes, plain ones and weighted ones.
+__device__ inline ClassLabel label_of(const int* y, long long r) { return ClassLabel(y[r]); }
+__device__ inline ClassLabel label_of(const float* y, long long r) { return ClassLabel(Label(y + 3 * r, 0, 1)); }
+
 // This thread's share of the labelled rows' weights.
-__device__ inline double weigh_labels(const int* y, const float* class_weight, int R) {
+template <class Y>
+__device__ inline double weigh_labels(const Y* y, const float* class_weight, int R) {
   double weight = 0.0;
-  for (long long r = first_element(); r < R; r += stride())
-    if (y[r] >= 0) weight += class_weight[y[r]];
+  for (long long r = first_element(); r < R; r += stride()) {
+    const ClassLabel label = label_of(y, r);
+    if (label.label >= 0) weight += label.weight_by(class_weight);
+  }
+  return weight;
+}
+
+// This thread's share of the weights of n labels in rows of K.
+__device__ inline double weigh_labels(const float* y, long long n, int K) {
+  double weight = 0.0;
+  for (long long i = first_element(); i < n; i += stride()) {
+    const Label label(y + i / K * 3 * K, i % K, K);
+    if (label.is_known()) weight += label.weight;
+  }
   return weight;
 }
 
@@ -90,6 +112,14 @@ extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
   if (grid_sum(sum, partials, counter)) *weight = static_cast<float>(sum);
 }
 
+// Of weighted targets; class_weight is null unless they are classes, in n rows; else n = R K.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
+    weighted_label_weight(float* weight, double* partials, unsigned* counter, const float* __restrict__ y,
+                          const float* __restrict__ class_weight, long long n, int K) {
+  double sum = class_weight ? weigh_labels(y, class_weight, n) : weigh_labels(y, n, K);
+  if (grid_sum(sum, partials, counter)) *weight = static_cast<float>(sum);
+}
+
 // ---- losses and their gradients ----
 
 extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
@@ -120,10 +150,12 @@ extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
   if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }
 
-extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
-    softmax_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
-                          unsigned* counter, const float* __restrict__ logits, const int* __restrict__ y,
-                          const float* __restrict__ class_weight, int R, int K, int lanes) {
+namespace {
+
+template <class Y>
+__device__ inline void softmax_of_rows(float* total, float* weight, float* dlogits, double* totals, double* partials,
+                                       unsigned* counter, const float* __restrict__ logits, const Y* __restrict__ y,
+                                       const float* __restrict__ class_weight, int R, int K, int lanes) {
   const float all = settle_weight(weight, gridDim.x > 1 ? 0.0 : weigh_labels(y, class_weight, R));
   const float scale = all > 0.f ? 1.f / all : 0.f;
   const int lane = threadIdx.x % lanes;
@@ -131,20 +163,54 @@ extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
   // All lanes of a warp run the same iterations, because the shuffles need them; lanes beyond the last row add nothing.
   for (long long first = (first_element() - threadIdx.x % 32) / lanes; first < R; first += stride() / lanes) {
     const long long r = first + threadIdx.x % 32 / lanes;
-    const int label = r < R ? y[r] : -1, width = label >= 0 ? K : 0;
+    const ClassLabel target = r < R ? label_of(y, r) : ClassLabel(-1);
+    const int label = target.label, width = label >= 0 ? K : 0;
     const float* z = logits + r * K;
     Softmax row = {-__int_as_float(0x7f800000), 0.f};
     for (int k = lane; k < width; k += lanes) row.peak = fmaxf(row.peak, z[k]);
     row.peak = warp_max(row.peak, lanes);
     for (int k = lane; k < width; k += lanes) row.norm += row.term(z[k]);
     row.norm = warp_sum(row.norm, lanes);
-    const float own = label >= 0 ? class_weight[label] : 0.f;
+    const float own = target.weight_by(class_weight);
     if (lane == 0 && label >= 0) sum += static_cast<double>(own) * row.cost(z[label]);
     if (r < R) {
       const float inverse = 1.f / row.norm;
       for (int k = lane; k < K; k += lanes)
         dlogits[r * K + k] = label >= 0 ? own * scale * softmax_slope(row.term(z[k]), inverse, k == label) : 0.f;
     }
+  }
+  if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
+    softmax_cross_entropy(float* total, float* weight, float* dlogits, double* totals, double* partials,
+                          unsigned* counter, const float* __restrict__ logits, const int* __restrict__ y,
+                          const float* __restrict__ class_weight, int R, int K, int lanes) {
+  softmax_of_rows(total, weight, dlogits, totals, partials, counter, logits, y, class_weight, R, K, lanes);
+}
+
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
+    weighted_softmax(float* total, float* weight, float* dlogits, double* totals, double* partials, unsigned* counter,
+                     const float* __restrict__ logits, const float* __restrict__ y,
+                     const float* __restrict__ class_weight, int R, int K, int lanes) {
+  softmax_of_rows(total, weight, dlogits, totals, partials, counter, logits, y, class_weight, R, K, lanes);
+}
+
+// Weighted loss of any other kind; parameters (K,): weights of positives, or the delta of huber.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 1)
+    weighted_loss(float* total, float* weight, float* dlogits, double* totals, double* partials, unsigned* counter,
+                  const float* __restrict__ logits, const float* __restrict__ y, const float* __restrict__ parameters,
+                  long long n, int K, int loss) {
+  const float all = settle_weight(weight, gridDim.x > 1 ? 0.0 : weigh_labels(y, n, K));
+  const float scale = all > 0.f ? 1.f / all : 0.f;
+  double sum = 0.0;
+  for (long long i = first_element(); i < n; i += stride()) {
+    const int k = i % K;
+    const Cost cost = weighted_cost(loss, logits[i], Label(y + i / K * 3 * K, k, K), parameters[k]);
+    sum += cost.value;
+    dlogits[i] = cost.slope * scale;
   }
   if (grid_sum(sum, partials, counter)) settle_total(total, totals, sum, *weight);
 }

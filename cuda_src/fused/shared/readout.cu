@@ -5,5 +5,12 @@ using namespace fused;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_readout(const __grid_constant__ ReadoutParams params) {
   extern __shared__ float4 shared4[];
-  readout_phase(params, shared4, [](int) { return 0; });
+  readout_phase<false>(params, shared4, [](int) { return 0; });
+}
+
+// The same for weighted targets and any loss.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    fused_weighted_readout(const __grid_constant__ ReadoutParams params) {
+  extern __shared__ float4 shared4[];
+  readout_phase<true>(params, shared4, [](int) { return 0; });
 }

@@ -5,10 +5,12 @@
 //
 // and backward: dlogits of the loss, through the dense layers, dR, and G[i] = dR[b] where Z[i] > 0 and dropout kept it. The
 // update computes the gradients of W_m and b_m, sums over graphs of inputs times gradients; both are stored here.
-// Losses and their gradients are those of dense/loss.cu. The host knows the weight of the batch's labels beforehand.
+// Losses and their gradients are those of dense/loss.cu. The host knows the weight of the batch's labels beforehand. Weighted
+// targets are read where they are used: a warp reads them, once.
 //
 // Shapes: g (N, P), sums (blocks, columns_of(P), 2): of G and of G xhat; losses (blocks,) double; rates (steps,); node_ptr
-//   (B+1,), targets (B, K) float32, or (B, 1) int32 for classes; loss_weight (K,); features (B, D), scaled, D may be 0;
+//   (B+1,), targets (B, K) float32, or (B, 1) int32 for classes; WEIGHTED: as in dense/loss.cuh; loss_weight (K,); features
+//   (B, D), scaled, D may be 0;
 //   heads (n_heads,): the last is the output; joined (n_joined, graphs, P of the first), as fused/shared/join.cu leaves it, or
 //   null: the block multiplies the features.
 // `loss` is a Loss.
@@ -238,7 +240,7 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
 }
 
 // All partial sums of a block; any model. first_graph(step): as in `heads_forward`.
-template <class FirstGraph>
+template <bool WEIGHTED, class FirstGraph>
 __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float4* shared4, FirstGraph first_graph) {
   const int block = blockIdx.x, blocks = gridDim.x, parts = params.parts_of_graphs, P = params.P, K = params.K;
   const ReadoutShared at(shared4, params);
@@ -276,12 +278,13 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
       graph.rows.hold(params.members.of_step(params.y) + begin * P + lanes_column(), P,
                       P <= GROUP && lanes_column() < P ? graph.n : 0);
       float target = 0.f;
-      if (threadIdx.x < n_targets) target = params.members.of_step(params.targets)[b * n_targets + threadIdx.x];
+      if (!WEIGHTED && threadIdx.x < n_targets)
+        target = params.members.of_step(params.targets)[b * n_targets + threadIdx.x];
       if (b == block && N > 0) set_columns(at.columns, at.scratch, params.statistics(), N, P, block == 0);
       __syncthreads();  // columns are filled; all threads have read the previous graph
-      if (threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
+      if (!WEIGHTED && threadIdx.x < n_targets) at.targets[threadIdx.x] = target;
 #pragma unroll 1
-      for (int k = threadIdx.x + THREADS; k < n_targets; k += THREADS)
+      for (int k = threadIdx.x + THREADS; !WEIGHTED && k < n_targets; k += THREADS)
         at.targets[k] = params.members.of_step(params.targets)[b * n_targets + k];
       if (params.D > 0 && b != block) join_features(params, at, b);
 #pragma unroll 1
@@ -291,8 +294,13 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
       heads_forward(params, at, b, values, first_graph(params.members.of_step(params.size)[BatchSize::STEP]));
       if (threadIdx.x < 32) {
         const int logits = params.head_floats - K;
-        total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,
-                               label_weight);
+        if constexpr (WEIGHTED)
+          total += weighted_loss_of_graph(at.backward + logits, at.forward + logits,
+                                          params.members.of_step(params.targets) + 3 * b * n_targets, at.loss_weight, K,
+                                          params.loss, label_weight);
+        else
+          total += loss_of_graph(at.backward + logits, at.forward + logits, at.targets, at.loss_weight, K, params.loss,
+                                 label_weight);
       }
       __syncthreads();
       heads_backward(params, at, b, values.keep_scale);

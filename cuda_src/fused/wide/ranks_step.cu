@@ -69,7 +69,14 @@ extern "C" __global__ void __launch_bounds__(DROPOUT_THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fused_ranks_readout(const __grid_constant__ RanksReadoutParams params) {
   extern __shared__ float4 shared4[];
-  readout_phase(params.readout, shared4, [&](int step) { return params.ranks.part(step)[Part::FIRST_GRAPH]; });
+  readout_phase<false>(params.readout, shared4, [&](int step) { return params.ranks.part(step)[Part::FIRST_GRAPH]; });
+}
+
+// The same for weighted targets and any loss.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    fused_ranks_weighted_readout(const __grid_constant__ RanksReadoutParams params) {
+  extern __shared__ float4 shared4[];
+  readout_phase<true>(params.readout, shared4, [&](int step) { return params.ranks.part(step)[Part::FIRST_GRAPH]; });
 }
 
 // The update of a step, or only its gradients; mode APPLY needs no other rank. Blocks of exchanged chunks come first.
