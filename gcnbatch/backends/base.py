@@ -46,7 +46,7 @@ class Batch(Protocol):
 
     @property
     def targets(self) -> Array:
-        """Targets, (R, K): float32 with NaN where missing, or int32 (R, 1) with -1 where missing."""
+        """Targets, (R, K): float32 with NaN where missing, or int32 (R, 1) with -1 where missing; or weighted ones."""
 
     @property
     def graph_features(self) -> GraphFeatures | None:

@@ -32,6 +32,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Array, Csr
+from gcnbatch.data.weighted_targets import LossKind
 
 __all__ = [
     "Adjacency",
@@ -39,6 +40,7 @@ __all__ = [
     "Csr",
     "DropoutKey",
     "GraphFeatures",
+    "LossKind",
     "Ops",
     "OpsOnPart",
     "PartialOps",
@@ -254,6 +256,17 @@ class Ops(Protocol):
 
     def mean_squared_error(self, logits: Array, y: Array, totals: Array | None = None) -> tuple[Any, Any, Array]:
         """Squared error over entries of y (R, K) that are not NaN: (sum, number, gradient of sum / number)."""
+
+    def weighted_loss(
+        self, logits: Array, y: Array, kind: LossKind, parameters: Array, totals: Array | None = None
+    ) -> tuple[Any, Any, Array]:
+        """Loss of a kind with a weight for each label, and a bound of each label of a regression.
+
+        `y` has weighted targets (R, 3 T), see `gcnbatch.data.weighted_targets`; T is 1 for softmax, else K.
+        `parameters` (K,): weights of positives (sigmoid) or classes (softmax), the delta of huber; else unused. A label
+        multiplies its cost and its weight by its own weight. A regression that the label's bound allows costs nothing.
+        Returns (sum, sum of weights, gradient of the quotient by the logits); without weight (0, 0, zeros).
+        """
 
     def clip_norm(self, gradients: Array, max_norm: float) -> None:
         """Scale the flat gradients (P,) in place by max_norm / norm if their Euclidean norm exceeds `max_norm`."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Batch
-from gcnbatch.backends.ops import Array, Ops
+from gcnbatch.backends.ops import Array, LossKind, Ops
 from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
@@ -38,6 +38,7 @@ from gcnbatch.model.parameters import ParameterLayout
 
 ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
 FEATURES = "features"  # the layer that joins the features of whole graphs
+PLAIN_LOSSES: Mapping[str, LossKind] = {"binary": "sigmoid", "multiclass": "softmax", "regression": "squared"}
 ROW_BY_ROW = (Weights, Dense, Relu, LayerNormRelu)  # layers that compute each row from that row, wherever it lies
 
 
@@ -310,13 +311,26 @@ def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a target kind: masked sigmoid cross-entropy, softmax cross-entropy or squared error.
+    """The loss of a target kind: masked sigmoid or softmax cross-entropy, or squared error; or a weighted one.
 
-    `weights` (K,) float32: of positives per task (binary), of classes (multiclass), unused for regression.
+    Parameters
+    ----------
+    target : {"binary", "multiclass", "regression"}
+    weights : float32, (K,)
+        Of positives per task (binary), of classes (multiclass); of regression the delta of huber, else unused.
+    weighted : LossKind, optional
+        The kind of a loss whose targets are weighted (`gcnbatch.data.weighted_targets`), such as all of kind "absolute"
+        and "huber"; None: a plain loss.
     """
 
     target: str
     weights: NDArray[np.float32]
+    weighted: LossKind | None = None
+
+    @property
+    def kind(self) -> LossKind:
+        """The kind of loss."""
+        return self.weighted or PLAIN_LOSSES[self.target]
 
     def __call__(
         self, ops: Ops, logits: Array, y: Array, weights: Array, totals: Array | None = None
@@ -325,6 +339,8 @@ class Loss:
 
         `weights` are the loss's own, in the backend's memory; `totals` as in `Ops`.
         """
+        if self.weighted:
+            return ops.weighted_loss(logits, y, self.weighted, weights, totals)
         if self.target == "binary":
             return ops.sigmoid_cross_entropy(logits, y, weights, totals)
         if self.target == "multiclass":

@@ -16,7 +16,7 @@ from gcnbatch.reference.dropout import dropout, dropout_backward
 from gcnbatch.reference.join import join, join_backward
 from gcnbatch.reference.layer_norm import layer_norm, layer_norm_backward
 from gcnbatch.reference.linear import linear, linear_backward
-from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy
+from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy, weighted_loss
 from gcnbatch.reference.matmul import matmul, matmul_backward, matmul_dx, sparse_matmul, sparse_matmul_backward
 from gcnbatch.reference.optimizer import adam_step, clip_norm, sgd_step
 from gcnbatch.reference.readout import readout, readout_backward
@@ -66,6 +66,7 @@ class ReferenceOps:
     sigmoid_cross_entropy = staticmethod(sigmoid_cross_entropy)
     softmax_cross_entropy = staticmethod(softmax_cross_entropy)
     mean_squared_error = staticmethod(mean_squared_error)
+    weighted_loss = staticmethod(weighted_loss)
     clip_norm = staticmethod(clip_norm)
     adam_step = staticmethod(adam_step)
     sgd_step = staticmethod(sgd_step)

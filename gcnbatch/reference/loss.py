@@ -1,7 +1,8 @@
-"""Losses with missing labels. Each returns (sum, weight, gradient of sum / weight by the logits).
+"""Losses with missing labels, and with a weight and a bound for each label.
 
-A loss returns sum and weight separately, so that an epoch's mean covers all its labels. Without any label both are 0
-and so is the gradient. With `totals` (2,), a loss adds both to it in place.
+Each returns (sum, weight, gradient of sum / weight by the logits), with sum and weight separate, so that an epoch's
+mean covers all its labels. Without any label both are 0 and so is the gradient. With `totals` (2,), a loss adds both to
+it in place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.weighted_targets import LossKind, split
 from gcnbatch.reference.arrays import Float
 
 
@@ -49,9 +51,7 @@ def sigmoid_cross_entropy(
         0 where missing.
     """
     labelled = ~np.isnan(y)
-    positive = np.where(labelled, y, 0).astype(logits.dtype)
-    cost = pos_weight * positive * softplus(-logits) + (1 - positive) * softplus(logits)
-    slope = (1 - positive) * sigmoid(logits) - pos_weight * positive * sigmoid(-logits)
+    cost, slope = _sigmoid(logits, np.where(labelled, y, 0).astype(logits.dtype), pos_weight)
     number = int(labelled.sum())
     total = cost[labelled].sum()
     _add(totals, total, number)
@@ -114,6 +114,75 @@ def mean_squared_error(logits: Float, y: Float, totals: Float | None = None) -> 
     total = (error**2).sum()
     _add(totals, total, number)
     return total, number, 2 * error / max(number, 1)
+
+
+def weighted_loss(
+    logits: Float, y: Float, kind: LossKind, parameters: Float, totals: Float | None = None
+) -> tuple[Any, Any, Float]:
+    """Return the loss of this kind with a weight w for each label, and a bound of each label of a regression.
+
+    A label adds w times its cost to the sum, and w to the weight; a row of classes adds w times that of its class to
+    both. With the difference d = z - y, costs of regressions and their derivatives are
+
+    - squared: d², 2 d
+    - absolute: |d|, sign(d)
+    - huber (Huber, 1964), with delta from `parameters`: d² / 2, d where |d| <= delta; delta (|d| - delta / 2),
+      delta sign(d) beyond
+
+    and 0 where a bound allows z: d > 0 for a true value above y, d < 0 for one below it.
+
+    Parameters
+    ----------
+    logits : (R, K)
+    y : (R, 3 K), or (R, 3) for softmax
+        Weighted targets; see `gcnbatch.data.weighted_targets`.
+    kind : {"sigmoid", "softmax", "squared", "absolute", "huber"}
+    parameters : (K,)
+        Weights of positives (sigmoid) or classes (softmax), the delta of huber; else unused.
+
+    Returns
+    -------
+    total : scalar
+    weight : scalar
+        If it is 0, the gradient is 0.
+    dlogits : (R, K)
+    """
+    values, weights, bounds = split(y)
+    labelled = ~np.isnan(values)
+    w = np.where(labelled, weights, 0).astype(logits.dtype)
+    if kind == "softmax":
+        total = weight = logits.dtype.type(0)
+        slope = np.zeros_like(logits)
+        for row in np.flatnonzero(labelled):
+            own = slice(row, row + 1)
+            of_row = softmax_cross_entropy(logits[own], values[own].astype(np.int32), w[row] * parameters)
+            total, weight, slope[own] = total + of_row[0], weight + of_row[1], of_row[1] * of_row[2]
+    else:
+        known = np.where(labelled, values, 0).astype(logits.dtype)
+        costs = (
+            _sigmoid(logits, known, parameters) if kind == "sigmoid" else _regression(logits - known, kind, parameters)
+        )
+        violated = np.where(labelled, bounds, 0) * (logits - known) <= 0
+        cost, slope = (w * np.where((kind == "sigmoid") | violated, part, 0) for part in costs)
+        total, weight = cost.sum(), w.sum()
+    _add(totals, total, weight)
+    return total, weight, slope / weight if weight > 0 else np.zeros_like(logits)
+
+
+def _sigmoid(logits: Float, y: Float, pos_weight: Float) -> tuple[Float, Float]:
+    """Return cost and derivative of each entry of a sigmoid cross-entropy."""
+    cost = pos_weight * y * softplus(-logits) + (1 - y) * softplus(logits)
+    return cost, (1 - y) * sigmoid(logits) - pos_weight * y * sigmoid(-logits)
+
+
+def _regression(d: Float, kind: LossKind, delta: Float) -> tuple[Float, Float]:
+    """Return cost and derivative of each difference."""
+    size, sign = np.abs(d), np.sign(d)
+    if kind == "squared":
+        return d**2, 2 * d
+    if kind == "absolute":
+        return size, sign
+    return np.where(size <= delta, d**2 / 2, delta * (size - delta / 2)), np.where(size <= delta, d, delta * sign)
 
 
 def _add(totals: Float | None, loss: Any, weight: Any) -> None:

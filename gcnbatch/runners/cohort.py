@@ -102,7 +102,7 @@ def architecture(task: RunnerTask) -> Hashable:
         id(task.source),
         layers,
         task.model.frozen,
-        task.loss.target,
+        (task.loss.kind, bool(task.loss.weighted)),
         (train.batch_size, train.eval_batch_size),
         (train.optimizer, train.beta1, train.beta2, train.epsilon, train.momentum),
         (train.clip_norm > 0, bool(train.weight_decay or train.l2)),

@@ -19,6 +19,8 @@ from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.weighted_targets import split
+from gcnbatch.model.gcn import Loss
 from gcnbatch.runners.fused_stack import describe, unsupported
 from gcnbatch.runners.fused_state import device_model, rates_of_steps, state_bytes, update_rule
 from gcnbatch.runners.single import read_gradients
@@ -229,12 +231,14 @@ class FusedGraphsRunner:
 
 def labels_of(task: RunnerTask) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the targets of a task and the weight of each graph's labels."""
-    return task.targets, label_weights(task.targets, task.loss.target, task.loss.weights)
+    return task.targets, label_weights(task.targets, task.loss)
 
 
-def label_weights(targets: NDArray[Any], target: str, loss_weights: NDArray[np.float32]) -> NDArray[np.float64]:
+def label_weights(targets: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
     """Return the weight of each graph's labels in the loss, (G,); see the losses of `Ops`."""
-    if target != "multiclass":
-        return (~np.isnan(targets)).sum(axis=1).astype(np.float64)
-    labels = targets[:, 0]
-    return np.where(labels >= 0, loss_weights[np.maximum(labels, 0)].astype(np.float64), 0.0)
+    values, weights = split(targets)[:2] if loss.weighted else (targets, np.float64(1))
+    known = ~np.isnan(values)
+    if loss.kind == "softmax":
+        known &= values >= 0
+        weights = weights * loss.weights[np.where(known, values, 0).astype(np.intp)]
+    return np.where(known, weights, 0.0).sum(axis=1, dtype=np.float64)

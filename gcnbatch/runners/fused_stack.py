@@ -74,7 +74,7 @@ def describe(task: RunnerTask) -> Stack:
         channels = head.n_channels if isinstance(head, GraphConv) else 1
         residual = any(isinstance(layer, Add) for layer in following)
         nodes.append(NodeLayer(*places, channels, isinstance(head, Dense), known, key, residual))
-    return Stack(tuple(nodes), readouts, tuple(graphs), rate, task.loss.target, joined)
+    return Stack(tuple(nodes), readouts, tuple(graphs), rate, task.loss.kind, bool(task.loss.weighted), joined)
 
 
 def _groups(layers: Sequence[Layer | Junction]) -> list[list[Layer | Junction]]:

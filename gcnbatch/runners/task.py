@@ -27,7 +27,7 @@ class RunnerTask:
         The data.
     targets : (R, K)
         Targets of every row of the data set as the model sees them: float32, standardised if the run says so, or int32
-        of classes; missing (NaN, -1) for rows that must not train.
+        of classes; missing (NaN, -1) for rows that must not train. Of a weighted loss, weighted targets of these.
     train : TrainConfig
     seed : int
         Seed of the initial weights and of dropout.

@@ -63,7 +63,7 @@ class Case:
 
     def astype(self, dtype: type[np.floating[Any]]) -> Case:
         """Return this case with all numbers in this type."""
-        loss = Loss(self.loss.target, self.loss.weights.astype(dtype))
+        loss = replace(self.loss, weights=self.loss.weights.astype(dtype))
         parameters = {name: value.astype(dtype) for name, value in self.parameters.items()}
         return Case(self.model, parameters, cast(self.batch, dtype), loss)
 

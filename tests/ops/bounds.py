@@ -361,10 +361,12 @@ class RoundedOps:
         return cost[labelled].sum(), Rounded(number), slope.where(labelled) / max(number, 1)
 
     def softmax_cross_entropy(self, logits: Rounded, y: NDArray[np.int32], class_weight: Rounded):
+        return self._softmax(logits, y, class_weight[y[y[:, 0] >= 0, 0]])
+
+    def _softmax(self, logits: Rounded, y: NDArray[np.int32], w: Rounded):
         rows = np.flatnonzero(y[:, 0] >= 0)
         dlogits = Rounded(np.zeros(logits.shape))
-        labels = y[rows, 0]
-        w, z = class_weight[labels], logits[rows]
+        labels, z = y[rows, 0], logits[rows]
         weight = w.sum()
         if not len(rows):
             return Rounded(0.0), weight, dlogits
@@ -381,6 +383,39 @@ class RoundedOps:
         difference = (logits - Rounded(np.where(labelled, y.value, 0))).where(labelled)
         number = int(labelled.sum())
         return difference.square().sum(), Rounded(number), 2 * difference / max(number, 1)
+
+    def weighted_loss(self, logits: Rounded, y: Rounded, kind: str, parameters: Rounded):
+        values, weights, bounds = (
+            Rounded(np.nan_to_num(part)) for part in np.split(y.value, 3, axis=1)
+        )  # inputs, which are exact
+        labelled = ~np.isnan(y.value[:, : values.shape[1]])
+        if kind == "softmax":
+            labels = np.where(labelled, values.value, -1).astype(np.int32)
+            rows = np.flatnonzero(labelled)
+            w = weights[rows, np.zeros(len(rows), int)] * parameters[labels[rows, 0]]
+            return self._softmax(logits, labels, w)
+        if kind == "sigmoid":
+            negative = 1 - values
+            cost = parameters * values * softplus(-logits) + negative * softplus(logits)
+            slope = negative * (-softplus(-logits)).exp() - parameters * values * (-softplus(logits)).exp()
+        else:
+            difference = logits - values
+            difference = difference.where(bounds.value * difference.value <= 0)
+            size = Rounded(np.abs(difference.value), difference.error)
+            sign = np.sign(difference.value)
+            cost, slope = difference.square(), 2 * difference
+            if kind == "absolute":
+                cost, slope = size, Rounded(sign)
+            if kind == "huber":
+                inside, beyond = (size.value <= parameters.value), parameters * (size - 0.5 * parameters)
+                cost = Rounded(
+                    np.where(inside, 0.5 * cost.value, beyond.value), np.where(inside, 0.5 * cost.error, beyond.error)
+                )
+                slope = difference.where(inside) + (parameters * Rounded(sign)).where(~inside)
+        w = weights.where(labelled)
+        weight = w.sum()
+        gradient = w * slope / weight if weight.value > 0 else Rounded(np.zeros(logits.shape))
+        return (w * cost.where(labelled)).sum(), weight, gradient.where(labelled)
 
     def clip_norm(self, gradients: Rounded, max_norm: float) -> None:
         norm = gradients.square().sum().sqrt()

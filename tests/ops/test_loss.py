@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import get_args
+
 import numpy as np
 import pytest
 
+from gcnbatch.backends.ops import LossKind
+from gcnbatch.data import weighted_targets
 from tests.ops.adapters import Adapter
 from tests.ops.cases import Case, normal
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
@@ -54,7 +59,36 @@ def squared(case: Case, missing: float) -> Problem:
     return Problem(run, {"logits": normal(rng, *shape), "y": y})
 
 
-LOSSES = {"sigmoid": sigmoid, "softmax": softmax, "softmax, near logits": softmax_of_near_logits, "squared": squared}
+def weighted(kind: str) -> Callable[[Case, float], Problem]:
+    """Return problems of a loss with weights, some of them 0, and bounds of both directions."""
+
+    def run(ops, logits, y, parameters):
+        total, weight, dlogits = ops.weighted_loss(logits, y, kind, parameters)
+        return {"total": total, "weight": weight, "dlogits": dlogits}
+
+    def make(case: Case, missing: float) -> Problem:
+        rng, shape = case.rng(), (case.N, 1 if kind == "softmax" else case.F)
+        logits = 3 * normal(rng, case.N, case.F)
+        values = rng.integers(0, case.F if kind == "softmax" else 2, shape)
+        if kind in ("squared", "absolute", "huber"):
+            values = rng.normal(size=shape)
+            values[:1] = logits[:1]  # no difference
+        values = np.where(rng.random(shape) < missing, np.nan, values).astype(np.float32)
+        weights = rng.integers(0, 3, shape) * rng.uniform(0.5, 2, shape)
+        y = weighted_targets.join(values, weights, rng.integers(-1, 2, shape))
+        return Problem(run, {"logits": logits, "y": y, "parameters": rng.uniform(0.5, 3, case.F).astype(np.float32)})
+
+    return make
+
+
+WEIGHTED = {f"weighted {kind}": weighted(kind) for kind in get_args(LossKind)}
+LOSSES = {
+    **WEIGHTED,
+    "sigmoid": sigmoid,
+    "softmax": softmax,
+    "softmax, near logits": softmax_of_near_logits,
+    "squared": squared,
+}
 PROBLEMS = {
     f"{loss}, {labels}": lambda case, make=make, missing=missing: make(case, missing)
     for loss, make in LOSSES.items()
@@ -111,7 +145,51 @@ SQUARED = {
     "a row missing": a_row_missing,
     "divided by one more": one_more,
 }
+
+
+def of_labels(**changes):
+    """Return a weighted loss that receives changed values, weights or bounds."""
+
+    def wrong(right, logits, y, kind, parameters):
+        labels = weighted_targets.split(y)
+        parts = (changes.get(name, lambda part: part)(part) for name, part in labels._asdict().items())
+        return right(logits, weighted_targets.join(*parts), kind, parameters)
+
+    return wrong
+
+
+OF_WEIGHTED = {
+    "no weights": of_labels(weights=np.ones_like),
+    "weights of the next row": of_labels(weights=lambda w: np.roll(w, 1, axis=0)),
+    "a row missing": lambda right, z, y, *about: (right(z[:-1], y[:-1], *about)[0], *right(z, y, *about)[1:]),
+    "a hundredth less of the gradient": lambda right, z, *about: (
+        *right(z, *about)[:2],
+        np.float32(0.99) * right(z, *about)[2],
+    ),
+}
+OF_REGRESSIONS = {
+    "no bounds": of_labels(bounds=np.zeros_like),
+    "bounds the other way round": of_labels(bounds=np.negative),
+}
 MUTANTS = {
+    **{
+        f"{kind}: {name}": (make, mutant(weighted_loss=wrong))
+        for kind, make in WEIGHTED.items()
+        for name, wrong in OF_WEIGHTED.items()
+    },
+    **{
+        f"weighted {kind}: {name}": (weighted(kind), mutant(weighted_loss=wrong))
+        for kind in ("squared", "absolute", "huber")
+        for name, wrong in OF_REGRESSIONS.items()
+    },
+    "huber: another delta": (
+        weighted("huber"),
+        mutant(weighted_loss=lambda right, z, y, kind, delta: right(z, y, kind, 1.1 * delta)),
+    ),
+    "absolute: squared": (
+        weighted("absolute"),
+        mutant(weighted_loss=lambda right, z, y, kind, delta: right(z, y, "squared", delta)),
+    ),
     **{f"sigmoid: {name}": (sigmoid, mutant(sigmoid_cross_entropy=wrong)) for name, wrong in SIGMOID.items()},
     **{f"softmax: {name}": (softmax, mutant(softmax_cross_entropy=wrong)) for name, wrong in SOFTMAX.items()},
     **{

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gcnbatch.reference.loss import mean_squared_error, sigmoid_cross_entropy, softmax_cross_entropy, softplus
+from gcnbatch.data.weighted_targets import join
+from gcnbatch.reference.loss import (
+    mean_squared_error,
+    sigmoid_cross_entropy,
+    softmax_cross_entropy,
+    softplus,
+    weighted_loss,
+)
 from tests.reference.numerical import assert_gradient
 
 NAN, LOG2, LOG3 = np.nan, np.log(2), np.log(3)
@@ -94,6 +101,96 @@ def test_mean_squared_error_gradient():
     logits, y = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
     y[0, 1] = y[3] = NAN
     assert_gradient(quotient(mean_squared_error, y), logits, 1.0, mean_squared_error(logits, y)[2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "costs", "slopes"),
+    [
+        ("squared", [0.25, 9, 4], [1, -6, 4]),
+        ("absolute", [0.5, 3, 2], [1, -1, 1]),
+        ("huber", [0.125, 2.5, 1.5], [0.5, -1, 1]),
+    ],
+)
+def test_weighted_losses_of_regressions_by_hand(kind, costs, slopes):
+    logits, values = np.array([[1.5], [-2.0], [4.0], [9.0]]), np.array([[1.0], [1.0], [2.0], [NAN]])
+    y = join(values, np.array([[2.0], [1], [0.5], [7]]), 0)
+    total, weight, dlogits = weighted_loss(logits, y, kind, np.ones(1))
+    assert_allclose(total, np.dot([2, 1, 0.5], costs))
+    assert weight == 3.5
+    assert_allclose(dlogits[:, 0], [*np.multiply([2, 1, 0.5], slopes) / 3.5, 0])
+
+
+@pytest.mark.parametrize("kind", ["squared", "absolute", "huber"])
+def test_a_prediction_that_a_bound_allows_costs_nothing_and_counts(kind):
+    logits, bounds = np.array([[3.0], [3.0], [1.0], [1.0]]), np.array([[1], [-1], [1], [-1]])
+    y = join(np.full((4, 1), 2.0), 1, bounds)
+    total, weight, dlogits = weighted_loss(logits, y, kind, np.ones(1))
+    plain = weighted_loss(logits, join(np.full((4, 1), 2.0), 1, 0), kind, np.ones(1))
+    assert weight == 4
+    assert total == plain[0] / 2
+    assert_array_equal(dlogits, plain[2] * [[0], [1], [1], [0]])
+
+
+KINDS = ["sigmoid", "softmax", "squared", "absolute", "huber"]
+
+
+def weighted_problem(kind):
+    """Return logits, values, weights, bounds and parameters of 6 rows and 3 outputs, some labels missing."""
+    rng = np.random.default_rng(1)
+    shape = (6, 1 if kind == "softmax" else 3)
+    values = rng.integers(0, 2, shape).astype(float) if kind in KINDS[:2] else rng.normal(size=shape)
+    values[1] = NAN
+    bounds = rng.integers(-1, 2, shape)
+    return rng.normal(size=(6, 3)), values, rng.uniform(0.5, 2, shape), bounds, rng.uniform(0.5, 2, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weighted_loss_gradient(kind):
+    logits, values, weights, bounds, parameters = weighted_problem(kind)
+    y = join(values, weights, bounds)
+    dlogits = weighted_loss(logits, y, kind, parameters)[2]
+    assert_gradient(quotient(weighted_loss, y, kind, parameters), logits, 1.0, dlogits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_of_weight_two_counts_as_two_rows(kind):
+    logits, values, _, bounds, parameters = weighted_problem(kind)
+    twice = [0, 1, 2, 2, 3, 4, 5, 5]
+    weights = np.bincount(twice)[:, None]
+    one = weighted_loss(logits, join(values, weights, bounds), kind, parameters)
+    other = weighted_loss(logits[twice], join(values[twice], 1, bounds[twice]), kind, parameters)
+    assert_allclose(one[:2], other[:2])
+    assert_allclose(one[2], weights * other[2][np.unique(twice, return_index=True)[1]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_common_factor_of_all_weights_changes_no_gradient(kind):
+    logits, values, weights, bounds, parameters = weighted_problem(kind)
+    one, other = (weighted_loss(logits, join(values, w, bounds), kind, parameters) for w in (weights, 8 * weights))
+    assert_array_equal(other[0], 8 * one[0])
+    assert_array_equal(other[2], one[2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [("sigmoid", sigmoid_cross_entropy), ("softmax", softmax_cross_entropy), ("squared", mean_squared_error)],
+)
+def test_equal_weights_without_bounds_are_the_plain_losses(kind, plain):
+    logits, values, _, _, parameters = weighted_problem(kind)
+    y = np.where(np.isnan(values), -1, values).astype(np.int32) if kind == "softmax" else values
+    expected = plain(logits, y) if kind == "squared" else plain(logits, y, parameters)
+    found = weighted_loss(logits, join(values.astype(np.float32), 1, 0).astype(float), kind, parameters)
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weight", [0.0, NAN])
+def test_weighted_losses_without_weight_are_zero(kind, weight):
+    values = np.full((3, 1 if kind == "softmax" else 2), weight)  # 0 is a label of weight 0, NaN none
+    total, found, dlogits = weighted_loss(np.full((3, 2), 4.0), join(values, 0, 0), kind, np.ones(2))
+    assert (total, found) == (0, 0)
+    assert_array_equal(dlogits, np.zeros((3, 2)))
 
 
 @pytest.mark.parametrize("n_rows", [0, 3])

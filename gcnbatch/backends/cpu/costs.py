@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.weighted_targets import LossKind
+
 Float = NDArray[np.float32]
 
 
@@ -71,3 +73,14 @@ def softmax_costs(logits: Float, y: NDArray[np.int32], class_weight: Float) -> S
     norm = exponent.sum(axis=1, keepdims=True)
     costs = weight * (np.log(norm[:, 0]) - shifted[np.arange(len(rows)), labels])
     return SoftmaxCosts(costs, rows, labels, weight, exponent, norm)
+
+
+def regression_costs(difference: Float, kind: LossKind, delta: Float) -> tuple[Float, Float]:
+    """Return the cost of each difference (R, K), and its derivative, as in `Ops.weighted_loss`; delta (K,)."""
+    size = np.abs(difference)
+    if kind == "squared":
+        return difference * difference, 2 * difference
+    if kind == "absolute":
+        return size, np.sign(difference)
+    cut = np.minimum(size, delta)
+    return cut * (size - cut / 2), np.copysign(cut, difference)

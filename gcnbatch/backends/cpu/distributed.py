@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.ops import Float, add_to, update_running
-from gcnbatch.backends.ops import Adjacency, OpsOnPart, PartialOps
+from gcnbatch.backends.ops import Adjacency, LossKind, OpsOnPart, PartialOps
 from gcnbatch.data.graph_part import Halo, HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
 
@@ -126,6 +126,12 @@ class DistributedOps:
     def mean_squared_error(self, logits: Float, y: Float, totals: Totals = None) -> tuple[float, float, Float]:
         """As `sigmoid_cross_entropy`."""
         return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
+
+    def weighted_loss(
+        self, logits: Float, y: Float, kind: LossKind, parameters: Float, totals: Totals = None
+    ) -> tuple[float, float, Float]:
+        """As `sigmoid_cross_entropy`."""
+        return self._of_all(self._local.weighted_loss, logits, y, kind, parameters, totals=totals)
 
     def _of_all(self, loss: Callable[..., Any], *about: Any, totals: Totals) -> tuple[float, float, Float]:
         own, weight, gradient = loss(*about)

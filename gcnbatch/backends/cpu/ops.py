@@ -14,8 +14,9 @@ from scipy.sparse import _sparsetools
 
 from gcnbatch import philox
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.backends.cpu.costs import sigmoid_costs, softmax_costs
-from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, Reader, Readout
+from gcnbatch.backends.cpu.costs import SigmoidCosts, SoftmaxCosts, regression_costs, sigmoid_costs, softmax_costs
+from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, LossKind, Reader, Readout
+from gcnbatch.data.weighted_targets import split
 from gcnbatch.reference.arrays import into
 
 Float = NDArray[np.float32]
@@ -256,12 +257,10 @@ class CpuOps:
     def sigmoid_cross_entropy(
         self, logits: Float, y: Float, pos_weight: Float, totals: NDArray[np.float64] | None = None
     ) -> tuple[float, float, Float]:
-        costs, weighted, negative, decay = sigmoid_costs(logits, y, pos_weight)
+        costs = sigmoid_costs(logits, y, pos_weight)
         count = float(np.count_nonzero(~np.isnan(y)))
-        larger = 1 / (1 + decay)
-        smaller = decay * larger
-        gradient = negative * np.where(logits >= 0, larger, smaller) - weighted * np.where(logits >= 0, smaller, larger)
-        total = add_to(totals, costs.sum(dtype=np.float64), count)
+        gradient = _sigmoid_slopes(logits, costs)
+        total = add_to(totals, costs.costs.sum(dtype=np.float64), count)
         return total, count, gradient * np.float32(1 / max(count, 1.0))
 
     def softmax_cross_entropy(
@@ -271,13 +270,7 @@ class CpuOps:
         class_weight: Float,
         totals: NDArray[np.float64] | None = None,
     ) -> tuple[float, float, Float]:
-        costs, rows, labels, weight, exponent, norm = softmax_costs(logits, y, class_weight)
-        total = float(weight.sum(dtype=np.float64))
-        gradient = np.zeros_like(logits)
-        probability = exponent / norm
-        probability[np.arange(len(rows)), labels] -= 1
-        gradient[rows] = probability * (weight / np.float32(total or 1.0))[:, None]
-        return add_to(totals, costs.sum(dtype=np.float64), total), total, gradient
+        return _softmax_of(softmax_costs(logits, y, class_weight), logits, totals)
 
     def mean_squared_error(
         self, logits: Float, y: Float, totals: NDArray[np.float64] | None = None
@@ -287,6 +280,32 @@ class CpuOps:
         count = float(np.count_nonzero(labelled))
         gradient = difference * np.float32(2 / max(count, 1.0))
         return add_to(totals, np.sum(difference * difference, dtype=np.float64), count), count, gradient
+
+    def weighted_loss(
+        self,
+        logits: Float,
+        y: Float,
+        kind: LossKind,
+        parameters: Float,
+        totals: NDArray[np.float64] | None = None,
+    ) -> tuple[float, float, Float]:
+        values, weights, bounds = split(y)
+        labelled = ~np.isnan(values)
+        weights = np.where(labelled, weights, np.float32(0))
+        if kind == "softmax":
+            found = softmax_costs(logits, np.where(labelled, values, -1).astype(np.int32), parameters)
+            own = weights[found.rows, 0]
+            return _softmax_of(found._replace(costs=own * found.costs, weight=own * found.weight), logits, totals)
+        if kind == "sigmoid":
+            of_labels = sigmoid_costs(logits, values, parameters)
+            costs, slopes = of_labels.costs, _sigmoid_slopes(logits, of_labels)
+        else:
+            difference = np.where(labelled, logits - values, np.float32(0))
+            difference[bounds * difference > 0] = 0
+            costs, slopes = regression_costs(difference, kind, parameters)
+        weight = float(weights.sum(dtype=np.float64))
+        total = add_to(totals, np.sum(weights * costs, dtype=np.float64), weight)
+        return total, weight, weights * slopes * np.float32(1 / weight if weight else 0)
 
     def clip_norm(self, gradients: Float, max_norm: float) -> None:
         norm = float(np.linalg.norm(gradients.astype(np.float64)))
@@ -336,6 +355,24 @@ class CpuOps:
         velocity *= np.float32(momentum)
         velocity += gradients + l2 * parameters
         parameters -= np.float32(learning_rate) * (velocity + weight_decay * parameters)
+
+
+def _sigmoid_slopes(logits: Float, costs: SigmoidCosts) -> Float:
+    """Return the derivative of each cost."""
+    larger = 1 / (1 + costs.decay)
+    smaller = costs.decay * larger
+    positive, is_positive = costs.positive, logits >= 0
+    return costs.negative * np.where(is_positive, larger, smaller) - positive * np.where(is_positive, smaller, larger)
+
+
+def _softmax_of(costs: SoftmaxCosts, logits: Float, totals: NDArray[np.float64] | None) -> tuple[float, float, Float]:
+    """Return what `Ops.softmax_cross_entropy` does."""
+    total = float(costs.weight.sum(dtype=np.float64))
+    gradient = np.zeros_like(logits)
+    probability = costs.exponent / costs.norm
+    probability[np.arange(len(costs.rows)), costs.labels] -= 1
+    gradient[costs.rows] = probability * (costs.weight / np.float32(total or 1.0))[:, None]
+    return add_to(totals, costs.costs.sum(dtype=np.float64), total), total, gradient
 
 
 def add_to(totals: NDArray[np.float64] | None, loss: float, weight: float) -> float:

@@ -1,4 +1,4 @@
-"""Losses with their gradients: sigmoid and softmax cross-entropy, mean squared error (dense/loss.cu)."""
+"""Losses with their gradients (dense/loss.cu)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, DOUBLE_BYTES, Kerne
 from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
+from gcnbatch.backends.ops import LossKind
 
 LOSS_THREADS: int = declared("dense/loss.cu").constant("LOSS_THREADS")
+LOSSES: dict[str, int] = {name.lower(): number for name, number in declared("dense/loss.cu").enum("Loss").items()}
 ENTRIES_OF_ONE_BLOCK = 16_384  # a loss of at most so many entries is one launch of one block
 MANY_ROWS_LANES = 8  # most lanes that share a row where rows fill the device
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]  # total, weight, dlogits
@@ -42,8 +44,7 @@ class LossOps(KernelOps):
     def softmax_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> Loss:
-        (R, K), most = logits.shape, 32 if logits.size <= ENTRIES_OF_ONE_BLOCK else MANY_ROWS_LANES
-        lanes = min(next_power_of_two(K), most)
+        (R, K), lanes = logits.shape, self._lanes(logits)
         launch, arrays, results = self._loss(logits, y, R * lanes)
         if launch.blocks > 1:
             counting = loss_geometry(logits.size, R, self.device.multiprocessors)
@@ -85,6 +86,35 @@ class LossOps(KernelOps):
         self._count_labels(launch, arrays)
         self.device.launch("mean_squared_error", launch, totals=totals, n=logits.size, **arrays)
         return results
+
+    def weighted_loss(
+        self,
+        logits: DeviceArray,
+        y: DeviceArray,
+        kind: LossKind,
+        parameters: DeviceArray,
+        totals: DeviceArray | None = None,
+    ) -> Loss:
+        (R, K), is_softmax = logits.shape, kind == "softmax"
+        lanes = self._lanes(logits) if is_softmax else K
+        launch, arrays, results = self._loss(logits, y, R * lanes)
+        if launch.blocks > 1:
+            counted = {name: arrays[name] for name in ("weight", "partials", "counter", "y")}
+            weights, labels = (parameters, R) if is_softmax else (None, logits.size)
+            self.device.launch("weighted_label_weight", launch, class_weight=weights, n=labels, K=K, **counted)
+        if is_softmax:
+            sizes = {"R": R, "K": K, "lanes": lanes}
+            self.device.launch("weighted_softmax", launch, totals=totals, class_weight=parameters, **sizes, **arrays)
+        else:
+            sizes = {"n": logits.size, "K": K, "loss": LOSSES[kind]}
+            self.device.launch("weighted_loss", launch, totals=totals, parameters=parameters, **sizes, **arrays)
+        return results
+
+    @staticmethod
+    def _lanes(logits: DeviceArray) -> int:
+        """Return the lanes that share a row of classes."""
+        most = 32 if logits.size <= ENTRIES_OF_ONE_BLOCK else MANY_ROWS_LANES
+        return min(next_power_of_two(logits.shape[1]), most)
 
     def _loss(self, logits: DeviceArray, y: DeviceArray, n_threads: int) -> tuple[Launch, dict[str, DeviceArray], Loss]:
         """Return the launch, the arguments that all losses share, and the results (total, weight, dlogits)."""

@@ -30,7 +30,7 @@ from gcnbatch.backends.cuda.spmm.large import (
     compress_relu_dropout,
     reads_activations,
 )
-from gcnbatch.backends.ops import DropoutKey, Reader
+from gcnbatch.backends.ops import DropoutKey, LossKind, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
@@ -293,7 +293,18 @@ class DeviceDistributedOps(OpsInChunks):
         """As `sigmoid_cross_entropy`."""
         return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
 
-    def _of_all(self, loss: Callable[..., Loss], *about: DeviceArray, totals: DeviceArray | None) -> Loss:
+    def weighted_loss(
+        self,
+        logits: DeviceArray,
+        y: DeviceArray,
+        kind: LossKind,
+        parameters: DeviceArray,
+        totals: DeviceArray | None = None,
+    ) -> Loss:
+        """As `sigmoid_cross_entropy`."""
+        return self._of_all(self._local.weighted_loss, logits, y, kind, parameters, totals=totals)
+
+    def _of_all(self, loss: Callable[..., Loss], *about: Any, totals: DeviceArray | None) -> Loss:
         self._launch()
         total, _, dlogits = loss(*about)
         own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss

@@ -15,7 +15,6 @@ from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.backends.cuda.fused.wide import geometry as wide
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
-from gcnbatch.model.gcn import Loss
 from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.fused_graphs import FusedGraphsRunner
@@ -94,7 +93,7 @@ def plan_of(work: Workload, member: int) -> Plan:
     own = replace(
         task,
         model=replace(task.model, layers=layers),
-        loss=Loss(task.loss.target, weights),
+        loss=replace(task.loss, weights=weights),
         targets=targets,
         train=task.train.model_copy(update=scaled),
         seed=100 + member,

@@ -30,7 +30,9 @@ from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.weighted_targets import join
 from gcnbatch.lab.backend_comparison.workload import opened
+from gcnbatch.model.gcn import Loss
 from gcnbatch.resources import cuda_sources
 from gcnbatch.runners.fused_graphs import label_weights
 from gcnbatch.runners.fused_stack import describe
@@ -261,9 +263,12 @@ def test_few_columns_of_u_are_all_stored(tmp_path: Path) -> None:
 def test_label_weights_equal_those_of_the_losses() -> None:
     y = np.array([[1, np.nan], [0, 1], [np.nan, np.nan]], np.float32)
     weights = np.array([2.0, 3.0], np.float32)
-    assert label_weights(y, "binary", weights).tolist() == [1, 2, 0]
+    assert label_weights(y, Loss("binary", weights)).tolist() == [1, 2, 0]
     classes = np.array([[1], [-1], [0]], np.int32)
-    assert label_weights(classes, "multiclass", weights).tolist() == [3, 0, 2]
+    assert label_weights(classes, Loss("multiclass", weights)).tolist() == [3, 0, 2]
+    own = np.array([[0.5], [7], [2]])
+    assert label_weights(join(y, own, 0), Loss("regression", weights, "huber")).tolist() == [0.5, 14, 0]
+    assert label_weights(join(classes, own, 0), Loss("multiclass", weights, "softmax")).tolist() == [1.5, 0, 4]
 
 
 def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

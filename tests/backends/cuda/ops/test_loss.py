@@ -18,10 +18,13 @@ def test_a_loss_of_a_batch_is_one_launch(device: Recorder, R: int, K: int, launc
     ops = LossOps(device)
     logits, y, weights = of(device, (R, K), (R, K), (K,))
     classes = device.empty((R, 1), np.int32)
+    of_tasks, of_classes = of(device, (R, 3 * K), (R, 3))
     for loss, arguments in (
         (ops.sigmoid_cross_entropy, (logits, y, weights)),
         (ops.softmax_cross_entropy, (logits, classes, weights)),
         (ops.mean_squared_error, (logits, y)),
+        (ops.weighted_loss, (logits, of_tasks, "huber", weights)),
+        (ops.weighted_loss, (logits, of_classes, "softmax", weights)),
     ):
         device.launched.clear()
         assert [result.shape for result in loss(*arguments)] == [(1,), (1,), (R, K)]

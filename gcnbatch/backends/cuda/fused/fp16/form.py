@@ -37,7 +37,7 @@ class Fp16(Form):
             and first.n_out in geometry.WIDTHS
             and geometry.columns_of_u(first.n_in) <= geometry.MAX_COLUMNS
             and len(stack.graphs) == len(stack.readouts) == 1
-            and not stack.joined
+            and not (stack.joined or stack.weighted)
             and len(stack.nodes) <= geometry.MAX_LAYERS
             and stack.n_outputs <= geometry.MAX_OUTPUTS
         )

@@ -21,8 +21,9 @@ from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
-from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, SIZE_FIELDS, Workspace, csr_fields
+from gcnbatch.backends.cuda.fused.shared.step import READOUTS, SIZE_FIELDS, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table
+from gcnbatch.backends.cuda.ops.loss import LOSSES
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
@@ -239,7 +240,7 @@ class Fp16Workspace(Workspace):
         fields |= {"head_weight": weight, "head_bias": bias, "exchange": self._exchange}
         fields |= {"input": self._head_inputs[0], "gradient": self._head_gradients[0]}
         fields |= {"n_layers": len(stack.nodes), "n_outputs": stack.n_outputs, "tiles": self.tiles}
-        fields |= {"readout": READOUTS.index(stack.readouts[0]), "loss": LOSSES.index(stack.target)}
+        fields |= {"readout": READOUTS.index(stack.readouts[0]), "loss": LOSSES[stack.loss]}
         layers = [self._layer_fields(number) for number in range(len(stack.nodes))]
         fields |= {"reach": self._features.reach, "layers": padded(layers, geometry.MAX_LAYERS)}
         return [Call(geometry.entry(self._width), geometry.launch(self._width, self.tiles), fields)]

@@ -71,6 +71,8 @@ def refusal(
         )
     if header.target != "multiclass" or header.n_outputs > geometry.MAX_OUTPUTS:
         return f"a node-level data set with {header.n_outputs} {header.target} outputs"
+    if targets.shape[1] > 1:
+        return "weights of labels on a node-level data set"
     if clip_norm:
         return "train.clip_norm on a node-level data set"
     limit = geometry_fused.shared_limit(capability)

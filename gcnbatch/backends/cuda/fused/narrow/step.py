@@ -244,7 +244,8 @@ class NarrowWorkspace(Workspace):
             self._training
             and stack.nodes[-1].n_out == geometry.SPECIALISED_COLUMNS
             and stack.readouts in (("sum",), ("mean",))
-            and stack.target != "multiclass"
+            and not stack.weighted
+            and stack.loss != "softmax"
             and len(stack.graphs) == 1
             and not stack.joined
             and stack.n_outputs <= geometry.MOST_OUTPUTS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.runtime.launch import Launch
-from gcnbatch.backends.ops import Readout
+from gcnbatch.backends.ops import LossKind, Readout
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,9 @@ class Stack:
         The last yields the logits.
     dropout : float
         Rate of every dropout.
-    target : {"binary", "multiclass", "regression"}
-        The kind of target, which determines the loss.
+    loss : LossKind
+    weighted : bool
+        Whether targets are weighted (`gcnbatch.data.weighted_targets`).
     joined : Joined or None
     """
 
@@ -105,7 +106,8 @@ class Stack:
     readouts: tuple[Readout, ...]
     graphs: tuple[GraphLayer, ...]
     dropout: float
-    target: str
+    loss: LossKind
+    weighted: bool
     joined: Joined | None = None
 
     def branches(self, number: int) -> bool:

@@ -24,6 +24,7 @@ from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.model import APPLY, ONLY_GRADIENTS, UPDATE, UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import GraphLayer, NodeLayer, Norm
+from gcnbatch.backends.cuda.ops.loss import LOSSES
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import Launch
 from gcnbatch.backends.cuda.runtime.layouts import Layout
@@ -36,8 +37,6 @@ MAX_MEMBERS, REGION_UNIT = (_SHARED.constant(name) for name in ("MAX_MEMBERS", "
 SIZE_FIELDS = _SHARED.enum("BatchSize::Field")["FIELDS"]
 READOUTS = tuple(name.lower() for name in declared("fused/shared/pooling.cuh").enum("Pooling"))
 MOST_READOUTS = declared("fused/shared/pooling.cuh").constant("MOST_READOUTS")
-_TARGETS = {"SIGMOID": "binary", "SOFTMAX": "multiclass", "SQUARED": "regression"}
-LOSSES = tuple(_TARGETS[name] for name in declared("fused/shared/loss.cuh").enum("Loss"))  # the target of each loss
 
 
 @dataclass(frozen=True)
@@ -388,7 +387,8 @@ class Workspace(ABC):
             return self._logits_call()
         stack, width = self._stack, self._stack.nodes[-1].n_out
         sizes = (len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats)
-        return self._call("fused_readout", geometry.readout(self._graph_blocks, width, *sizes), self._readout_fields())
+        entry = "fused_weighted_readout" if stack.weighted else "fused_readout"
+        return self._call(entry, geometry.readout(self._graph_blocks, width, *sizes), self._readout_fields())
 
     @property
     def _graph_blocks(self) -> int:
@@ -408,7 +408,7 @@ class Workspace(ABC):
         fields |= {"heads": self._heads, "n_heads": len(stack.graphs), "head_floats": stack.head_floats}
         fields |= {"first_rows": stack.first_rows}
         fields |= {"P": stack.nodes[-1].n_out, "K": stack.n_outputs, "weight_floats": stack.weight_floats}
-        return fields | {"readouts": self._readouts, "loss": LOSSES.index(stack.target)}
+        return fields | {"readouts": self._readouts, "loss": LOSSES[stack.loss]}
 
     @property
     def _readouts(self) -> dict[str, Any]:

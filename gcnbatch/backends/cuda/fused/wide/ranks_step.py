@@ -103,7 +103,8 @@ class RanksWorkspace(WideWorkspace):
         call = super()._readout_call()
         if self._clustered:  # no dropout behind the readout
             return call
-        return Call("fused_ranks_readout", call.launch, {"readout": call.arguments, "ranks": self._ranks_fields})
+        entry = "fused_ranks_weighted_readout" if self._stack.weighted else "fused_ranks_readout"
+        return Call(entry, call.launch, {"readout": call.arguments, "ranks": self._ranks_fields})
 
     # -------------------------------------------------------------------------------------------- backward
 

@@ -17,9 +17,10 @@ from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
-from gcnbatch.backends.cuda.fused.shared.step import LOSSES, READOUTS, LayerArrays, Workspace, csr_fields
+from gcnbatch.backends.cuda.fused.shared.step import READOUTS, LayerArrays, Workspace, csr_fields
 from gcnbatch.backends.cuda.fused.wide import geometry
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table, job, vector_shape
+from gcnbatch.backends.cuda.ops.loss import LOSSES
 from gcnbatch.backends.cuda.runtime.graph import Call
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -73,7 +74,7 @@ class WideWorkspace(Workspace):
 
     @property
     def _clustered(self) -> bool:
-        """Whether the model is read out by clusters: one dense layer on graphs, which fits shared memory.
+        """Whether the model is read out by clusters: one dense layer on graphs, which fits shared memory, a plain loss.
 
         Predictions by a last layer of fewer than WIDE_ENOUGH weights are read out by a warp per graph.
         """
@@ -82,6 +83,7 @@ class WideWorkspace(Workspace):
             return False
         launch = geometry.readout(self.capacity.graphs, last.n_out, self._stack.n_outputs)
         is_plain = len(graphs) == len(self._stack.readouts) == 1 and not self._stack.joined
+        is_plain &= not (self._training and self._stack.weighted)
         return is_plain and launch.shared <= shared.shared_limit(self._device.compute_capability)
 
     @property
@@ -192,7 +194,7 @@ class WideWorkspace(Workspace):
         fields |= {"weight": weight, "bias": bias, "keep_scale": self._keep_scale, "P": head.n_in, "K": head.n_out}
         fields |= {
             "kind": READOUTS.index(stack.readouts[0]),
-            "loss": LOSSES.index(stack.target),
+            "loss": LOSSES[stack.loss],
             "training": int(training),
         }
         return self._call("fused_wide_readout", geometry.readout(self.capacity.graphs, head.n_in, head.n_out), fields)

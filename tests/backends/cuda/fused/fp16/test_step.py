@@ -25,7 +25,7 @@ R, SLICE = geometry.TILE_ROWS, geometry.PANEL
 EPSILON, MOMENTUM, STEP = 1e-5, 0.1, 2
 W_SCALE, U_SCALE, FIRST_SCALE = geometry.WEIGHT_SCALE, 128.0, 512.0
 SUM, MEAN, MAX = declared("fused/shared/pooling.cuh").enum("Pooling").values()
-BINARY, MULTICLASS, REGRESSION = declared("fused/shared/loss.cuh").enum("Loss").values()
+BINARY, MULTICLASS, REGRESSION, *_ = declared("fused/shared/loss.cuh").enum("Loss").values()
 ROUNDING = 2.0**-11  # relative error of a number rounded to 11 bits
 
 
