@@ -264,6 +264,21 @@ class TrainConfig(Section):
         default="auto",
         description="validation value that picks the best epoch; auto: roc_auc, accuracy, rmse (several tasks: r2)",
     )
+    loss: Literal["squared", "absolute", "huber"] = Field(
+        default="squared",
+        description="regression: cost of a difference; huber: squared up to huber_delta, absolute beyond. "
+        "Classes have cross-entropy",
+    )
+    huber_delta: float = Field(
+        default=1.0,
+        gt=0.0,
+        description="huber: difference from which on its cost grows linearly; of standardised targets",
+    )
+    bounds: Literal["values", "one_sided"] = Field(
+        default="values",
+        description="regression: targets such as >10; values: fitted like 10; one_sided: predictions above 10 cost nothing",
+    )
+    task_weights: PositiveWeights = Field(default=(), description="weight of each task's labels; empty: 1")
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: weights of positives (or classes) by their rarity in the training rows"
     )

@@ -8,6 +8,7 @@ pickle can run code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -179,6 +180,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         task: Target,
         split: str = "random",
         classes: NDArray[Any] | None = None,
+        sample_weight: ArrayLike | None = None,
         **about: Any,
     ) -> Self:
         """Train, then set the attributes: a fit that fails leaves those of the fit before."""
@@ -187,6 +189,9 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
             graphs = self._graphs(X, y, task=task, **about)
             if graphs.n_graphs < 2:
                 raise InvalidMolecules("X", "n_samples = 1", "at least 2 molecules")
+            if sample_weight is not None:
+                weights = _weights(sample_weight, graphs.n_graphs).astype(np.float32)
+                graphs = replace(graphs, sample_weight=weights)
             model, history = fits.fit_in_memory(config, graphs)
         except InputError as error:
             raise _explained(error) from error
@@ -252,17 +257,19 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on molecules and their labels.
 
         Parameters
         ----------
         X : array-like of str or RDKit molecules, (n,) or (n, 1)
         y : array-like, (n,) or (n, K)
+        sample_weight : array-like, (n,)
+            Weight of each molecule in the loss, not negative.
         """
         labels = _targets(y)
         if labels.ndim == 2:
-            return self._fit(X, labels, "binary", classes=np.array([0, 1]))
+            return self._fit(X, labels, "binary", classes=np.array([0, 1]), sample_weight=sample_weight)
         check_classification_targets(labels)
         try:
             classes, codes = np.unique(labels, return_inverse=True)
@@ -271,9 +278,9 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
         if len(classes) < 2:
             raise InvalidMolecules("y", "only one class", "at least 2 classes")
         if len(classes) == 2:
-            return self._fit(X, codes, "binary", "stratified", classes)
+            return self._fit(X, codes, "binary", "stratified", classes, sample_weight)
         names = list(map(str, range(len(classes))))
-        return self._fit(X, codes, "multiclass", "stratified", classes, class_names=names)
+        return self._fit(X, codes, "multiclass", "stratified", classes, sample_weight, class_names=names)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class, (n, C); of several tasks the probability of 1, (n, K)."""
@@ -320,18 +327,20 @@ class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
     True
     """
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on molecules and their values.
 
         Parameters
         ----------
         X : array-like of str or RDKit molecules, (n,) or (n, 1)
         y : array-like of numbers, (n,) or (n, K)
+        sample_weight : array-like, (n,)
+            Weight of each molecule in the loss, not negative.
         """
         values = _targets(y)
         if values.ndim == 1:
             values = _finite(values)
-        return self._fit(X, values, "regression")
+        return self._fit(X, values, "regression", sample_weight=sample_weight)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the values, (n,) or (n, K)."""

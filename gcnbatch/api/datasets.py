@@ -173,6 +173,7 @@ def graph_set(
     channel_names: Sequence[str] | None = None,
     ids: Iterable[str] | None = None,
     groups: Any = None,
+    sample_weight: Any = None,
     splits: Mapping[str, Split] | None = None,
     normalized: bool = False,
     name: str = "arrays",
@@ -199,6 +200,8 @@ def graph_set(
         As for `from_smiles`.
     groups : array-like of int, (G,)
         Group of each graph, for the split by scaffold.
+    sample_weight : array-like, (R,)
+        Weight of each row in the losses of training; None: 1.
     splits : mapping of Split
         Splits by name.
     normalized : bool
@@ -251,6 +254,9 @@ def graph_set(
         ids=_ids(ids, rows),
         groups=None if groups is None else _cast(groups, np.int32, "groups"),
         splits=dict(splits or {}),
+        sample_weight=None
+        if sample_weight is None
+        else to_host(sample_weight, "sample_weight").astype(np.float32, copy=False),
     )
     check_graphset("graph_set", graphs)
     return graphs

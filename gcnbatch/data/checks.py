@@ -118,7 +118,7 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
         if name not in names:
             raise InputError(f"{path}:/{name}", "missing", "an array of this name", _CONVERT_HINT)
     other = "graphs" if row == "nodes" else "nodes"
-    for name in (f"{other}/y", f"{other}/id", f"{other}/censored"):
+    for name in (f"{other}/y", f"{other}/id", f"{other}/censored", f"{other}/sample_weight"):
         if name in names:
             raise InputError(
                 f"{path}:/{name}", f"present in a {header.level}-level set", f"only /{row}/y and /{row}/id"
@@ -149,6 +149,7 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
         "nodes/x": (nodes, header.n_features),
         f"{row}/y": (rows, outputs),
         f"{row}/censored": (rows, outputs),
+        f"{row}/sample_weight": (rows,),
         f"{row}/id": (rows,),
     }
     if sparse:
@@ -272,12 +273,20 @@ def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:
 
 
 def check_targets(
-    path: StrPath, header: schema.Header, y: NDArray[Any], censored: NDArray[np.int8] | None = None
+    path: StrPath,
+    header: schema.Header,
+    y: NDArray[Any],
+    censored: NDArray[np.int8] | None = None,
+    sample_weight: NDArray[np.float32] | None = None,
 ) -> None:
-    """Check that labels are in range; only NaN (or -1 for classes) means missing [19]. Check directions of bounds [23].
+    """Check that labels are in range; only NaN (or -1 for classes) means missing [19].
 
-    `censored` has the directions, if the set stores them.
+    Check directions of bounds [23] and weights of rows [24], where the set stores them.
     """
+    if sample_weight is not None and (wrong := ~(np.isfinite(sample_weight) & (sample_weight >= 0))).any():
+        row = int(np.argmax(wrong))
+        place = f"{path}:/{schema.row_folder(header.level)}/sample_weight[{row}]"
+        raise InputError(place, str(sample_weight[row]), "a finite number that is not negative")
     if header.target == "multiclass":
         classes = len(header.class_names)
         wrong, expected = (y < -1) | (y >= classes), f"-1 (missing) or a class 0 to {classes - 1}"

@@ -88,6 +88,8 @@ class GraphSet:
     censored : int8, (R, K), or None
         Of regression: 1 where the true value is above the stored one (``>10``), -1 where it is below (``<0.1``), 0
         where it is equal; None: all are equal.
+    sample_weight : float32, (R,), or None
+        Weight of each row in the losses of training, not negative; None: 1 everywhere.
     """
 
     header: Header
@@ -105,6 +107,7 @@ class GraphSet:
     graph_features: NDArray[np.float32] | None = None
     smiles: NDArray[np.str_] | None = None
     censored: NDArray[np.int8] | None = None
+    sample_weight: NDArray[np.float32] | None = None
 
     def __repr__(self) -> str:
         about = f"{counted(self.n_graphs, 'graph')}, {counted(self.n_nodes, 'node')}, {counted(self.n_edges, 'edge')}"
@@ -161,6 +164,7 @@ class GraphSet:
             graph_features=None if self.graph_features is None else self.graph_features[picked],
             smiles=None if self.smiles is None else self.smiles[picked],
             censored=None if self.censored is None else self.censored[rows],
+            sample_weight=None if self.sample_weight is None else self.sample_weight[rows],
         )
 
 
@@ -211,6 +215,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
         "edge weights": "absent" if graphs.weight is None else "present",
         "groups": "absent" if graphs.groups is None else "present",
         "censored targets": "absent" if graphs.censored is None else "present",
+        "weights of rows": "absent" if graphs.sample_weight is None else "present",
         "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
     }
 
@@ -251,6 +256,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         graph_features=joined("graph_features"),
         smiles=joined("smiles"),
         censored=joined("censored"),
+        sample_weight=joined("sample_weight"),
     )
 
 

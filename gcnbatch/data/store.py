@@ -60,6 +60,7 @@ class Dataset:
     ids : str, (R,)
     y : (R, K)
     censored : int8, (R, K) or None
+    sample_weight : float32, (R,) or None
     groups : int32, (G,) or None
     splits : dict of Split
     nbytes : int
@@ -221,7 +222,7 @@ class Dataset:
 
     def check_targets(self) -> None:
         """Check the targets as `check` does."""
-        checks.check_targets(self.path, self.header, self.y, self.censored)
+        checks.check_targets(self.path, self.header, self.y, self.censored, self.sample_weight)
 
     def read_checked(self, first: int, stop: int) -> GraphSet:
         """Read the graphs first … stop-1 and check their values as `check` does.
@@ -285,6 +286,7 @@ class Dataset:
         folder = schema.row_folder(self.header.level)
         self.y: NDArray[Any] = rows[f"{folder}/y"].astype(schema.TARGET_TYPES[self.header.target][0], copy=False)
         self.censored: NDArray[np.int8] | None = rows.get(f"{folder}/censored")
+        self.sample_weight: NDArray[np.float32] | None = rows.get(f"{folder}/sample_weight")
         self.ids = _decode(rows[f"{folder}/id"], f"{self.path}:/{folder}/id")
         self.groups: NDArray[np.int32] | None = rows.get("graphs/group")
         checks.check_groups(self.path, self.groups)
@@ -335,6 +337,7 @@ class Dataset:
             y=rows.of(self.y),
             ids=rows.of(self.ids),
             censored=None if self.censored is None else rows.of(self.censored),
+            sample_weight=None if self.sample_weight is None else rows.of(self.sample_weight),
             groups=None if self.groups is None else graphs.of(self.groups),
             graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs)
             if schema.GRAPH_FEATURES in self._arrays

@@ -189,7 +189,8 @@ class DatasetWriter:
         row = schema.row_folder(header.level)
         checks.check_splits(self.path, splits or {}, len(next(iter(arrays.values()))))
         checks.check_layout(self.path, header, self._stored | arrays)
-        checks.check_targets(self.path, header, arrays[f"{row}/y"], arrays.get(f"{row}/censored"))
+        optional = (arrays.get(f"{row}/{name}") for name in ("censored", "sample_weight"))
+        checks.check_targets(self.path, header, arrays[f"{row}/y"], *optional)
         if self._top_channel >= header.n_channels:
             raise InputError(f"{self.path}:/edges/channel", str(self._top_channel), f"0 to {header.n_channels - 1}")
         for name, rows in arrays.items():
@@ -278,7 +279,8 @@ def check_graphset(place: str, graphs: GraphSet) -> None:
     checks.check_header(path, header)
     _check(path, part, arrays, counts, dict.fromkeys(_WHAT, 0))
     checks.check_splits(path, graphs.splits, len(part.ids))
-    checks.check_targets(path, header, arrays[f"{schema.row_folder(header.level)}/y"], part.censored)
+    y = arrays[f"{schema.row_folder(header.level)}/y"]
+    checks.check_targets(path, header, y, part.censored, part.sample_weight)
     if graphs.smiles is not None and len(graphs.smiles) != graphs.n_graphs:
         raise InputError(f"{place}: smiles", f"{len(graphs.smiles)}", f"{graphs.n_graphs}, one per graph")
 
@@ -322,7 +324,7 @@ def _canonical(part: GraphSet) -> GraphSet:
 
 def _held(row: str, arrays: Mapping[str, object]) -> list[str]:
     """Return the arrays of target rows, which stay in memory until the end."""
-    return [name for name in (f"{row}/y", f"{row}/censored", f"{row}/id") if name in arrays]
+    return [name for name in (f"{row}/y", f"{row}/censored", f"{row}/sample_weight", f"{row}/id") if name in arrays]
 
 
 def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
@@ -339,6 +341,7 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         "edges/weight": part.weight,
         f"{row}/y": part.y if part.header.target != "regression" else part.y.astype(np.float64, copy=False),
         f"{row}/censored": part.censored,
+        f"{row}/sample_weight": part.sample_weight,
         f"{row}/id": encode_ids(part.ids, f"{path}:/{row}/id"),
     }
     if is_sparse(part.x):

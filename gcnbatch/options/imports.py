@@ -60,6 +60,7 @@ class ColumnOptions:
     split_column: str = option(
         "Column of a split: train, valid and test, or numbers of folds.", default="", shown="none"
     )
+    weight_column: str = option("Column of the weight of each row in training.", default="", shown="none")
     feature_columns: Sequence[str] = names(
         "Columns of numbers: your own features of molecules.", default=(), shown="none"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import metrics
 from gcnbatch.config import Config
+from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.copies import first_copies
 from gcnbatch.data.graph_features import FeatureScaling
@@ -20,7 +21,16 @@ from gcnbatch.data.shards import fingerprint
 from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.model.gcn import FEATURES, Gcn, Loss, build, freeze_layers, joins_graph_features, uniform_weights
+from gcnbatch.model.gcn import (
+    FEATURES,
+    PLAIN_LOSSES,
+    Gcn,
+    Loss,
+    build,
+    freeze_layers,
+    joins_graph_features,
+    uniform_weights,
+)
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
 from gcnbatch.training.checkpoint import Arrays
@@ -38,7 +48,7 @@ class _Sources:
         self._made: dict[tuple[str, bool], BatchSource] = {}
         self._rows: dict[str, SplitRows] = {}
         # By id of the split, which the value keeps alive.
-        self._targets: dict[tuple[int, bool], tuple[Split, Targets]] = {}
+        self._targets: dict[Hashable, tuple[Split, Targets]] = {}
 
     def of(self, *options: Any) -> BatchSource:
         if options not in self._made:
@@ -51,11 +61,11 @@ class _Sources:
             self._rows[rule] = SplitRows.of(self._dataset, rule)
         return self._rows[rule]
 
-    def targets(self, split: Split, standardize: bool) -> Targets:
+    def targets(self, split: Split, train: TrainConfig) -> Targets:
         """Return the targets of a split. Models of an ensemble have the same split, and so do trials of a search."""
-        key = id(split), standardize
+        key = id(split), train.standardize, train.loss, train.bounds, train.task_weights
         if key not in self._targets:
-            self._targets[key] = split, Targets.of(self._dataset, split, standardize)
+            self._targets[key] = split, Targets.of(self._dataset, split, train)
         return self._targets[key][1]
 
     @cached_property
@@ -103,6 +113,7 @@ class Experiment:
         self.initial = _fitting(self.model, self.weights, config.train.freeze)
         self.y, self.measured, self.ids = dataset.y, dataset.measured, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
+        _check_loss(config.train, self.header)
         self.monitor = metrics.check_monitor(
             config.train.monitor, dataset.header.target, len(dataset.header.task_names)
         )
@@ -124,7 +135,7 @@ class Experiment:
 
     def left_out(self, split: Split) -> NDArray[np.bool_]:
         """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""
-        return self._sources.targets(split, self.config.train.standardize).left_out
+        return self._sources.targets(split, self.config.train).left_out
 
     def check_learnable(self, splits: Sequence[Split]) -> None:
         """Refuse splits none of which has a task to learn; see `gcnbatch.training.targets`."""
@@ -138,8 +149,11 @@ class Experiment:
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return the runner task of this split and the scaling of its targets."""
         self._check_validation(split)
-        found = self._sources.targets(split, self.config.train.standardize)
-        loss = Loss(self.header.target, _weights(self.config, self.header, found.labels))
+        found = self._sources.targets(split, self.config.train)
+        kind = self.config.train.loss if self.header.target == "regression" else PLAIN_LOSSES[self.header.target]
+        loss = Loss(
+            self.header.target, _weights(self.config, self.header, found.labels), kind if found.is_weighted else None
+        )
         about = (self.model, loss, self.source, found.values, self.config.train, self.config.seed)
         return RunnerTask(*about, self._fitted(split) | self.initial), found.scaling
 
@@ -206,8 +220,23 @@ def _check_penalised(config: Config, names: list[str]) -> None:
             raise InputError("train.l2_layers", str(number), f"1 to {convolutions}, the model's convolutions")
 
 
+def _check_loss(train: TrainConfig, header: Header) -> None:
+    """Refuse a loss of other targets, and weights that do not match the tasks."""
+    if train.loss != "squared" and header.target != "regression":
+        hint = "Classes have cross-entropy: leave train.loss out."
+        raise InputError("train.loss", f"'{train.loss}' for {header.target} targets", "regression targets", hint)
+    if train.task_weights and header.target == "multiclass":
+        raise InputError("train.task_weights", "given for multiclass targets", "targets of several tasks")
+    if train.task_weights and len(train.task_weights) != len(header.task_names):
+        got = counted(len(train.task_weights), "value")
+        raise InputError("train.task_weights", got, f"{len(header.task_names)}, one per task")
+
+
 def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the weights of positives (binary) or classes: the configured ones, or balanced by the training rows."""
+    """Return the weights of positives (binary) or classes: the configured ones, or balanced by the training rows.
+
+    Of regression, return the delta of huber for each task.
+    """
     train = config.train
     weights: NDArray[np.float32] = uniform_weights(header)
     if train.pos_weight:
@@ -221,7 +250,7 @@ def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np
             )
         return weights * np.asarray(train.pos_weight, dtype=np.float32)
     if train.class_weights == "none":
-        return weights
+        return weights if header.target != "regression" else weights * np.float32(train.huber_delta)
     if header.target == "regression":
         raise InputError("train.class_weights", "'balanced' for regression targets", "binary or multiclass targets")
     if header.target == "binary":

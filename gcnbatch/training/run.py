@@ -106,7 +106,9 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
         yield from across_splits(experiment.dataset, {"": planned[0].split})
     about = experiment.header, experiment.y, different_splits(planned), experiment.config.split.kind
     yield from targets.label_notes(*about)
-    yield from targets.about_bounds(experiment.y, experiment.dataset.censored)
+    yield from targets.about_bounds(
+        experiment.y, experiment.dataset.censored, experiment.config.train.bounds == "one_sided"
+    )
 
 
 def resume(

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.label_ranges import LabelRange, task_name
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
+from gcnbatch.data.weighted_targets import join
 from gcnbatch.errors import InputError
 from gcnbatch.moments import moments
 from gcnbatch.runners.task import no_targets
@@ -90,8 +92,9 @@ class Targets(NamedTuple):
     labels : (rows, T)
         Of the training rows.
     scaling : Scaling
-    values : (R, T)
+    values : (R, T), or weighted ones (R, 3 T)
         Of all rows as the model sees them, and missing outside of the training rows; see `RunnerTask`. Read-only.
+    is_weighted : bool
     left_out : bool, (T,)
         Tasks that the training rows cannot teach.
     """
@@ -99,11 +102,14 @@ class Targets(NamedTuple):
     labels: NDArray[Any]
     scaling: Scaling
     values: NDArray[Any]
+    is_weighted: bool
     left_out: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, dataset: Dataset, split: Split, standardize: bool) -> Targets:
-        """Return the targets of a split. `standardize`: scale targets of regression.
+    def of(cls, dataset: Dataset, split: Split, train: TrainConfig) -> Targets:
+        """Return the targets of a split.
+
+        They are weighted where rows or tasks have weights, bounds are one-sided, or the loss is not a plain one.
 
         Raises
         ------
@@ -116,16 +122,22 @@ class Targets(NamedTuple):
         _check_labels(dataset, labels)
         values = no_targets(header, len(y))
         if header.target == "regression":
-            scaling = Scaling.of(labels) if standardize else scaling
+            scaling = Scaling.of(labels) if train.standardize else scaling
             values[split.train] = scaling.apply(labels)
-            if not standardize:
+            if not train.standardize:
                 _check_rounding(dataset, labels, values[split.train])
         else:
             values[split.train] = labels
             if absent.any() and not absent.all():  # a fold with nothing to learn trains on what it has
                 values[:, absent] = np.nan
+        bounds = dataset.censored if train.bounds == "one_sided" else None
+        own = dataset.sample_weight is not None or bool(train.task_weights) or bounds is not None
+        if is_weighted := own or train.loss != "squared":
+            of_rows = np.ones(1) if dataset.sample_weight is None else dataset.sample_weight
+            weights = of_rows[:, None] * (train.task_weights or (1.0,))
+            values = join(values, weights, 0 if bounds is None else bounds)
         values.flags.writeable = False
-        return cls(labels, scaling, values, absent)
+        return cls(labels, scaling, values, is_weighted, absent)
 
 
 def left_out(header: Header, labels: NDArray[Any]) -> NDArray[np.bool_]:
@@ -196,12 +208,17 @@ def label_notes(header: Header, y: NDArray[Any], splits: Sequence[Split], kind: 
     return lines
 
 
-def about_bounds(y: NDArray[Any], censored: NDArray[np.int8] | None) -> list[str]:
-    """Return the note for targets `y (R, T)` that are bounds; `censored` has their directions, None without any."""
+def about_bounds(y: NDArray[Any], censored: NDArray[np.int8] | None, one_sided: bool = False) -> list[str]:
+    """Return the note for targets `y (R, T)` that are bounds.
+
+    `censored` has their directions, None without any; `one_sided`: predictions that a bound allows cost nothing.
+    """
     bounds = 0 if censored is None else int(np.count_nonzero(censored))
     if not bounds:
         return []
     what = some_of(bounds, int(np.count_nonzero(~np.isnan(y))), "label", "is a bound", "are bounds")
+    if one_sided:
+        return [f"{what}: predictions beyond a bound cost nothing, and metrics leave bounds out"]
     return [f"{what}: a model learns the numbers that bounds name, and metrics leave them out"]
 
 

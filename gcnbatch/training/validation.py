@@ -23,6 +23,7 @@ from gcnbatch.backends.cpu.costs import sigmoid_costs, softmax_costs
 from gcnbatch.backends.cpu.ops import CpuOps
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
+from gcnbatch.data.weighted_targets import join
 from gcnbatch.model.gcn import uniform_weights
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.targets import Scaling
@@ -82,7 +83,12 @@ class Validation:
         if self.experiment.header.target == "multiclass":
             costs = _by_rows(lambda z, y: softmax_costs(z, y, weights).costs, threads, logits, y)
             return float(costs.sum(dtype=np.float64)), float(len(costs))
-        total, weight, _ = CpuOps().mean_squared_error(logits, self.scaling.apply(y))
+        train, scaled = self.experiment.config.train, self.scaling.apply(y)
+        if train.loss == "squared":
+            total, weight, _ = CpuOps().mean_squared_error(logits, scaled)
+        else:
+            delta = weights * np.float32(train.huber_delta)
+            total, weight, _ = CpuOps().weighted_loss(logits, join(scaled, 1, 0), train.loss, delta)
         return total, weight
 
 

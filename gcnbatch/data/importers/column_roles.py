@@ -21,13 +21,13 @@ _IDENTIFIER = re.compile(
     r"(?:.*(?:^|[ _.-]))?(?:id|ids|cid|sid|aid|cas|casrn|index|idx|number|no|num|row|rank)\.?", re.I
 )
 _ROW_WEIGHTS = re.compile(r"w|(?:(?:sample|row)?[ _.-]?weights?)", re.I)
-_NO_WEIGHTS = "sample weights are not supported"
+_WEIGHTS = "looks like weights of rows; --weight-column takes it"
 _SPLIT = "looks like a split; --split-column keeps it"
 
 
 @dataclass(frozen=True)
 class ColumnRole:
-    """Use of a column: smiles, id, target, feature, split or ignored; `reading` describes targets, `why` the others."""
+    """Use of a column: smiles, id, target, feature, split, weight or ignored; `reading` describes targets, `why` the others."""
 
     name: str
     role: str
@@ -59,6 +59,8 @@ class RoleOptions:
         Column of the split; empty: none.
     features : sequence of str
         Columns of features of the whole molecule.
+    weight : str
+        Column of the rows' weights; empty: none.
     task : str or None
         Kind of the targets; None: detected.
     """
@@ -68,6 +70,7 @@ class RoleOptions:
     split: str = ""
     task: Target | None = None
     features: Sequence[str] = ()
+    weight: str = ""
 
 
 def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]:
@@ -88,6 +91,8 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
         roles[table.id_column] = ColumnRole(table.id_column, "id")
     if options.split:
         roles[options.split] = ColumnRole(options.split, "split")
+    if options.weight:
+        roles[options.weight] = ColumnRole(options.weight, "weight")
     roles |= {name: ColumnRole(name, "feature") for name in options.features}
     rest = [name for name in table.others if name not in roles]
     if options.targets is not None:
@@ -109,7 +114,7 @@ def _unused(table: MoleculeTable, names: Sequence[str], why: str) -> dict[str, C
     def reason(name: str) -> str:
         if looks_like_split(name, table.others[name]):
             return _SPLIT
-        return _NO_WEIGHTS if _ROW_WEIGHTS.fullmatch(name) else why
+        return _WEIGHTS if _ROW_WEIGHTS.fullmatch(name) else why
 
     return {name: ColumnRole(name, "ignored", why=reason(name)) for name in names}
 
@@ -123,6 +128,7 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
     for option, names in (
         ("--target-columns", options.targets or ()),
         ("--split-column", [options.split]),
+        ("--weight-column", [options.weight]),
         ("--feature-columns", options.features),
     ):
         for place, name in enumerate(names):
@@ -132,12 +138,15 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
                 raise InputError(str(table.path), f"no {what} {quoted(name)}", hint=hint)
             if name in names[:place]:
                 raise InputError(option, f"{quoted(name)} twice", "different columns")
-    if options.split and options.split in (options.targets or ()):
-        raise InputError("--split-column", f"{quoted(options.split)} is a target", "another column")
+    uses = dict.fromkeys(options.targets or (), "a target")
+    of_rows = {"--split-column": (options.split, "the split"), "--weight-column": (options.weight, "the weight")}
+    for option, (name, use) in of_rows.items():
+        if name in uses:
+            raise InputError(option, f"{quoted(name)} is {uses[name]}", "another column")
+        uses |= {name: use} if name else {}
     for name in options.features:
-        if name in (options.targets or ()) or name == options.split:
-            what = "the split" if name == options.split else "a target"
-            raise InputError("--feature-columns", f"{quoted(name)} is {what}", "another column")
+        if name in uses:
+            raise InputError("--feature-columns", f"{quoted(name)} is {uses[name]}", "another column")
 
 
 # ------------------------------------------------------------------------------------------------ named targets
@@ -246,7 +255,7 @@ def _suspect(name: str, texts: Sequence[str], reading: Reading) -> Reading:
     if looks_like_split(name, texts):
         return replace(reading, reason=_SPLIT, mixed=None)
     if _ROW_WEIGHTS.fullmatch(name):
-        return replace(reading, reason=_NO_WEIGHTS, mixed=None)
+        return replace(reading, reason=_WEIGHTS, mixed=None)
     if reading.kind and _IDENTIFIER.fullmatch(name) and _all_whole(texts):
         return replace(reading, reason="named like an identifier")
     return reading

@@ -37,6 +37,22 @@ def feature_values(path: Path, columns: Mapping[str, Sequence[str]], before: int
     return values.astype(np.float32)
 
 
+def row_weights(path: Path, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return the weight of each row (R,) from the texts of a column.
+
+    Raises
+    ------
+    InputError
+        For a missing or negative weight, and text that is not a number.
+    """
+    values = numbers(path, name, list(texts))
+    if (wrong := ~((values >= 0) & (values <= FLOAT32_MAX))).any():
+        row = int(np.argmax(wrong))
+        place = f"{path}, row {row + 1}, column {quoted(name)}"
+        raise InputError(place, quoted(texts[row]), "a weight: a number that is not negative")
+    return values.astype(np.float32)
+
+
 class MissingFeatures:
     """Counts missing features of whole graphs, part by part; `lines` then describes them."""
 

@@ -17,7 +17,7 @@ from gcnbatch.data.importers.chemistry import MoleculeNotes
 from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.labels import LIKE_IDS, class_codes, quantities
-from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values
+from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values, row_weights
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import find_parts, read_splits, split_name
@@ -49,6 +49,7 @@ def import_smiles(
     target_columns: list[str] | None = None,
     no_targets: bool = False,
     split_column: str = "",
+    weight_column: str = "",
     find_split: bool = False,
     feature_columns: Sequence[str] = (),
     task: Target | None = None,
@@ -70,7 +71,7 @@ def import_smiles(
         Contents of a graph; stored in the header, so that predictions can repeat the conversion.
     smiles_column, id_column, table_format
         See `read_molecules`.
-    target_columns, no_targets, split_column, feature_columns, task
+    target_columns, no_targets, split_column, weight_column, feature_columns, task
         See `RoleOptions` and `read_splits`.
     find_split : bool
         Without `split_column`, take the only column of train and test rows.
@@ -91,11 +92,14 @@ def import_smiles(
             split_column = find_parts(
                 {name: table.others[name] for name in table.others if name not in feature_columns}
             )
-        roles = assign_roles(table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns))
+        roles = assign_roles(
+            table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns, weight_column)
+        )
         targets = _targets(table, [role for role in roles if role.role == "target"])
         if split_column:
             _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
         header = _header(table, options, targets, feature_columns, name)
+        weights = row_weights(table.path, weight_column, table.others[weight_column]) if weight_column else None
         columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
         summary = ImportSummary(target.path, header, columns=tuple(role.cells() for role in roles))
         notes, missing = MoleculeNotes(table.smiles, options, workers), MissingFeatures(header.graph_feature_names)
@@ -107,8 +111,8 @@ def import_smiles(
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]
                 part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
-                if targets.censored is not None:
-                    part = replace(part, censored=targets.censored[arrays.rows])
+                own_rows = {"censored": targets.censored, "sample_weight": weights}
+                part = replace(part, **{name: of[arrays.rows] for name, of in own_rows.items() if of is not None})
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays, part)
