@@ -276,7 +276,7 @@ class TrainConfig(Section):
     )
     bounds: Literal["values", "one_sided"] = Field(
         default="values",
-        description="regression: targets such as >10; values: fitted like 10; one_sided: predictions above 10 cost nothing",
+        description="regression: targets like >10; values: taken as 10; one_sided: predictions above 10 cost nothing",
     )
     task_weights: PositiveWeights = Field(default=(), description="weight of each task's labels; empty: 1")
     class_weights: Literal["none", "balanced"] = Field(

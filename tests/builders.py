@@ -35,6 +35,7 @@ def build_graphset(
     graph_features: int = 0,
     n_counts: int = 0,
     censored: bool = False,
+    sample_weight: bool = False,
     seed: int = 0,
 ) -> GraphSet:
     """Build a valid set from a seed.
@@ -43,7 +44,7 @@ def build_graphset(
     `features` is a dense dtype's name or ``"csr"``; `edges_per_node` random edges start at each node on average;
     `missing` is the share of missing targets; `splits` adds one split, "first", of three equal parts;
     `graph_features` features of whole graphs, some missing, the last `n_counts` of them counts; `censored` targets of
-    regression and the unit of the first one.
+    regression and the unit of the first one; `sample_weight` of each row, some 0.
     """
     rng = np.random.default_rng(seed)
     sizes = max_nodes - np.arange(n_graphs, dtype=np.int64) % (max_nodes + 1)
@@ -80,6 +81,7 @@ def build_graphset(
         splits={"first": Split(*thirds)} if splits else {},
         graph_features=_of_graphs(rng, n_graphs, graph_features, n_counts) if graph_features else None,
         censored=(rng.integers(-1, 2, y.shape) * ~np.isnan(y)).astype(np.int8) if has_bounds else None,
+        sample_weight=rng.integers(0, 4, n_rows).astype(np.float32) / 2 if sample_weight else None,
     )
 
 
@@ -136,6 +138,7 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
         "missing": draw(st.sampled_from([0.0, 0.3, 1.0])),
         "splits": draw(st.booleans()),
         "censored": draw(st.booleans()),
+        "sample_weight": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
     options["graph_features"] = draw(st.integers(0, 2)) if {**options, **fixed}["level"] == "graph" else 0
@@ -145,7 +148,7 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
 def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
     """Assert that two sets are equal: header, splits, values and dtypes of all arrays (missing equals missing)."""
     assert left.header == right.header
-    edges, others = ("src", "dst", "channel", "weight"), ("y", "groups", "graph_features", "censored")
+    edges, others = ("src", "dst", "channel", "weight"), ("y", "groups", "graph_features", "censored", "sample_weight")
     for name in ("node_ptr", "edge_ptr", *edges, *others):
         _assert_arrays_equal(name, getattr(left, name), getattr(right, name))
     assert left.ids.tolist() == right.ids.tolist()

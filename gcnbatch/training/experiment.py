@@ -150,11 +150,11 @@ class Experiment:
         """Return the runner task of this split and the scaling of its targets."""
         self._check_validation(split)
         found = self._sources.targets(split, self.config.train)
-        kind = self.config.train.loss if self.header.target == "regression" else PLAIN_LOSSES[self.header.target]
-        loss = Loss(
-            self.header.target, _weights(self.config, self.header, found.labels), kind if found.is_weighted else None
-        )
-        about = (self.model, loss, self.source, found.values, self.config.train, self.config.seed)
+        train, target = self.config.train, self.header.target
+        kind = train.loss if target == "regression" else PLAIN_LOSSES[target]
+        weights = _weights(self.config, self.header, found.labels)
+        loss = Loss(target, weights, kind if found.is_weighted else None)
+        about = (self.model, loss, self.source, found.values, train, self.config.seed)
         return RunnerTask(*about, self._fitted(split) | self.initial), found.scaling
 
     def _fitted(self, split: Split) -> dict[str, NDArray[np.float32]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,16 +70,51 @@ def test_names_of_identifiers_row_weights_and_splits_are_no_targets(tmp_path: Pa
     assert [name for name, cells in found.items() if cells[0] == "target"] == ["y"]
     assert found["batch_no"][-1] == "named like an identifier"
     assert "--split-column" in found["fold"][-1]
-    assert found["weight"][-1] == "sample weights are not supported"
+    assert found["weight"][-1] == "looks like weights of rows; --weight-column takes it"
 
 
 @pytest.mark.parametrize("name", ["w", "Sample_Weight", "row weights"])
 @pytest.mark.parametrize("options", [RoleOptions(), RoleOptions(targets=["y"]), RoleOptions(no_targets=True)])
-def test_sample_weights_are_said_to_be_ignored(tmp_path: Path, name: str, options: RoleOptions) -> None:
+def test_columns_named_like_weights_are_pointed_out(tmp_path: Path, name: str, options: RoleOptions) -> None:
     found = roles(tmp_path, options, y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
-    assert found[name] == ("ignored", None, None, "sample weights are not supported")
+    assert found[name] == ("ignored", None, None, "looks like weights of rows; --weight-column takes it")
     named = roles(tmp_path, RoleOptions(targets=[name]), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
     assert named[name][0] == "target"
+    weights = roles(tmp_path, RoleOptions(weight=name), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
+    assert weights[name] == ("weight", None, None, "")
+
+
+def test_weights_of_rows_are_stored_without_the_rows_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("smiles,y,trust\nCC,1.5,2\nnone,2.5,9\nCO,0.5,0\n")
+    with imported(tmp_path, path, target_columns=["y"], weight_column="trust", skip_bad_rows=True) as dataset:
+        assert dataset.sample_weight is not None
+        assert dataset.sample_weight.tolist() == [2, 0]
+    path.write_text("smiles,y\nCC,1.5\nCO,0.5\n")
+    with imported(tmp_path, path) as dataset:
+        assert dataset.sample_weight is None
+
+
+@pytest.mark.parametrize("text", ["-1", "", "1e39"])
+def test_a_weight_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = table(tmp_path, y=[0.5, 1.5], w=[1, text])
+    message = rf"table.csv, row 2, column 'w': '{text}'; expected a weight: a number that is not negative"
+    with pytest.raises(InputError, match=message):
+        imported(tmp_path, path, weight_column="w")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (RoleOptions(weight="u"), "no column 'u'. Known: w, y. See --weight-column."),
+        (RoleOptions(weight="y", targets=["y"]), "--weight-column: 'y' is a target; expected another column"),
+        (RoleOptions(weight="w", split="w"), "--weight-column: 'w' is the split; expected another column"),
+        (RoleOptions(weight="w", features=["w"]), "--feature-columns: 'w' is the weight; expected another column"),
+    ],
+)
+def test_a_weight_column_with_another_use_is_refused(tmp_path: Path, options: RoleOptions, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        roles(tmp_path, options, y=[0.1, 0.2], w=[1, 2])
 
 
 def test_names_of_unknown_meaning_are_classes_only_where_nothing_else_is_a_target(tmp_path: Path) -> None:

@@ -354,5 +354,8 @@ def test_a_unit_or_a_direction_that_fits_nothing_is_refused() -> None:
     with pytest.raises(InputError, match=r"graphs/censored\[0, 0\]: 2; expected -1, 0 or 1, 0 without a target"):
         check_graphset("set", wrong)
     binary = build_graphset(3, n_tasks=1)
+    message = r"graphs/sample_weight\[1\]: -1.0; expected a finite number that is not negative"
+    with pytest.raises(InputError, match=message):
+        check_graphset("set", replace(graphs, sample_weight=np.array([1, -1, 1], np.float32)))
     with pytest.raises(InputError, match="graphs/censored: present with a binary target; expected a regression target"):
         check_graphset("set", replace(binary, censored=np.zeros(binary.y.shape, np.int8)))

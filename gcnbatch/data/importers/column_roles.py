@@ -27,7 +27,10 @@ _SPLIT = "looks like a split; --split-column keeps it"
 
 @dataclass(frozen=True)
 class ColumnRole:
-    """Use of a column: smiles, id, target, feature, split, weight or ignored; `reading` describes targets, `why` the others."""
+    """Use of a column: smiles, id, target, feature, split, weight or ignored.
+
+    `reading` describes targets, `why` the others.
+    """
 
     name: str
     role: str

@@ -110,6 +110,29 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             *("train.batch_size=12", "seed=6"),
         ),
     ),
+    "one channel of 64 columns, huber, weights, bounds": (
+        {"n_channels": 1, "target": "regression", "n_tasks": 2, "censored": True, "sample_weight": True},
+        (
+            *("model.widths=[64,64]", "train.loss=huber", "train.huber_delta=0.5", "train.bounds=one_sided"),
+            *("train.task_weights=[1,0.25]", "train.clip_norm=0.5"),
+        ),
+    ),
+    "wide, absolute, dropout": (
+        {"target": "regression", "n_channels": 1},
+        ("model.widths=[200,150]", "model.dropout=0.2", "train.loss=absolute"),
+    ),
+    "channels, weights of tasks and rows": (
+        {"n_channels": 2, "n_tasks": 2, "sample_weight": True, "graph_features": 40},
+        ("model.widths=[64,64]", "model.head=[8]", "train.task_weights=[3,1]", "train.pos_weight=[2.0]"),
+    ),
+    "wide, weights of classes": (
+        {"target": "multiclass", "n_channels": 1, "sample_weight": True},
+        ("model.widths=[256,256]", "train.class_weights=balanced", "train.optimizer=sgd"),
+    ),
+    "TF32, bounds": (
+        {"target": "regression", "n_channels": 1, "n_features": 20, "censored": True},
+        ("model.widths=[128,128]", "cuda.precision=tf32", "model.readout=mean", "train.bounds=one_sided"),
+    ),
     "sparse features, Kipf": (
         {"level": "node", "target": "multiclass", "features": "csr"},
         ("model.kind=kipf", "model.widths=[16]", "train.l2=5e-4", "train.l2_layers=[1]"),
