@@ -23,7 +23,7 @@ class Labels(NamedTuple):
     bounds: NDArray[Any]
 
 
-def join(values: NDArray[Any], weights: NDArray[Any], bounds: NDArray[Any] | int) -> NDArray[np.float32]:
+def join(values: NDArray[Any], weights: NDArray[Any] | float, bounds: NDArray[Any] | float) -> NDArray[np.float32]:
     """Return weighted targets float32 (R, 3 T) of targets (R, T) and what broadcasts to them.
 
     >>> join(np.array([[7, np.nan]], np.float32), np.array([[2]]), np.array([[1, 0]])).tolist()

@@ -79,8 +79,8 @@ def regression_costs(difference: Float, kind: LossKind, delta: Float) -> tuple[F
     """Return the cost of each difference (R, K), and its derivative, as in `Ops.weighted_loss`; delta (K,)."""
     size = np.abs(difference)
     if kind == "squared":
-        return difference * difference, 2 * difference
+        return difference * difference, np.float32(2) * difference
     if kind == "absolute":
         return size, np.sign(difference)
     cut = np.minimum(size, delta)
-    return cut * (size - cut / 2), np.copysign(cut, difference)
+    return cut * (size - np.float32(0.5) * cut), np.copysign(cut, difference)

@@ -111,8 +111,10 @@ def import_smiles(
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]
                 part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
-                own_rows = {"censored": targets.censored, "sample_weight": weights}
-                part = replace(part, **{name: of[arrays.rows] for name, of in own_rows.items() if of is not None})
+                if targets.censored is not None:
+                    part = replace(part, censored=targets.censored[arrays.rows])
+                if weights is not None:
+                    part = replace(part, sample_weight=weights[arrays.rows])
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays, part)

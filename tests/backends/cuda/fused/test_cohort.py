@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.backends.cuda.fused.wide import geometry as wide
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.data.weighted_targets import split
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.choice import cohort_size, make_runner
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.gpu
 
 EPOCHS, BATCH = 3, 30
 MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "huber, weights, bounds": (
+        {"n_channels": 1, "target": "regression", "censored": True, "sample_weight": True},
+        ("model.widths=[64,64]", "train.loss=huber", "train.bounds=one_sided", "train.task_weights=[1,2]"),
+    ),
     "64 columns, clipping": ({"n_channels": 1, "max_nodes": 12}, ("model.widths=[64,64]", "train.clip_norm=0.1")),
     "channels, dropout, dense": (
         {"n_channels": 3, "max_nodes": 12},
@@ -88,7 +93,8 @@ def plan_of(work: Workload, member: int) -> Plan:
     masked = rng.random(everything) < 0.2
     targets[masked] = -1 if targets.dtype == np.int32 else np.nan
     if targets.dtype == np.float32 and task.loss.target == "regression":
-        targets = (targets - np.float32(factor)) / np.float32(factor)
+        values = split(targets).values if task.loss.weighted else targets
+        values[...] = (values - np.float32(factor)) / np.float32(factor)
     weights = (task.loss.weights * (0.5 + rng.random(len(task.loss.weights)))).astype(np.float32)
     own = replace(
         task,
