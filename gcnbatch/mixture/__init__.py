@@ -8,6 +8,6 @@ run folders, metrics or devices.
 from gcnbatch.mixture.members import Members, fit_members
 from gcnbatch.mixture.mixture import Mixed, Mixture, Share, mix
 from gcnbatch.mixture.molecules import Molecules
-from gcnbatch.mixture.problem import Problem
+from gcnbatch.mixture.problem import Bounds, Problem
 
-__all__ = ["Members", "Mixed", "Mixture", "Molecules", "Problem", "Share", "fit_members", "mix"]
+__all__ = ["Bounds", "Members", "Mixed", "Mixture", "Molecules", "Problem", "Share", "fit_members", "mix"]

@@ -109,8 +109,18 @@ class Forest:
         return cls(*(arrays[key] for key in ("nodes", "features", "thresholds", "values")))
 
 
-def grow(x: NDArray[np.float32], z: NDArray[np.float64], trees: int, seed: int, jobs: int = 1) -> Forest:
-    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)`; classes are columns of 0 and 1."""
+def grow(
+    x: NDArray[np.float32],
+    z: NDArray[np.float64],
+    trees: int,
+    seed: int,
+    jobs: int = 1,
+    weights: NDArray[np.float64] | None = None,
+) -> Forest:
+    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,).
+
+    Classes are columns of 0 and 1.
+    """
     from sklearn.ensemble import ExtraTreesRegressor
 
     model = ExtraTreesRegressor(
@@ -118,7 +128,7 @@ def grow(x: NDArray[np.float32], z: NDArray[np.float64], trees: int, seed: int, 
     )
     with warnings.catch_warnings():  # threads of scikit-learn can lose the filters of each other, and it warns of that
         warnings.simplefilter("ignore")
-        model.fit(x, z if z.shape[1] > 1 else z[:, 0])
+        model.fit(x, z if z.shape[1] > 1 else z[:, 0], weights)
     return from_sklearn(model)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -112,6 +112,29 @@ def choose(problem: Problem, molecules: Prepared) -> dict[int, Choice]:
     return found
 
 
+def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
+    """Return the problem with the bounds that predictions violate as targets; the others stay missing.
+
+    The predictions are those of a kernel fitted to the measured values alone.
+    """
+    bounds = problem.bounds
+    if bounds is None:
+        return problem
+    choices = choose(problem, molecules)
+    scales = Scales.fit(problem, kinds_of(problem, choices))
+    predicted = scales.whole.invert(fit(problem, molecules, choices, scales)[0].predict(molecules, problem.jobs))
+    is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
+    return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
+
+
+def kinds_of(problem: Problem, choices: Mapping[int, Choice]) -> tuple[Kind, ...]:
+    """Return the kind of transform of each output."""
+    kinds: list[Kind] = ["none"] * problem.values.shape[1]
+    for task, choice in choices.items():
+        kinds[problem.tasks[task].start] = choice.kind
+    return tuple(kinds)
+
+
 def fit(
     problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales
 ) -> tuple[KernelRidge, Float64]:
@@ -192,7 +215,7 @@ def _targets(problem: Problem, scales: Sequence[Scales], rows: NDArray[np.int64]
         return np.concatenate([table[:, column] for table in tables for column in columns], axis=1)
 
     without = np.stack([of(parts) for parts in zip(*(scale.without for scale in scales), strict=True)])
-    return Targets(problem.folds[rows], without, of([scale.whole for scale in scales]))
+    return Targets(problem.folds[rows], without, of([scale.whole for scale in scales]), problem.weights_of(rows))
 
 
 def _own_targets(targets: Targets) -> Float64:

@@ -14,7 +14,7 @@ from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.similarity import blas_threads
 from gcnbatch.mixture.store import join, split
-from gcnbatch.mixture.transforms import Kind, Transforms
+from gcnbatch.mixture.transforms import Transforms
 from gcnbatch.mixture.trees import Advance, Trees, no_progress
 
 KERNEL, TREES = "kernel", "trees"
@@ -85,16 +85,14 @@ def fit_members(
     `advance` is called with the forests that are grown and those to grow, which take most of the time.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
-    kind of transform for each task.
+    kind of transform for each task, and of the bounds that are learnt.
     """
     preparation = Preparation.fit(molecules)
     prepared = preparation.apply(molecules)
     with blas_threads(problem.jobs):
+        problem = kernels.with_violated_bounds(problem, prepared)
         choices = kernels.choose(problem, prepared)
-    kinds: list[Kind] = ["none"] * problem.values.shape[1]
-    for task, choice in choices.items():
-        kinds[problem.tasks[task].start] = choice.kind
-    scales = Scales.fit(problem, tuple(kinds))
+    scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
     with blas_threads(problem.jobs):
         kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
     trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,21 @@ from gcnbatch.mixture.transforms import Kind, Transforms
 Target = Literal["regression", "binary", "multiclass"]
 Error = Callable[[NDArray[Any], NDArray[Any]], float | None]
 Float64 = NDArray[np.float64]
+_LEAST_WEIGHT = 1e-6  # a row of weight 0 teaches nothing that counts, and has a prediction
+
+
+class Bounds(NamedTuple):
+    """Targets of which only a bound is known.
+
+    Parameters
+    ----------
+    values : float64, (n, T)
+    directions : int8, (n, T)
+        1 where the true value is above the given one, -1 where it is below, 0 where there is no bound.
+    """
+
+    values: Float64
+    directions: NDArray[np.int8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +42,7 @@ class Problem:
     ----------
     target : {"regression", "binary", "multiclass"}
     y : (n, T) float64 with NaN where missing, or (n, 1) int with -1 where missing, for classes
+        Bounds are missing here.
     folds : int8, (n,)
         Part of each row, as `make_folds` returns.
     error : callable
@@ -38,6 +54,10 @@ class Problem:
     seed : int
     jobs : int
         Threads.
+    weights : float64, (n,), or None
+        Of the rows in the fits of kernel and trees, not negative. No error knows them.
+    bounds : Bounds or None
+        Kernel and trees learn those that predictions violate.
     """
 
     target: Target
@@ -47,6 +67,8 @@ class Problem:
     classes: int = 0
     seed: int = 0
     jobs: int = 1
+    weights: Float64 | None = None
+    bounds: Bounds | None = None
 
     @classmethod
     def of(
@@ -98,6 +120,12 @@ class Problem:
     def rows(self, task: slice) -> NDArray[np.int64]:
         """Return the rows that have labels of a task."""
         return np.flatnonzero(~np.isnan(self.values[:, task.start]))
+
+    def weights_of(self, rows: NDArray[np.int64]) -> Float64 | None:
+        """Return the weights of rows with a mean of 1, none of them 0; None: all are 1."""
+        if self.weights is None or not (mean := self.weights[rows].mean()) > 0:
+            return None
+        return np.maximum(self.weights[rows] / mean, _LEAST_WEIGHT)
 
     def is_learnable(self, task: slice) -> bool:
         """Return whether a task has different values, in at least two parts."""

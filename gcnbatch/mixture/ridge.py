@@ -1,7 +1,8 @@
 """Kernel ridge regression with an intercept, and what it predicts for each row without having learnt it.
 
-The weights `a` and the intercept `b` of n rows minimise  |z - K a - b|² + ridge a'K a.  With G = (K + ridge I)^-1 and
-P = G - G 1 1'G / (1'G 1), they are  a = P z  and  b = 1'G z / (1'G 1).  A fit without the rows S predicts them as
+The weights `a` and the intercept `b` of n rows with weights W minimise  (z - K a - b)'W (z - K a - b) + ridge a'K a.
+With  G = (K + ridge W^-1)^-1  and  P = G - G 1 1'G / (1'G 1), they are  a = P z  and  b = 1'G z / (1'G 1).  A fit without
+the rows S predicts them as
 
     z_S - (P_SS)^-1 (P z)_S
 
@@ -31,11 +32,14 @@ class Targets(NamedTuple):
         Those for the fit that leaves out each part; its own rows are not read.
     whole : float64, (n, C)
         Those for the fit to all rows.
+    weights : float64, (n,), or None
+        Of the rows, above 0; None: all are 1.
     """
 
     folds: NDArray[np.int8]
     without: Float64
     whole: Float64
+    weights: Float64 | None = None
 
     def parts(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield each part that has rows, and them."""
@@ -56,7 +60,7 @@ def solve(kernel: Float64, ridge: float, targets: Targets) -> Solution:
     from scipy.linalg import cho_factor
     from scipy.linalg.lapack import dpotri
 
-    kernel[np.diag_indices_from(kernel)] += ridge
+    kernel[np.diag_indices_from(kernel)] += ridge if targets.weights is None else ridge / targets.weights
     # The transpose, equal to the kernel, lies in memory as LAPACK expects it: nothing is copied.
     factor, _ = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)
     inverse = _symmetric(dpotri(factor, lower=1, overwrite_c=1)[0])
@@ -100,11 +104,12 @@ def solve_by_landmarks(
     for rows, block in blocks():
         features = np.ones((len(block), size + 1))
         features[:, :size] = solve_triangular(factor, block.T.astype(np.float64), lower=True).T
+        weighted = features if targets.weights is None else features * targets.weights[rows, None]
         for part in parts:
             own = targets.folds[rows] == part
-            products[part] += features[own].T @ features[own]
-            moments[part] += features[~own].T @ targets.without[part][rows][~own]
-        moments[-1] += features.T @ targets.whole[rows]
+            products[part] += weighted[own].T @ features[own]
+            moments[part] += weighted[~own].T @ targets.without[part][rows][~own]
+        moments[-1] += weighted.T @ targets.whole[rows]
     total = sum(products.values()) + np.diag([ridge] * size + [0.0])
 
     def fit(product: Float64, moment: Float64) -> Float64:

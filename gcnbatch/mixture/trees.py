@@ -99,9 +99,11 @@ def fit(
         for part in parts[task.start]:
             own = problem.folds[rows] == part
             others = rows[~own]
-            forest = grow(x[others], of_parts[part][others, task], min(count, _OF_A_PART), problem.seed, problem.jobs)
+            z, weights = of_parts[part][others, task], problem.weights_of(others)
+            forest = grow(x[others], z, min(count, _OF_A_PART), problem.seed, problem.jobs, weights)
             left_out[rows[own], task] = forest.predict(x[rows[own]])
             advance(next(done), total)
-        forests[task.start] = grow(x[rows], whole[rows, task], count, problem.seed, problem.jobs)
+        z, weights = whole[rows, task], problem.weights_of(rows)
+        forests[task.start] = grow(x[rows], z, count, problem.seed, problem.jobs, weights)
         advance(next(done), total)
     return Trees(forests, problem.values.shape[1]), left_out

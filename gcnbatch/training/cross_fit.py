@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Members, Problem, fit_members, mix
+from gcnbatch.mixture import Bounds, Members, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
@@ -133,7 +134,8 @@ def beside_networks(planned: Sequence[Planned], early: bool, quiet: bool) -> Ite
         yield None
         return
     dataset, config = experiment.dataset, experiment.config
-    about = dataset.path, config.data.memory_mb, *_parts(different_splits(planned)), _metric(experiment), config.seed
+    own = (*_parts(different_splits(planned)), _metric(experiment), config.seed, config.train.bounds == "one_sided")
+    about = dataset.path, config.data.memory_mb, *own
     if not early:
         yield partial(_fit_others, *about, quiet)
         return
@@ -152,11 +154,22 @@ def beside_networks(planned: Sequence[Planned], early: bool, quiet: bool) -> Ite
 
 
 def _fit_others(
-    data: Path, memory_mb: int, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int, quiet: bool
+    data: Path,
+    memory_mb: int,
+    rows: Int64,
+    folds: NDArray[np.int8],
+    metric: str,
+    seed: int,
+    one_sided: bool,
+    quiet: bool,
 ) -> _Fitted:
     """Fit the kernel and the trees to these rows of a data set."""
     with Dataset(data, memory_mb, check=False) as dataset, counter(0, " forests", "trees", quiet=quiet) as shown:
         problem = _problem(dataset, rows, folds, metric, seed)
+        if dataset.sample_weight is not None:
+            problem = replace(problem, weights=dataset.sample_weight[rows].astype(np.float64))
+        if one_sided and dataset.censored is not None:
+            problem = replace(problem, bounds=Bounds(dataset.y[rows], dataset.censored[rows]))
 
         def advance(done: int, count: int) -> None:
             shown.total = count

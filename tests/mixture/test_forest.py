@@ -61,3 +61,8 @@ def test_arrays_of_many_rows_and_tasks_keep_their_size() -> None:
     forest = grow(rng.random((2000, 5), np.float32), rng.random((2000, 1)), 5, seed=0)
     of_a_row = sum(array.nbytes for array in forest.arrays().values()) / 5 / 2000
     assert of_a_row * 10_000 * tree_count(10_000, 10_000, 1) <= 40e6
+
+
+def test_a_leaf_has_the_mean_by_weight() -> None:
+    forest = grow(np.zeros((2, 1), np.float32), np.array([[0.0], [1.0]]), trees=2, seed=0, weights=np.array([1.0, 3.0]))
+    assert forest.predict(np.zeros((1, 1), np.float32)) == 0.75

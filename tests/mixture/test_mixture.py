@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Mixture, Problem, fit_members, kernel, mix, trees
+from gcnbatch.mixture import Bounds, Mixture, Problem, fit_members, kernel, mix, trees
 from gcnbatch.mixture.kernel import KernelRidge, activate
 from gcnbatch.mixture.molecules import Preparation
 from tests.mixture.problems import molecules, problem, rmse, values
@@ -177,3 +177,35 @@ def test_probabilities_keep_order_and_are_the_regression_between_0_and_1() -> No
 def test_targets_that_do_not_fit_are_refused(target: str, y: np.ndarray, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Problem.of(target, y, np.arange(4), rmse, classes=3)
+
+
+def test_violated_bounds_are_learnt_and_the_others_are_not() -> None:
+    of = molecules(200)
+    true = values(of)
+    above = true > np.quantile(true, 0.7)
+    given = replace(problem(of), y=np.where(above, np.nan, true))
+    prepared = Preparation.fit(of).apply(of)
+    allowed = replace(given, bounds=Bounds(np.where(above, -1e3, true), above.astype(np.int8)))  # ">-1000"
+    assert np.array_equal(kernel.with_violated_bounds(allowed, prepared).y, given.y, equal_nan=True)
+    bounds = Bounds(np.where(above, np.quantile(true, 0.7), true), above.astype(np.int8))
+    bounded = replace(given, bounds=bounds)
+    learnt = kernel.with_violated_bounds(bounded, prepared).y
+    assert set(learnt[above & ~np.isnan(learnt)]) == {np.quantile(true, 0.7)}
+    errors = [np.abs(fit_members(one, of)[0].predict(of)["kernel"] - true)[above].mean() for one in (given, bounded)]
+    assert errors[1] < errors[0]
+
+
+def test_rows_of_no_weight_teach_nothing_and_have_predictions() -> None:
+    of = molecules(120)
+    given = problem(of)
+    weights = (np.arange(120) % 2).astype(float)
+    wrong = np.where(weights[:, None] > 0, given.y, given.y + 100)
+    members, left_out = fit_members(replace(given, y=wrong, weights=weights), of)
+    error = np.abs(members.predict(of)["kernel"] - given.y)
+    assert error.mean() < 5
+    assert np.isfinite(left_out["kernel"]).all()
+    assert np.isfinite(left_out["trees"]).all()
+    same, _ = fit_members(replace(given, weights=np.full(120, 7.0)), of)
+    plain, _ = fit_members(given, of)
+    for name, outputs in plain.predict(of).items():
+        assert np.array_equal(same.predict(of)[name], outputs), name

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -13,32 +15,47 @@ Z = RNG.normal(size=(60, 2)) + 3
 TARGETS = Targets(FOLDS, np.stack([Z + part for part in range(4)]), Z)  # other targets without each part
 
 
-def refit(kernel: np.ndarray, z: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+WEIGHTS = RNG.uniform(0.2, 3, 60)
+
+
+def refit(kernel: np.ndarray, z: np.ndarray, ridge: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """Solve the system with the intercept as one more unknown."""
     count = len(z)
     border = np.ones((count + 1, count + 1))
-    border[:count, :count], border[count, count] = kernel + ridge * np.eye(count), 0
+    border[:count, :count], border[count, count] = kernel + np.diag(np.full(count, ridge)), 0
     found = np.linalg.solve(border, np.vstack([z, np.zeros((1, z.shape[1]))]))
     return found[:count], found[count]
 
 
-def check(found: Solution, kernel: np.ndarray, columns: np.ndarray) -> None:
-    np.testing.assert_allclose(columns @ found.weights + found.intercept, predicted(kernel, kernel, Z), atol=1e-6)
+def check(found: Solution, kernel: np.ndarray, columns: np.ndarray, weights: np.ndarray) -> None:
+    fitted = predicted(kernel, kernel, Z, weights)
+    np.testing.assert_allclose(columns @ found.weights + found.intercept, fitted, atol=1e-6)
     for part in range(4):
         own = part == FOLDS
         z = TARGETS.without[part][~own]
-        np.testing.assert_allclose(
-            found.left_out[own], predicted(kernel[np.ix_(~own, ~own)], kernel[np.ix_(own, ~own)], z), atol=1e-6
-        )
+        refitted = predicted(kernel[np.ix_(~own, ~own)], kernel[np.ix_(own, ~own)], z, weights[~own])
+        np.testing.assert_allclose(found.left_out[own], refitted, atol=1e-6)
 
 
-def predicted(kernel: np.ndarray, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
-    weights, intercept = refit(kernel, z, 0.1)
+def predicted(kernel: np.ndarray, rows: np.ndarray, z: np.ndarray, of_rows: np.ndarray) -> np.ndarray:
+    weights, intercept = refit(kernel, z, 0.1 / of_rows)
     return rows @ weights + intercept
 
 
-def test_the_closed_form_equals_refits_without_each_part() -> None:
-    check(solve(KERNEL.copy(), 0.1, TARGETS), KERNEL, KERNEL)
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_the_closed_form_equals_refits_without_each_part(weights: np.ndarray | None) -> None:
+    found = solve(KERNEL.copy(), 0.1, TARGETS._replace(weights=weights))
+    check(found, KERNEL, KERNEL, np.ones(60) if weights is None else weights)
+
+
+def test_a_row_of_weight_two_counts_as_two_rows() -> None:
+    twice = np.sort(np.concatenate([np.arange(60), [3, 40, 41]]))
+    targets = Targets(FOLDS, TARGETS.without, Z, np.bincount(twice).astype(float))
+    repeated = Targets(FOLDS[twice], TARGETS.without[:, twice], Z[twice])
+    one, other = solve(KERNEL.copy(), 0.1, targets), solve(KERNEL[np.ix_(twice, twice)], 0.1, repeated)
+    fitted = KERNEL @ one.weights + one.intercept
+    np.testing.assert_allclose(KERNEL[:, twice] @ other.weights + other.intercept, fitted, atol=1e-8)
+    np.testing.assert_allclose(other.left_out, one.left_out[twice], atol=1e-8)
 
 
 def test_large_systems_are_mirrored_block_by_block() -> None:
@@ -52,16 +69,19 @@ def test_large_systems_are_mirrored_block_by_block() -> None:
     np.testing.assert_allclose(found.intercept, intercept, atol=1e-8)
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("count", [60, 20])
-def test_landmarks_equal_the_kernel_that_they_approximate(count: int) -> None:
+def test_landmarks_equal_the_kernel_that_they_approximate(count: int, weights: np.ndarray | None) -> None:
     columns = KERNEL[:, :count]
     own = KERNEL[:count, :count] + 1e-6 * np.eye(count)
     approximate = columns @ np.linalg.solve(own, columns.T)
     slices = [slice(0, 25), slice(25, 60)]
-    found = solve_by_landmarks(
-        lambda: ((rows, columns[rows].astype(np.float64)) for rows in slices), KERNEL[:count, :count], 0.1, TARGETS
-    )
-    check(found, approximate, columns)
+
+    def blocks() -> Iterator[tuple[slice, np.ndarray]]:
+        return ((rows, columns[rows].astype(np.float64)) for rows in slices)
+
+    found = solve_by_landmarks(blocks, KERNEL[:count, :count], 0.1, TARGETS._replace(weights=weights))
+    check(found, approximate, columns, np.ones(60) if weights is None else weights)
 
 
 def test_the_targets_of_left_out_rows_change_nothing() -> None:
