@@ -1,8 +1,8 @@
 """Kernel ridge regression with an intercept, and what it predicts for each row without having learnt it.
 
 The weights `a` and the intercept `b` of n rows with weights W minimise  (z - K a - b)'W (z - K a - b) + ridge a'K a.
-With  G = (K + ridge W^-1)^-1  and  P = G - G 1 1'G / (1'G 1), they are  a = P z  and  b = 1'G z / (1'G 1).  A fit without
-the rows S predicts them as
+With  G = (K + ridge W^-1)^-1  and  P = G - G 1 1'G / (1'G 1), they are  a = P z  and  b = 1'G z / (1'G 1).  A fit
+without the rows S predicts them as
 
     z_S - (P_SS)^-1 (P z)_S
 

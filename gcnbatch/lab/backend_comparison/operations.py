@@ -63,7 +63,9 @@ ROWS = {
     },
     "matmul_dx": Row("MatMul", "backward"),
     "add": Row("Residual", ""),
-    **dict.fromkeys(("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error"), Row("Loss", "")),
+    **dict.fromkeys(
+        ("sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error", "weighted_loss"), Row("Loss", "")
+    ),
     **dict.fromkeys(("clip_norm", "adam_step", "sgd_step"), Row("Optimiser", "")),
 }
 FAMILIES = tuple(dict.fromkeys(row.family for row in ROWS.values()))

@@ -21,7 +21,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from gcnbatch.backends.base import Batch
-from gcnbatch.backends.ops import Adjacency, Array, Csr, GraphFeatures, Readout
+from gcnbatch.backends.ops import Adjacency, Array, Csr, GraphFeatures, LossKind, Readout
 
 
 class Traffic(NamedTuple):
@@ -267,6 +267,13 @@ def mean_squared_error(logits: Array) -> Traffic:
     """4 (3 R K + 2) bytes, 4 R K flops: difference, square, sum, scale."""
     entries = prod(logits.shape)
     return Traffic(4 * (3 * entries + 2), 4 * entries)
+
+
+def weighted_loss(logits: Array, y: Array, kind: LossKind) -> Traffic:
+    """4 (2 R K + 3 R T + K + 2) bytes; flops of the plain loss, and 3 for each label: its weight, twice, its bound."""
+    (r, k), labels = logits.shape, prod(y.shape) // 3
+    plain = {"sigmoid": 17, "softmax": 6}.get(kind, 4)
+    return Traffic(4 * (2 * r * k + 3 * labels + k + 2), plain * r * k + 3 * labels)
 
 
 def clip_norm(gradients: Array) -> Traffic:

@@ -65,6 +65,8 @@ VECTOR, POINTERS, X = shaped(100), shaped(5), csr(10, 3, 5)
         ("sigmoid_cross_entropy", (B_K, B_K, shaped(6)), None, 4 * (72 + 6 + 2), 408),
         ("softmax_cross_entropy", (B_K, shaped(4, 1), shaped(6)), None, 4 * (48 + 4 + 6 + 2), 144),
         ("mean_squared_error", (B_K, B_K), None, 4 * (72 + 2), 96),
+        ("weighted_loss", (B_K, shaped(4, 18), "huber", shaped(6)), None, 4 * (48 + 72 + 6 + 2), 168),
+        ("weighted_loss", (B_K, shaped(4, 3), "softmax", shaped(6)), None, 4 * (48 + 12 + 6 + 2), 156),
         ("layer_norm", (N_P, P, P, 1e-5), None, 4 * (40 + 4), 140),
         ("layer_norm_backward", (N_P, None, P), None, 4 * (80 + 6), 300),
         ("add", (N_P, N_P), None, 240, 20),
