@@ -38,7 +38,7 @@ def time_steps(runner: Any, backend: Any, batches: list[Any]) -> list[float]:
     """Return the seconds of each repetition."""
     found = []
     for epoch in range(REPEATS + 1):
-        runner.expect(batches)  # as in training, which plans an epoch beside the one before
+        runner.expect([batches])  # as in training, which plans an epoch beside the one before
         runner.begin_epoch([MemberEpoch(epoch, batches, 1e-3)])
         backend.meter.synchronize()
         started = time.perf_counter()

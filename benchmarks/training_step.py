@@ -125,7 +125,7 @@ class Epochs:
         self._begin(batches)
         for index in range(len(batches)):
             self._runner.step(index)
-        self._runner.expect(batches)  # as the training loop does
+        self._runner.expect([batches])  # as the training loop does
         end()
 
     def wall_us(self, batches: list[Any], end: Callable[[], object]) -> float:
