@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -167,12 +168,16 @@ class Fake:
             """Reuses a freed block for the next allocation, even if queued work still reads it, like PyCUDA's pool."""
 
             def __init__(self) -> None:
-                self.active_bytes = 0
+                self.active_bytes, self.owner = 0, get_ident()
                 self.held: dict[int, list[Any]] = {}
 
             def allocate(self, nbytes: int) -> Any:
                 fake.did("allocate", nbytes)
                 return Allocation(self, nbytes)
+
+            def free_held(self) -> None:
+                for blocks in self.held.values():
+                    blocks.clear()
 
             def stop_holding(self) -> None:
                 fake.did("stop_holding")
@@ -189,6 +194,8 @@ class Fake:
                 return ctypes.addressof(self.buffer)
 
             def __del__(self) -> None:
+                if get_ident() != self.pool.owner and not any(self.pool.held.values()):
+                    fake.did("terminate")  # its first free block needs a context, which the thread lacks
                 self.pool.active_bytes -= self.nbytes
                 self.bin.append(self.buffer)
 

@@ -93,6 +93,7 @@ class DeviceContext:
             atexit.register(self._close)
             self.stream: Any = self.driver.Stream()
             self.allocator = self.driver.DeviceMemoryPool()
+            self._keep_block()
 
     # ------------------------------------------------------------------------------------------------------ properties
 
@@ -160,6 +161,14 @@ class DeviceContext:
         """Give the pool's unused memory back to the device, for libraries that take memory of their own."""
         self.synchronize()
         self.allocator.free_held()
+        self._keep_block()
+
+    def _keep_block(self) -> None:
+        """Leave a free block in the pool, of a size that no array has.
+
+        Where the pool holds none, PyCUDA ends the process if the garbage collector frees an array in another thread.
+        """
+        self.allocator.allocate(1)
 
     def shared(self, nbytes: int) -> tuple[DeviceArray, bytes]:
         """Return zeros (nbytes,) that other processes of this host can `open_shared`, and the handle for that.
