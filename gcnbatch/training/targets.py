@@ -119,7 +119,7 @@ class Targets(NamedTuple):
         y, header = dataset.y, dataset.header
         labels, scaling = y[split.train], Scaling.identity(header.n_outputs)
         absent = left_out(header, labels)
-        _check_labels(dataset, labels)
+        _check_labels(dataset, split, labels)
         values = no_targets(header, len(y))
         if header.target == "regression":
             scaling = Scaling.of(labels) if train.standardize else scaling
@@ -159,8 +159,10 @@ def check_learnable(place: object, header: Header, y: NDArray[Any], splits: Sequ
         raise InputError(str(place), got, reason, f"Use more rows or other targets; {STRATIFIED}.")
 
 
-def _check_labels(dataset: Dataset, labels: NDArray[Any]) -> None:
-    """Refuse training rows without any label."""
+def _check_labels(dataset: Dataset, split: Split, labels: NDArray[Any]) -> None:
+    """Refuse training rows without any label, or without weight."""
+    if dataset.sample_weight is not None and not dataset.sample_weight[split.train].any():
+        raise InputError(str(dataset.path), "training rows whose weights are all zero", "some weight above 0")
     if np.isnan(LabelRange.of(labels).low).all():
         names = dataset.header.task_names
         of = f"task {quoted(names[0])}" if len(names) == 1 else f"any of {len(names):,} tasks"

@@ -52,12 +52,14 @@ def test_parts_are_contiguous_and_off_their_share_by_at_most_two_items(costs: li
         ({"widths": [8, 8], "dense": [8], "head": [6], "dropout": 0.3, "readout": ["sum", "max"]}, {"n_channels": 2}),
         ({"widths": [8, 8], "norm": "layer", "virtual_node": True, "dropout": 0.2}, {"target": "multiclass"}),
         ({"widths": [8, 8], "ffn": True, "residual": True}, {"target": "regression", "features": "csr"}),
+        ({"widths": [8]}, {"target": "multiclass", "sample_weight": True}),
+        ({"widths": [8]}, {"target": "regression", "sample_weight": True, "censored": True}),
     ],
-    ids=["two readouts and dropout", "layer norm, classes", "sparse features, values"],
+    ids=["two readouts and dropout", "layer norm, classes", "sparse features, values", "weighted classes", "bounds"],
 )
 def test_ranks_train_what_one_process_trains(model: dict[str, Any], data: dict[str, Any], tmp_path: Path) -> None:
     write_set(tmp_path / "set.h5", **data)
-    tree = {"data": {"path": str(tmp_path / "set.h5")}, "model": model, "train": TRAIN}
+    tree = {"data": {"path": str(tmp_path / "set.h5")}, "model": model, "train": TRAIN | {"bounds": "one_sided"}}
     with opened(resolve(tree)) as workload:
         parity = Parity(workload, EFFORT)
         for ranks in (2, 3, 9):  # the last batch has fewer graphs than nine ranks

@@ -149,6 +149,13 @@ def test_losses_and_weights_that_fit_no_target_are_refused(
         fit(tmp_path / "data.h5", tmp_path / "run", assignment)
 
 
+def test_training_rows_whose_weights_are_all_zero_are_refused(tmp_path: Path) -> None:
+    graphs = write_set(tmp_path / "data.h5", sample_weight=True)
+    write_graphset(tmp_path / "data.h5", replace(graphs, sample_weight=np.zeros(graphs.n_rows, np.float32)))
+    with pytest.raises(InputError, match=r"data\.h5: training rows whose weights are all zero; expected some weight"):
+        fit(tmp_path / "data.h5", tmp_path / "run")
+
+
 def test_it_is_said_that_bounds_are_one_sided(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", **REGRESSION, missing=0.0)
     said: list[str] = []

@@ -150,12 +150,16 @@ def test_a_rank_without_rows_joins_the_exchanges(device: Machine) -> None:
     assert device.entries == [*exchanged, "all_reduce", "ranks_batch_norm_share"]
 
 
-@pytest.mark.parametrize("loss", ["sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error"])
+@pytest.mark.parametrize(
+    "loss", ["sigmoid_cross_entropy", "softmax_cross_entropy", "mean_squared_error", "weighted_loss"]
+)
 @pytest.mark.parametrize("rows", [50, 0])
 def test_a_loss_adds_both_numbers_of_the_ranks_at_once(device: Machine, loss: str, rows: int) -> None:
     (logits, weights), totals = of(device, (rows, 4), (4,)), device.empty((2,), np.float64)
     y = device.empty((rows, 1), np.int32) if loss.startswith("softmax") else device.empty((rows, 4))
-    about = [] if loss == "mean_squared_error" else [weights]
+    about: list[Any] = [] if loss == "mean_squared_error" else [weights]
+    if loss == "weighted_loss":
+        y, about = device.empty((rows, 12)), ["huber", weights]
     total, weight, dlogits = getattr(ops_on(device), loss)(logits, y, *about, totals=totals)
     assert device.entries == [loss, "all_reduce", "ranks_loss"]
     own, both = device.launched[1][2].values()
