@@ -32,7 +32,12 @@ class Forest:
     seed: int = 0
 
     def predict(
-        self, header: Header, features: NDArray[np.float32], y: NDArray[Any], train: Int64
+        self,
+        header: Header,
+        features: NDArray[np.float32],
+        y: NDArray[Any],
+        train: Int64,
+        weights: NDArray[np.float32] | None = None,
     ) -> NDArray[np.floating]:
         """Fit to the rows `train` and return outputs for all rows: probabilities (R, K), (R, C), or values (R, K).
 
@@ -44,6 +49,8 @@ class Forest:
         features : float32, (R, F)
         y : (R, K) float with NaN where missing, or (R, 1) int32 with -1 where missing
         train : int64
+        weights : float32, (R,), or None
+            Of the rows; None: 1.
         """
         absent = left_out(header, y[train])
         if header.target == "regression":
@@ -54,7 +61,9 @@ class Forest:
         for task in np.flatnonzero(~absent).tolist():
             labels = y[train, task]
             rows = train[labels >= 0 if header.target == "multiclass" else ~np.isnan(labels)]
-            forest = self._new(header, task).fit(features[rows], y[rows, task])
+            forest = self._new(header, task).fit(
+                features[rows], y[rows, task], None if weights is None else weights[rows]
+            )
             forest.n_jobs = 1  # threads add up the trees in any order, which changes the last bits
             if header.target == "regression":
                 outputs[:, task] = forest.predict(features)

@@ -211,7 +211,7 @@ def _fit(
     for place, split in parts.items():
         say(f"baseline: {counted(forest.trees, 'tree')}{' for ' + place if place else ''}")
         began = time.monotonic()
-        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train))
+        outputs.append(forest.predict(dataset.header, features, dataset.y, split.train, dataset.sample_weight))
         course = _course(dataset, split, config, forest, time.monotonic() - began)
         results.append(_write(target / place, dataset, split, outputs[-1], course, config))
     if "" in parts:

@@ -73,6 +73,16 @@ def test_values_come_in_the_unit_of_the_target() -> None:
         assert np.abs(outputs / unit - y / unit)[TRAIN].mean() < 3
 
 
+def test_rows_without_weight_teach_nothing() -> None:
+    y = (FEATURES[:, :1] > 0).astype(np.float32)
+    header, weights = build_graphset(2, n_tasks=1).header, np.ones(40, np.float32)
+    weights[:10] = 0
+    wrong = y.copy()
+    wrong[:10] = 1 - y[:10]
+    one, other = (Forest().predict(header, FEATURES, labels, TRAIN, weights) for labels in (y, wrong))
+    np.testing.assert_array_equal(one, other)
+
+
 def test_features_are_counts_of_fragments_then_finite_descriptors() -> None:
     found = molecule_features(["CCCCO", "[Na+].[Cl-]"], FeaturizerOptions()).x
     assert found.shape[0] == 2
