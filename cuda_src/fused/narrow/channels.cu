@@ -17,7 +17,12 @@ constexpr int CHANNELS_BLOCKS = 1;
 #endif
 
 KERNEL_WITH_SHARED(fused_narrow_channels_first, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS), channels_first);
-KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS), channels_forward);
+KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS),
+                   channels_forward<QuarterOfColumns>);
+KERNEL_WITH_SHARED(fused_narrow_channels_forward_whole, NarrowForwardParams, (THREADS, 1),
+                   channels_forward<AllColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_backward, ChannelsBackwardParams, (THREADS, CHANNELS_BLOCKS),
-                   channels_backward);
+                   channels_backward<QuarterOfColumns>);
+KERNEL_WITH_SHARED(fused_narrow_channels_backward_whole, ChannelsBackwardParams, (THREADS, 1),
+                   channels_backward<AllColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_weights, WeightSlabParams, (THREADS, CHANNELS_BLOCKS), channels_weights);

@@ -1,6 +1,5 @@
 // Forward pass of the first of the layers of fused/narrow/channels.cuh: Y = U W' and the moments of its columns.
 //
-// From MANY_TILES members on; a model alone has a block for each tile and runs fused_narrow_forward, which adds in the same order.
 // Source: own. Forward of any narrow layer (fused/narrow/forward.cuh) has 96 rows of W' in registers, and reads all others again
 // for each tile. Here the columns of U that a set with channels stores, some 200, are too many for that: W' is in shared memory.
 // Shapes: y (N, 64), moments (ceil(N / 16), 64, 2), x (N, K): U, packed (K, 64); kept: dropout bits of this layer.
@@ -21,23 +20,31 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
   float* partial = tile + TILE * stride;
   wait_for_previous();  // the update wrote the batch and the weights
   const int N = members.of_step(params.size)[BatchSize::N];
+  const int first_tile = blockIdx.x * TILE;
+  // Copy a tile, a row by each warp. x has rows up to the end of the last tile.
+  const auto copy_tile = [&](int first) {
+    const float* from = members.of_step(params.x) + (first + threadIdx.x / 32) * params.x_stride;
+#pragma unroll 2
+    for (int k = threadIdx.x % 32 * 4; k < K; k += 128)
+      copy_async<4>(tile + threadIdx.x / 32 * stride + k, from + k, 4);
+    commit_copies();
+  };
+  if (first_tile < N) {
+    copy_tile(first_tile);
+#pragma unroll 4
+    for (int q = threadIdx.x; q < K * ROW_QUADS; q += THREADS)
+      copy_async<4>(weights + 4 * q, members.of_step(params.packed) + 4 * q, 4);
+    commit_copies();
+  }
   if (unsigned char* kept = members.of_step_or_null(params.kept)) {
     const MemberValues dropout = values_at(members.of_model_or_null(params.of_dropout));
     draw_kept(blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
               dropout.threshold, static_cast<long long>(N) * CHANNEL_COLUMNS);
   }
-  if (blockIdx.x * TILE >= N) return;
-#pragma unroll 4
-  for (int q = threadIdx.x; q < K * ROW_QUADS; q += THREADS)
-    reinterpret_cast<float4*>(weights)[q] = reinterpret_cast<const float4*>(members.of_step(params.packed))[q];
   const int slice = threadIdx.x / 32 % SLICES;
 #pragma unroll 1
-  for (int first = blockIdx.x * TILE; first < N; first += gridDim.x * TILE) {
-    // A warp copies a row. x has rows up to the end of the last tile.
-    const float* from = members.of_step(params.x) + (first + threadIdx.x / 32) * params.x_stride;
-#pragma unroll 2
-    for (int k = threadIdx.x % 32 * 4; k < K; k += 128)
-      *reinterpret_cast<float4*>(tile + threadIdx.x / 32 * stride + k) = *reinterpret_cast<const float4*>(from + k);
+  for (int first = first_tile; first < N; first += gridDim.x * TILE) {
+    wait_for_copies<0>();
     __syncthreads();  // weights and tile are filled
     float4 sum[4] = {};
 #pragma unroll 1
@@ -54,6 +61,7 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
       }
     }
     const float2 y = reduce_slices(sum, partial);  // waits for all threads, which then have read the tile
+    if (first + gridDim.x * TILE < N) copy_tile(first + gridDim.x * TILE);
     const int rows = min(TILE, N - first), p = own_column();
     const bool exists = own_row() < rows;
     if (exists) *reinterpret_cast<float2*>(members.of_step(params.y) + (first + own_row()) * CHANNEL_COLUMNS + p) = y;

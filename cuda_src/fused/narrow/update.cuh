@@ -119,14 +119,39 @@ __device__ __forceinline__ Elements<WIDTH> whole_gradient_of(const Job& job, Pla
   return sum;
 }
 
-// The same for products of inputs and gradients of graphs, added in their order.
+// The same for products of inputs and gradients of graphs, added in their order; whole warps call. A warp with elements of one
+// row skips graphs whose input is 0: counts of fingerprints mostly are.
 template <int WIDTH>
 __device__ __forceinline__ Elements<WIDTH> gradient_of_graphs(const Job& job, Place place, int B) {
-  const float *left = job.left + place.row, *right = job.right + place.column;
+  constexpr int AT_ONCE = 4;  // graphs whose gradients are loaded at once
+  const int graphs = min(job.parts, B), lane = threadIdx.x % 32, row = __shfl_sync(FULL_WARP, place.row, 0);
+  const float* right = job.right + place.column;
   Elements<WIDTH> sum = {};
+  if (!__all_sync(FULL_WARP, place.row == row)) {
 #pragma unroll 8
-  for (int b = 0; b < min(job.parts, B); ++b)
-    sum.add(Elements<WIDTH>::load(right + b * job.right_stride), left[b * job.left_stride]);
+    for (int b = 0; place.row >= 0 && b < graphs; ++b)
+      sum.add(Elements<WIDTH>::load(right + b * job.right_stride), job.left[b * job.left_stride + place.row]);
+    return sum;
+  }
+#pragma unroll 1
+  for (int first = 0; row >= 0 && first < graphs; first += 32) {
+    const float input = first + lane < graphs ? job.left[(first + lane) * job.left_stride + row] : 0.f;
+#pragma unroll 1
+    for (unsigned left = __ballot_sync(FULL_WARP, input != 0.f); left;) {
+      Elements<WIDTH> value[AT_ONCE];
+      float factor[AT_ONCE];
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        const int b = left ? __ffs(left) - 1 : 0;
+        factor[u] = __shfl_sync(FULL_WARP, input, b);
+        if (!left) factor[u] = 0.f;
+        value[u] = left ? Elements<WIDTH>::load(right + (first + b) * job.right_stride) : Elements<WIDTH>{};
+        left &= left - 1;
+      }
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) sum.add(value[u], factor[u]);
+    }
+  }
   return sum;
 }
 
@@ -167,9 +192,11 @@ __device__ __forceinline__ void update_chunk(const NarrowUpdateParams& params, c
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) gradient.of[w] *= factor;
   } else if constexpr (OWN_LANES == 1) {
-    if (place.row >= 0)
-      gradient = job.left ? gradient_of_graphs<WIDTH>(job, place, at.n_graphs)
-                          : whole_gradient_of<WIDTH>(job, place, at.n_nodes);
+    if (job.left) {
+      gradient = gradient_of_graphs<WIDTH>(job, place, at.n_graphs);
+    } else if (place.row >= 0) {
+      gradient = whole_gradient_of<WIDTH>(job, place, at.n_nodes);
+    }
   } else {
     if (place.row >= 0)
       gradient = job.left ? gradient_of<WIDTH, true>(job, place, lane, at.n_nodes, at.n_graphs)

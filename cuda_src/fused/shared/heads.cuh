@@ -1,6 +1,7 @@
 // The dense layers on graphs, after the readout: one block computes one graph, forward and backward. No kernels here.
 #pragma once
 
+#include "common/copies.cuh"
 #include "fused/shared/columns.cuh"
 
 namespace fused {
@@ -21,15 +22,16 @@ struct Head {
 };
 
 // Copy the weights of all heads to shared memory, of the first one `first_rows` rows; each layer's bias follows its weights.
+// The copies arrive later.
 __device__ __forceinline__ void copy_weights(float* to, const Head* heads, int n_heads, int first_rows) {
 #pragma unroll 1
   for (int m = 0; m < n_heads; ++m) {
     const Head head = heads[m];
     const int rows = m == 0 ? first_rows : head.F;
-#pragma unroll 4
-    for (int e = threadIdx.x; e < rows * head.P; e += THREADS) to[e] = head.weight[e];
 #pragma unroll 1
-    for (int k = threadIdx.x; k < head.P; k += THREADS) to[rows * head.P + k] = head.bias[k];
+    for (int e = threadIdx.x; e < rows * head.P; e += THREADS) copy_async<1>(to + e, head.weight + e, 1);
+#pragma unroll 1
+    for (int k = threadIdx.x; k < head.P; k += THREADS) copy_async<1>(to + rows * head.P + k, head.bias + k, 1);
     to += (rows + 1) * head.P;
   }
 }
@@ -58,7 +60,7 @@ __device__ __forceinline__ void dense_forward(float* out, const float* base, con
     const int k = first + threadIdx.x % columns;
     float sum = 0.f;
     if (k < P) {
-#pragma unroll 8
+#pragma unroll 4
       for (int f = threadIdx.x / columns; f < F; f += slices) sum += in[f] * weight[f * P + k];
     }
 #pragma unroll 1

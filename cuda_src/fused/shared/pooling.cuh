@@ -64,7 +64,7 @@ struct ColumnRows {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
       if (is_held && lane + r * COLUMN_LANES < n) use(lane + r * COLUMN_LANES, held[r]);
-#pragma unroll 1
+#pragma unroll 2
     for (int i = lane + (is_held ? ROWS * COLUMN_LANES : 0); i < n; i += COLUMN_LANES) use(i, column[i * stride]);
   }
 };

@@ -86,6 +86,8 @@ struct ReadoutShared {
   }
 };
 
+constexpr bool HOLDS_ROWS = !SHARES_LAUNCHES;  // whether a thread keeps its rows of Y in registers
+
 // A graph of the batch, and a thread's rows of it in column threadIdx.x / COLUMN_LANES.
 struct GraphOfBlock {
   int b, begin, n;
@@ -105,7 +107,7 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
     Pooled pooled(kind, n);
     if (p < P) {
       const Column column = at.columns.column(p);
-      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP, [&](int i, float y) {
         const float z = is_kept(params.members.of_step_or_null(params.kept), (graph.begin + i) * P + p)
                             ? keep_scale * positive(column.normal(y))
                             : 0.f;
@@ -130,15 +132,18 @@ __device__ __forceinline__ void join_features(const ReadoutParams& params, const
   const Head head = at.heads[0].with_weights(params.weight_floats > 0 ? at.weights : nullptr, params.first_rows);
   float* features = at.forward + R;
 #pragma unroll 1
-  for (int d = threadIdx.x; d < D; d += THREADS) features[d] = params.members.of_step(params.features)[b * D + d];
-  __syncthreads();
+  for (int d = threadIdx.x; d < D; d += THREADS)
+    copy_async<1>(features + d, params.members.of_step(params.features) + b * D + d, 1);
+  commit_copies();
+  wait_for_copies<0>();
+  __syncthreads();  // features are copied, and weights
   if (params.joined == nullptr)
     return dense_forward(features + D, head.bias, features, head.weight + R * head.P, D, head.P, at.scratch);
   const float* joined = params.members.of_step(params.joined) + b * head.P;
 #pragma unroll 1
   for (int k = threadIdx.x; k < head.P; k += THREADS) {
     float sum = head.bias[k];
-#pragma unroll 12
+#pragma unroll 4
     for (int s = 0; s < params.n_joined; ++s) sum += joined[s * params.graphs * head.P + k];
     features[D + k] = sum;
   }
@@ -226,7 +231,7 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
       const Shares shares(params, at.backward, p, n, keep_scale);
       const int peak = at.peaks[p];
       const Column column = at.columns.column(p);
-      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, P <= GROUP, [&](int i, float y) {
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP, [&](int i, float y) {
         const int place = (graph.begin + i) * P + p;
         const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place);
         const float own = open ? shares.all + (i == peak ? shares.peak : 0.f) : 0.f;
@@ -258,10 +263,12 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
       params.members.of_step(params.rates)[params.members.of_step(params.size)[BatchSize::STEP]].label_weight;
   int begin = block < B ? params.members.of_step(params.node_ptr)[block] : 0,
       end = block < B ? params.members.of_step(params.node_ptr)[block + 1] : 0;
+  commit_copies();
   if (params.D > 0 && block < B) {
-    __syncthreads();  // heads and weights are copied
+    __syncthreads();  // heads are copied
     join_features(params, at, block);
   }
+  wait_for_copies<0>();
   wait_for_previous();
 
   if (block == 0 && threadIdx.x == 0) params.note_progress(N, B);
@@ -276,7 +283,7 @@ __device__ __forceinline__ void readout_phase(const ReadoutParams& params, float
         begin = params.members.of_step(params.node_ptr)[b], end = params.members.of_step(params.node_ptr)[b + 1];
       GraphOfBlock graph = {b, begin, end - begin};
       graph.rows.hold(params.members.of_step(params.y) + begin * P + lanes_column(), P,
-                      P <= GROUP && lanes_column() < P ? graph.n : 0);
+                      HOLDS_ROWS && P <= GROUP && lanes_column() < P ? graph.n : 0);
       float target = 0.f;
       if (!WEIGHTED && threadIdx.x < n_targets)
         target = params.members.of_step(params.targets)[b * n_targets + threadIdx.x];

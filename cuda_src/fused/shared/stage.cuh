@@ -8,8 +8,9 @@ namespace fused {
 
 // Arguments of staging; the host fills them once.
 struct Stage {
-  // The batch: its size; node_ptr (B+1,); adjacency (N, N C) and its transpose (null: symmetric, of
-  // one channel) in CSR; x (N, K): U of the first layer; targets (B, T) as bits; features (B, D): those of whole graphs, scaled.
+  // The batch: its size; node_ptr (B+1,); adjacency (N, N C), or with a row for each node and channel (N C, N), and its
+  // transpose (N C, N) in CSR (null: the same); x (N, K): U of the first layer; targets (B, T) as bits; features (B, D): those of
+  // whole graphs, scaled.
   int* size;
   int *node_ptr, *indptr, *indices;
   float* values;
@@ -32,6 +33,7 @@ struct Stage {
   const float *set_features, *feature_mean, *feature_scale;
   // panel_rows: x is written as panels of so many rows (in_panel), padded with zeros; 0: as rows of K columns.
   long long C, K, T, D, panel_rows;
+  long long rows_of_node;  // of the adjacency: 1 or C
   float feature_limit;
   const int2* set_starts;  // (G+1,): each graph's first node, and first entry of the adjacency
 };
@@ -176,12 +178,12 @@ struct SourceGraph {
       first = at.set_node_ptr[graph];
     }
   }
-  // Its n rows of the adjacency.
-  __device__ __forceinline__ Rows<Team> rows(const Stage& at, int n) const {
+  // The rows of the adjacency of its n nodes.
+  __device__ __forceinline__ Rows<Team> rows(const Stage& at, int n, int of_node) const {
     if constexpr (Team::ARE_WARPS) {
-      return {at.set_indptr, at.set_indices, at.set_values, first, entry.x, entry.y - entry.x};
+      return {at.set_indptr, at.set_indices, at.set_values, first * of_node, entry.x, entry.y - entry.x};
     } else {
-      return {at.set_indptr, at.set_indices, at.set_values, first, n};
+      return {at.set_indptr, at.set_indices, at.set_values, first * of_node, n * of_node};
     }
   }
 };
@@ -196,21 +198,21 @@ __device__ __forceinline__ void stage_batch(const Stage& at, const int* progress
   const int4 steps = *reinterpret_cast<const int4*>(at.progress + Progress::FIRST);  // first, end, epoch
   const bool exists = step >= steps.x && step < steps.y;
   const int begin = exists ? at.batch_ptr[step] : 0, B = exists ? at.batch_ptr[step + 1] - begin : 0;
-  const int pointers = begin + step, C = at.C, T = at.T;
+  const int pointers = begin + step, C = at.C, T = at.T, of_node = at.rows_of_node;
 #pragma unroll 1
   for (int b = Team::number(block); b < B; b += Team::in_all(blocks)) {
     const int graph = at.graphs[begin + b], row = at.nodes[pointers + b], n = at.nodes[pointers + b + 1] - row;
     const SourceGraph<Team> found(at, graph);
     const int source = found.first, edge = at.edges[pointers + b];
-    const Rows<Team> rows = found.rows(at, n);
-    rows.ask(n);
+    const Rows<Team> rows = found.rows(at, n, of_node);
+    rows.ask(n * of_node);
     prefetch<Team>(at.set_x + static_cast<long long>(source) * at.K, n * static_cast<int>(at.K));
     prefetch<Team>(at.set_targets + static_cast<long long>(graph) * T, T);
     const float* features = at.set_features + graph * at.D;
     prefetch<Team>(features, static_cast<int>(at.D));
     wait();
     if (Team::rank() == 0) at.node_ptr[b] = row;
-    rows.stage(at.indptr, at.indices, at.values, row, n, edge, row * C);
+    rows.stage(at.indptr, at.indices, at.values, row * of_node, n * of_node, edge, of_node == C ? row : row * C);
     if (at.t_indptr) {
       const Rows<Team> t_rows(at.set_t_indptr, at.set_t_indices, at.set_t_values, source * C, n * C);
       t_rows.stage(at.t_indptr, at.t_indices, at.t_values, row * C, n * C, at.t_edges[pointers + b], row);
@@ -226,7 +228,7 @@ __device__ __forceinline__ void stage_batch(const Stage& at, const int* progress
     BatchSize::write(at.size, N, B, step, steps.z);
     if (!exists) return;
     at.node_ptr[B] = N;
-    at.indptr[N] = at.edges[pointers + B];
+    at.indptr[N * of_node] = at.edges[pointers + B];
     if (at.t_indptr) at.t_indptr[N * C] = at.t_edges[pointers + B];
   }
   if (exists && block == 0 && at.panel_rows) {

@@ -24,16 +24,17 @@ ENTRIES_OF_WARPS, DW_FLOATS, SCRATCH_FLOATS, SPLIT_FLOATS = (
     _OF_WARPS.constant(name) for name in ("ENTRIES_OF_WARPS", "DW_FLOATS", "SCRATCH_FLOATS", "SPLIT_FLOATS")
 )
 _CHANNELS = declared("fused/narrow/channels_weights.cuh")  # and of fused/narrow/channels.cuh
-CHANNEL_COLUMNS, CHANNEL_ROWS, CHANNEL_SPLITS, SPLIT_COLUMNS, ROW_FLOATS, MOST_CHANNELS = (
+CHANNEL_COLUMNS, CHANNEL_ROWS, CHANNEL_SPLITS, ROW_FLOATS, MOST_CHANNELS = (
     _CHANNELS.constant(name)
-    for name in (
-        *("CHANNEL_COLUMNS", "CHANNEL_ROWS", "CHANNEL_SPLITS", "SPLIT_COLUMNS"),
-        *("ROW_FLOATS", "MOST_CHANNELS"),
-    )
+    for name in ("CHANNEL_COLUMNS", "CHANNEL_ROWS", "CHANNEL_SPLITS", "ROW_FLOATS", "MOST_CHANNELS")
 )
-SLAB_FLOATS = _CHANNELS.constant("SLAB_FLOATS")
-CHANNELS_FLOATS = sum(_CHANNELS.constant(name) for name in ("TILE_FLOATS", "PRODUCT_FLOATS", "PAIR_FLOATS"))
-ENTRY_FLOATS, SUMMED_FLOATS = (_CHANNELS.constant(name) for name in ("ENTRY_FLOATS", "SUMMED_FLOATS"))
+SLAB_FLOATS, TILE_FLOATS, ENTRY_FLOATS = (
+    _CHANNELS.constant(name) for name in ("SLAB_FLOATS", "TILE_FLOATS", "ENTRY_FLOATS")
+)
+FLOATS_OF_PAIRS = {  # by the blocks that share the columns of a tile
+    CHANNEL_SPLITS: _CHANNELS.constant("SPLIT_FLOATS_OF_PAIRS"),
+    1: _CHANNELS.constant("WHOLE_FLOATS_OF_PAIRS"),
+}
 CHANNELS_BLOCKS = 2  # of a kernel of layers with channels that run on a multiprocessor at once
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
@@ -121,14 +122,24 @@ def backward(dx_blocks: int, dw_blocks: int, n_in: int, channels: int, n_out: in
     return Launch((dx_blocks + dw_blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * (fixed + max(dx, dw)))
 
 
-def channel_blocks(rows: int, members: int, multiprocessors: int) -> int:
+def channel_splits(channels: int, members: int, limit: int) -> int:
+    """Return how many blocks share the columns of a tile: none in cohorts, if the weights fit `limit` bytes.
+
+    >>> [channel_splits(9, members, 227 * 1024) for members in (1, 4)], channel_splits(12, 4, 227 * 1024)
+    ([4, 1], 4)
+    """
+    needed = max(launch(1, channels, 1).shared for launch in (channels_forward, channels_backward))
+    return 1 if members >= MANY_TILES and needed <= limit else CHANNEL_SPLITS
+
+
+def channel_blocks(rows: int, splits: int, members: int, multiprocessors: int) -> int:
     """Return the blocks of a member in kernels of layers with channels: one wave.
 
-    >>> [channel_blocks(1133, members, 132) for members in (1, 4, 16, 64)]
-    [144, 48, 16, 4]
+    >>> [channel_blocks(1133, 4, 1, 132), *(channel_blocks(1133, 1, members, 132) for members in (4, 16, 64))]
+    [144, 18, 8, 2]
     """
-    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), CHANNELS_BLOCKS * multiprocessors
-    return CHANNEL_SPLITS * shared.blocks(tiles, CHANNEL_SPLITS * members, slots)
+    tiles, slots = max(1, ceil_div(rows, CHANNEL_ROWS)), multiprocessors * (CHANNELS_BLOCKS if splits > 1 else 1)
+    return splits * shared.blocks(tiles, splits * members, slots)
 
 
 def channels_first(blocks: int, k: int) -> Launch:
@@ -146,16 +157,19 @@ def channels_first_blocks(rows: int, members: int, multiprocessors: int) -> int:
     return shared.blocks(max(1, ceil_div(rows, TILE)), members, CHANNELS_BLOCKS * multiprocessors)
 
 
-def channels_forward(blocks: int, channels: int) -> Launch:
-    """Return the launch of `fused_narrow_channels_forward`."""
-    weights = channels * (CHANNEL_COLUMNS + 1) * SPLIT_COLUMNS
-    floats = weights + 4 * CHANNEL_COLUMNS + SUMMED_FLOATS + CHANNELS_FLOATS
+def channels_forward(blocks: int, channels: int, splits: int) -> Launch:
+    """Return the launch of `fused_narrow_channels_forward`, or `…_whole` where one block has all columns of a tile."""
+    weights = channels * (CHANNEL_COLUMNS + 1) * CHANNEL_COLUMNS // splits
+    entries = ENTRY_FLOATS + 2 * CHANNEL_ROWS * channels + 1  # with starts, and row sums
+    floats = weights + 4 * CHANNEL_COLUMNS + TILE_FLOATS + FLOATS_OF_PAIRS[splits] + entries
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
-def channels_backward(blocks: int, channels: int) -> Launch:
-    """Return the launch of `fused_narrow_channels_backward`."""
-    floats = channels * SPLIT_COLUMNS * ROW_FLOATS + 10 * CHANNEL_COLUMNS + ENTRY_FLOATS + CHANNELS_FLOATS
+def channels_backward(blocks: int, channels: int, splits: int) -> Launch:
+    """Return the launch of `fused_narrow_channels_backward`, or `…_whole`."""
+    weights = channels * CHANNEL_COLUMNS // splits * ROW_FLOATS
+    entries = ENTRY_FLOATS + CHANNEL_ROWS * channels + 1
+    floats = weights + 10 * CHANNEL_COLUMNS + TILE_FLOATS + FLOATS_OF_PAIRS[splits] + entries
     return Launch((blocks, 1, 1), (THREADS, 1, 1), FLOAT_BYTES * floats)
 
 
@@ -233,14 +247,15 @@ def chunks(
     """Return an UpdateChunk (fused/narrow/update.cuh) for each block of the update: (chunks,).
 
     A thread has up to `widest` neighbouring elements, 1 or 4: 4 where all elements of a job are in groups of four. In a
-    cohort (`shares_launches`) it also adds their partial sums alone, where there are at most LANES. In one with many
-    parameters (`is_large`) it adds the products of all graphs alone: that order decides bits, so the members may not.
+    cohort (`shares_launches`), or with many parameters (`is_large`), it also adds their partial sums alone, where there
+    are at most LANES. With many parameters it adds the products of all graphs alone: that order decides bits, so the
+    members may not.
     """
     found = list[dict[str, int]]()
     for number, job in enumerate(jobs):
         is_even = all(job[name] % 4 == 0 for name in ("start", "count", "P", "columns", "packed_columns"))
         width = widest if is_even and job["step"] == 1 and job["right_stride"] % 4 == 0 else 1
-        is_short = shares_launches and job["parts"] <= LANES and job["unit"] != OF_GRAPHS
+        is_short = (shares_launches or is_large) and job["parts"] <= LANES and job["unit"] != OF_GRAPHS
         lanes = 1 if width == 4 and (is_short or (is_large and job["left"] is not None)) else LANES
         firsts = range(0, job["count"], UPDATE_THREADS // lanes * width)
         found += [{"job": number, "first": first, "width": width, "lanes": lanes} for first in firsts]

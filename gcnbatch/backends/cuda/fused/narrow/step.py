@@ -41,7 +41,8 @@ def has_channel_kernels(cohort: Cohort) -> bool:
     )
     places = cohort.data.places
     k = cohort.data.k if places is not None else first.k
-    launches = geometry.channels_forward(1, channels), geometry.channels_backward(1, channels)
+    splits = geometry.CHANNEL_SPLITS
+    launches = geometry.channels_forward(1, channels, splits), geometry.channels_backward(1, channels, splits)
     needed = max(launch.shared for launch in (geometry.channels_first(1, k), *launches, geometry.channels_weights(1)))
     fits = needed <= shared.shared_limit(cohort.device.compute_capability) and channels <= geometry.MOST_CHANNELS
     return bool(others) and has_shape and channels > 1 and fits
@@ -69,6 +70,18 @@ class NarrowWorkspace(Workspace):
     def _allocate_x(self) -> DeviceArray:
         """Allocate whole tiles of rows: kernels read them before they know the batch's size."""
         return self._memory.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
+
+    @property
+    def _rows_of_set(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        return self._data.channel_rows if self._has_channels else super()._rows_of_set
+
+    @property
+    def _rows_of_node(self) -> int:
+        return self._data.channels if self._has_channels else 1
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return self._data.channel_rows is self._data.t_rows if self._has_channels else super()._is_symmetric
 
     def _packed_weights(self) -> tuple[DeviceArray, ...]:
         """Allocate an array for each layer's weights, (K, P rounded up to 4)."""
@@ -201,15 +214,12 @@ class NarrowWorkspace(Workspace):
         fields |= {"packed": self._packed[number], "size": self._size, "x_stride": self._data.k}
         members, entry, k = len(self.launched), self._entry("forward", number), self._columns_of_u(number)
         if self._has_channels and number > 0:
-            launch = geometry.channels_forward(self._channel_blocks, layer.channels)
-            return self._call("fused_narrow_channels_forward", launch, fields | self._shape(number))
-        if self._has_channels and members >= geometry.MANY_TILES:
+            launch = geometry.channels_forward(self._channel_blocks, layer.channels, self._channel_splits)
+            return self._call(self._channel_entry("forward"), launch, fields | self._shape(number))
+        if self._has_channels:
             blocks = geometry.channels_first_blocks(self.capacity.rows, members, self._device.multiprocessors)
             launch = geometry.channels_first(blocks, k)
             return self._call("fused_narrow_channels_first", launch, fields | self._shape(number))
-        if self._has_channels:  # alone, in a block for each tile, with the same results
-            launch = geometry.forward(self._tiles, layer.n_in, layer.n_out, k)
-            return self._call(entry, launch, fields | self._shape(number) | {"parts": self._tiles})
         blocks = self._dealt.blocks_of_warps(members, self._device.multiprocessors)
         warps = geometry.warps_of_tile(self._usual_tiles, blocks)
         launch = geometry.forward_of_warps(blocks, k, warps)
@@ -222,7 +232,17 @@ class NarrowWorkspace(Workspace):
     @property
     def _channel_blocks(self) -> int:
         """Blocks of a member in kernels of layers with channels."""
-        return geometry.channel_blocks(self.capacity.rows, len(self.launched), self._device.multiprocessors)
+        among = len(self.launched), self._device.multiprocessors
+        return geometry.channel_blocks(self.capacity.rows, self._channel_splits, *among)
+
+    @property
+    def _channel_splits(self) -> int:
+        """Blocks that share the columns of a tile in these kernels."""
+        limit = shared.shared_limit(self._device.compute_capability)
+        return geometry.channel_splits(self._data.channels, len(self.launched), limit)
+
+    def _channel_entry(self, phase: str) -> str:
+        return f"fused_narrow_channels_{phase}" + ("_whole" if self._channel_splits == 1 else "")
 
     def _residual_forward_call(self, number: int) -> Call:
         width, arrays = self._stack.nodes[number].n_out, self._layers[number]
@@ -301,8 +321,8 @@ class NarrowWorkspace(Workspace):
         if self._has_channels:
             fields |= {"parts": 0, "parts_of_sums": self._parts_of_sums(number), "sums_are_of_graphs": int(sums_graphs)}
             fields |= {"dx_blocks": self._channel_blocks, "dw_blocks": 0, "dw_sums": self._dw_sums}
-            launch, layer_fields = geometry.channels_backward(self._channel_blocks, layer.channels), self._shape(number)
-            call = self._call("fused_narrow_channels_backward", launch, fields | layer_fields)
+            launch = geometry.channels_backward(self._channel_blocks, layer.channels, self._channel_splits)
+            call = self._call(self._channel_entry("backward"), launch, fields | self._shape(number))
             return call._replace(arguments={"layer": call.arguments, "v": self._v[number]})
         n_in, members, entry = 0 if is_first else layer.n_in, len(self.launched), self._entry("backward", number)
         dx_blocks, dw_blocks = self._dealt.backward_blocks(is_first, members, self._device.multiprocessors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -51,6 +52,22 @@ def used_columns(prepared: PreparedSet, node_ptr: Int64) -> NDArray[np.intp]:
         has_entry[node[channel == c]] = True
         used[c * x.shape[1] : (c + 1) * x.shape[1]] = x[has_entry].any(axis=0)
     return np.flatnonzero(used)
+
+
+def rows_by_channel(rows: PreparedRows, channels: int) -> sp.csr_array:
+    """Return the adjacency with a row i C + c for each node and channel, each in the order of its entries.
+
+    >>> one = PreparedRows(sp.csr_array([[0, 1, 2, 3], [4, 0, 0, 0]]), np.array([0, 2]), 1, 2)
+    >>> rows_by_channel(one, 2).toarray()
+    array([[0, 2],
+           [1, 3],
+           [4, 0],
+           [0, 0]])
+    """
+    nodes = len(rows.row_length)
+    node, channel = np.divmod(rows.indices, channels)
+    row = np.repeat(np.arange(0, nodes * channels, channels, dtype=np.int32), rows.row_length) + channel
+    return sp.coo_array((rows.data, (row, node)), shape=(nodes * channels, int(node.max(initial=0)) + 1)).tocsr()
 
 
 def propagated(prepared: PreparedSet, node_ptr: Int64, k: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -185,6 +202,18 @@ class FusedSet:
         launch = geometry.propagate(graphs, device.multiprocessors)
         device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, x=x, columns=self.columns, **adjacency, **sizes)
         return u
+
+    @cached_property
+    def channel_rows(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """The adjacency in CSR with a row i C + c for each node and channel; `t_rows` if all channels are symmetric."""
+        rows, channels, transpose = self._prepared.forward, self.channels, self._prepared.transpose
+        matrix = rows_by_channel(rows, channels)
+        length = np.diff(matrix.indptr)
+        same = ((length, transpose.row_length), (matrix.indices, transpose.indices), (matrix.data, transpose.data))
+        if not self.symmetric and all(np.array_equal(own, other) for own, other in same):
+            return self.t_rows
+        indptr, indices = (array.astype(np.int32, copy=False) for array in (matrix.indptr, matrix.indices))
+        return self._device.upload(indptr), self._device.upload(indices), self._device.upload(matrix.data)
 
     def features(self, form: SetForm) -> Features | None:
         """Return the arrays that only this form reads, uploaded at the first call."""

@@ -19,9 +19,11 @@ LOGITS_THREADS, LOGITS_GRAPHS = (_LOGITS.constant(name) for name in ("LOGITS_THR
 JOIN_FEATURES, JOIN_GRAPHS = (
     declared("fused/shared/join.cu").constant(name) for name in ("JOIN_FEATURES", "JOIN_GRAPHS")
 )
+JOIN_RANGE = 2 * JOIN_FEATURES  # features of a range: a block multiplies them in turns, and the readout adds the ranges
 MANY_FEATURES = 128  # of whole graphs, from which a launch of their own multiplies them
 PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")
 FLOAT_BYTES = 4
+READOUT_BLOCKS = 2  # of `fused_readout` that run on a multiprocessor at once
 MOST_WAVES = 16  # of blocks of a launch that only copies
 HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
 
@@ -78,14 +80,14 @@ def join(graphs: int, splits: int) -> Launch:
     """Return the launch of `fused_join`.
 
     >>> join(33, join_splits(2265)).grid
-    (36, 2, 1)
+    (18, 2, 1)
     """
     return Launch((splits, max(1, ceil_div(graphs, JOIN_GRAPHS)), 1), (THREADS, 1, 1))
 
 
 def join_splits(n_features: int) -> int:
     """Return in how many ranges a training step multiplies the features of graphs."""
-    return ceil_div(n_features, JOIN_FEATURES)
+    return ceil_div(n_features, JOIN_RANGE)
 
 
 def blocks(parts: int, members: int, slots: int) -> int:

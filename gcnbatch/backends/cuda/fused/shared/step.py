@@ -187,12 +187,27 @@ class Workspace(ABC):
         )
         self._size = memory.zeros(SIZE_FIELDS, np.int32)
         self._node_ptr = memory.zeros(capacity.graphs + 1, np.int32)
-        self._rows = self._csr(capacity.rows, capacity.edges)
-        self._t_rows = self._rows if self._data.symmetric else self._csr(capacity.rows * channels, capacity.t_edges)
+        self._rows = self._csr(capacity.rows * self._rows_of_node, capacity.edges)
+        self._t_rows = self._rows if self._is_symmetric else self._csr(capacity.rows * channels, capacity.t_edges)
         self._x = self._allocate_x()
         self._targets = memory.empty((capacity.graphs, targets.shape[1]), targets.dtype)
         joined = self._stack.joined
         self._graph_features = memory.empty((capacity.graphs, joined.n_features)) if joined else None
+
+    @property
+    def _rows_of_set(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """The set's adjacency in CSR, as its rows are staged."""
+        return self._data.rows
+
+    @property
+    def _rows_of_node(self) -> int:
+        """Rows of a node in it."""
+        return 1
+
+    @property
+    def _is_symmetric(self) -> bool:
+        """Whether it is its own transpose."""
+        return self._data.symmetric
 
     def _columns_of_u(self, number: int) -> int:
         """Return the columns of a layer's U, and rows of its packed weights; the set may not store all of the first."""
@@ -274,12 +289,12 @@ class Workspace(ABC):
         """Upload a Stage (fused/shared/stage.cuh)."""
         data, layout = self._data, declared("fused/shared/stage.cuh").layout("Stage")
         of_plan = ("progress", "batch_ptr", "graphs", "nodes", "edges", "t_edges")
-        own_t = (None, None, None) if data.symmetric else self._t_rows
+        own_t = (None, None, None) if self._is_symmetric else self._t_rows
         fields: dict[str, Any] = {name: self.plan.views[name] for name in of_plan}
         fields |= csr_fields(self._rows) | csr_fields(own_t, "t_")
-        fields |= csr_fields(data.rows, "set_") | csr_fields(data.t_rows, "set_t_")
+        fields |= csr_fields(self._rows_of_set, "set_") | csr_fields(data.t_rows, "set_t_")
         fields |= {"size": self._size, "node_ptr": self._node_ptr, "set_node_ptr": data.node_ptr}
-        fields["set_starts"] = data.starts
+        fields |= {"set_starts": data.starts, "rows_of_node": self._rows_of_node}
         fields |= {"x": self._x, "targets": self._targets.astype_view(np.int32), "set_x": data.x}
         fields |= {"C": data.channels, "K": data.k, "T": self._targets.shape[1], "panel_rows": self.panel_rows}
         fields |= {"features": self._graph_features, "D": self._n_features, "set_features": data.graph_features}
@@ -378,7 +393,7 @@ class Workspace(ABC):
         weight = self._model.parameter(first.weight + (first.n_in - n_features) * first.n_out, n_features * first.n_out)
         fields: dict[str, Any] = {"out": joined, "size": self._size, "features": self._graph_features, "weight": weight}
         fields |= {"D": n_features, "P": first.n_out}
-        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
+        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_RANGE if splits > 1 else n_features}
         return [self._call("fused_join", geometry.join(self.capacity.graphs, splits), fields)]
 
     def _readout_call(self) -> Call:
@@ -387,8 +402,10 @@ class Workspace(ABC):
             return self._logits_call()
         stack, width = self._stack, self._stack.nodes[-1].n_out
         sizes = (len(stack.graphs), stack.n_outputs, stack.head_floats, stack.weight_floats)
+        slots = geometry.READOUT_BLOCKS * self._device.multiprocessors
+        blocks = geometry.blocks(self._graph_parts, len(self.launched), slots)
         entry = "fused_weighted_readout" if stack.weighted else "fused_readout"
-        return self._call(entry, geometry.readout(self._graph_blocks, width, *sizes), self._readout_fields())
+        return self._call(entry, geometry.readout(blocks, width, *sizes), self._readout_fields())
 
     @property
     def _graph_blocks(self) -> int:

@@ -185,7 +185,6 @@ def test_a_gpu_with_little_shared_memory_keeps_the_block_kernels(tmp_path: Path)
 
 
 CHANNEL_LAUNCHES = (geometry.channels_forward, geometry.channels_backward)
-CHANNELS = ("channels_forward", "channels_backward", "channels_weights")
 
 
 @pytest.mark.parametrize("assignments", [(), ("model.dropout=0.5",), ("model.head=[8]", "model.norm=none")])
@@ -199,15 +198,16 @@ def test_layers_of_64_columns_and_channels_have_kernels_that_skip_zeros(
     calls = [*at.forward(), *at.backward()]
     found = [call.entry.removeprefix("fused_narrow_") for call in calls]
     assert "readout" in found.pop(3)
-    first = "channels_first" if members >= geometry.MANY_TILES else "forward"
-    assert found == [first, *2 * [CHANNELS[0]], *2 * [CHANNELS[1]], CHANNELS[2]]
+    splits, share = (1, "_whole") if members >= geometry.MANY_TILES else (4, "")
+    layers = [*2 * [f"channels_forward{share}"], *2 * [f"channels_backward{share}"]]
+    assert found == ["channels_first", *layers, "channels_weights"]
     entries = Sources(cuda_sources()).entries
     for call in calls:
         assert entries[call.entry].pack(call.arguments)
         assert call.launch.grid[2] == members
-    blocks = [call.launch.grid[0] for call in calls if call.entry.endswith(("channels_forward", "channels_backward"))]
-    assert set(blocks) == {geometry.channel_blocks(at.capacity.rows, members, 132)}
-    assert 4 <= blocks[0] <= max(4, 2 * 132 // members)
+    blocks = [call.launch.grid[0] for call in calls if call.entry.endswith((f"forward{share}", f"backward{share}"))]
+    assert set(blocks) == {geometry.channel_blocks(at.capacity.rows, splits, members, 132)}
+    assert splits <= blocks[0] <= max(splits, (2 if splits > 1 else 1) * 132 // members)
     slabs = 2 * 3 + -(-at._columns_of_u(0) // 64)
     assert calls[-1].launch.grid[0] == geometry.LANES * slabs
 
@@ -232,7 +232,13 @@ def test_other_layers_with_channels_have_the_kernels_of_any_layer(
 
 
 def test_two_blocks_of_nine_channels_share_a_multiprocessor() -> None:
-    launches = [launch(144, 9) for launch in CHANNEL_LAUNCHES]
+    launches = [launch(144, 9, 4) for launch in CHANNEL_LAUNCHES]
     assert all(2 * (launch.shared + 1024) <= 228 * 1024 for launch in launches)
-    assert all(launch(1, 7).shared <= shared_limit((8, 6)) for launch in CHANNEL_LAUNCHES)
-    assert all(launch(1, geometry.MOST_CHANNELS).shared <= shared_limit((9, 0)) for launch in CHANNEL_LAUNCHES)
+    assert all(launch(1, 7, 4).shared <= shared_limit((8, 6)) for launch in CHANNEL_LAUNCHES)
+    assert all(launch(1, geometry.MOST_CHANNELS, 4).shared <= shared_limit((9, 0)) for launch in CHANNEL_LAUNCHES)
+
+
+def test_blocks_share_a_tile_where_the_weights_of_all_columns_do_not_fit() -> None:
+    limits = {channels: [shared_limit(at) for at in ((9, 0), (8, 6))] for channels in (4, 9, 11)}
+    found = {channels: [geometry.channel_splits(channels, 16, limit) for limit in of] for channels, of in limits.items()}
+    assert found == {4: [1, 4], 9: [1, 4], 11: [4, 4]}
