@@ -66,7 +66,6 @@ struct TileEntries {
   float* held_values;
   const int *indptr, *indices;
   const float* values;
-  int begin;  // the first of the tile
   bool are_held;
 
   __device__ __forceinline__ TileEntries(float* shared, const int* indptr, const int* indices, const float* values)
@@ -76,7 +75,6 @@ struct TileEntries {
         indptr(indptr),
         indices(indices),
         values(values),
-        begin(0),
         are_held(false) {}
 
   // Copy the starts of the rows from `first` on, then the entries. All threads call both, and wait in between.
@@ -85,16 +83,15 @@ struct TileEntries {
     for (int e = threadIdx.x; e <= CHANNEL_ROWS * C; e += THREADS) starts[e] = indptr[min(first * C + e, N * C)];
   }
   __device__ __forceinline__ void copy(int C) {
-    begin = starts[0];
-    const int n = starts[CHANNEL_ROWS * C] - begin, own = threadIdx.x;
+    const int begin = starts[0], n = starts[CHANNEL_ROWS * C] - begin, own = threadIdx.x;
     are_held = n <= MOST_ENTRIES;
     if (are_held && own < n) held_indices[own] = indices[begin + own], held_values[own] = values[begin + own];
   }
   __device__ __forceinline__ int index(int entry) const {
-    return are_held ? held_indices[entry - begin] : indices[entry];
+    return are_held ? held_indices[entry - starts[0]] : indices[entry];
   }
   __device__ __forceinline__ float value(int entry) const {
-    return are_held ? held_values[entry - begin] : values[entry];
+    return are_held ? held_values[entry - starts[0]] : values[entry];
   }
 };
 
