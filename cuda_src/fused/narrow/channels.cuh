@@ -235,9 +235,13 @@ struct Activations {
   Columns columns;
   float keep_scale;
 
-  __device__ __forceinline__ RawActivation fetch(int i, int p) const {
+  // The bits of dropout of four columns from p on of row i.
+  __device__ __forceinline__ unsigned kept_bits(int i, int p) const {
     const int place = i * CHANNEL_COLUMNS + p;
-    return {*reinterpret_cast<const float4*>(y + place), kept ? kept[place >> 3] >> (place & 7) : 15u};
+    return kept ? kept[place >> 3] >> (place & 7) : 15u;
+  }
+  __device__ __forceinline__ RawActivation fetch(int i, int p) const {
+    return {*reinterpret_cast<const float4*>(y + i * CHANNEL_COLUMNS + p), kept_bits(i, p)};
   }
   __device__ __forceinline__ float4 of(const RawActivation& raw, int p) const {
     const float4 mean = *reinterpret_cast<const float4*>(columns.mean + p);

@@ -20,7 +20,7 @@ namespace fused {
 
 constexpr int SLAB_ROWS = 160;                              // rows of both factors in shared memory
 constexpr int SLAB_TEAMS = 2, TEAM = THREADS / SLAB_TEAMS;  // teams of threads; each multiplies every second row
-constexpr int SLAB_FLOATS = 2 * SLAB_ROWS * ROW_FLOATS + 10 * CHANNEL_COLUMNS + THREADS + WARPS;
+constexpr int SLAB_FLOATS = 2 * SLAB_ROWS * ROW_FLOATS + REDUCTION_FLOATS + 10 * CHANNEL_COLUMNS + THREADS + WARPS;
 static_assert(TEAM * 4 * 4 == CHANNEL_COLUMNS * CHANNEL_COLUMNS, "a thread has 4 x 4 outputs");
 static_assert(SLAB_ROWS * ROW_FLOATS >= 4 * 4 * TEAM, "sums of a team fit");
 
@@ -66,26 +66,11 @@ struct RowsOfSlab {
   }
 };
 
-// Four columns from p on of the row of a node in either factor.
-template <bool IS_FIRST_LAYER>
-__device__ __forceinline__ float4 left_of_slab(const WeightSlab& slab, const Activations& z, int node, int p) {
-  if constexpr (!IS_FIRST_LAYER) return z.at(node, p);
-  if (slab.first + p >= slab.K) return zero4();
-  return *reinterpret_cast<const float4*>(slab.left + node * slab.left_stride + slab.first + p);
-}
-template <bool IS_FIRST_LAYER>
-__device__ __forceinline__ float4 right_of_slab(const WeightSlab& slab, const OfY& of, int node, int p) {
-  if constexpr (IS_FIRST_LAYER) return dy4(of, node, p);
-  return *reinterpret_cast<const float4*>(slab.v + (node * slab.C + slab.channel) * CHANNEL_COLUMNS + p);
-}
-
-// Fill `rows` rows of a factor, whose four columns from p on of a row `row_of(r, p)` gives.
-template <class RowOf>
-__device__ __forceinline__ void fill_factor(float* factor, int rows, RowOf row_of) {
-  const int p = threadIdx.x % ROW_QUADS * 4;
-#pragma unroll 2
-  for (int r = threadIdx.x / ROW_QUADS; r < rows; r += THREADS / ROW_QUADS)
-    *reinterpret_cast<float4*>(factor + r * ROW_FLOATS + p) = row_of(r, p);
+// Call `each(r, p)` for the rows r of a factor that this thread fills, and its four columns from p on.
+template <class Each>
+__device__ __forceinline__ void for_rows(int rows, Each each) {
+#pragma unroll 3
+  for (int r = threadIdx.x / ROW_QUADS; r < rows; r += THREADS / ROW_QUADS) each(r, threadIdx.x % ROW_QUADS * 4);
 }
 
 template <bool IS_FIRST_LAYER>
@@ -95,29 +80,63 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
   const int part = blockIdx.x % LANES, of_part = ceil_div(ceil_div(N, LANES), TILE) * TILE;
   const int end = min((part + 1) * of_part, N);
   float *left = reinterpret_cast<float*>(shared4), *right = left + SLAB_ROWS * ROW_FLOATS;
-  const OfY of = of_y_at(right + SLAB_ROWS * ROW_FLOATS, slab.y, slab.g, CHANNEL_COLUMNS);
+  float* scratch = right + SLAB_ROWS * ROW_FLOATS;
+  const OfY of = of_y_at(scratch + REDUCTION_FLOATS, slab.y, slab.g, CHANNEL_COLUMNS);
   const Columns prev = columns_at(of.dgamma + CHANNEL_COLUMNS, CHANNEL_COLUMNS);
   const RowsOfSlab rows = {reinterpret_cast<int*>(prev.beta + CHANNEL_COLUMNS),
                            reinterpret_cast<int*>(prev.beta + CHANNEL_COLUMNS) + THREADS};
   const Activations z = {slab.y_prev, slab.kept_prev, prev,
                          values_at(members.of_model_or_null(params.of_dropout)).keep_scale};
-  const auto fill_left = [&](int r0, int count) {
-    fill_factor(left, count,
-                [&](int r, int p) { return left_of_slab<IS_FIRST_LAYER>(slab, z, rows.nodes[r0 + r], p); });
+  // The rows of nodes are copied as they lie, all at once; where they are Y, the thread that copied them makes Z or dY of them.
+  const auto copy_left = [&](int r0, int count) {
+    for_rows(count, [&](int r, int p) {
+      const int node = rows.nodes[r0 + r], k = slab.first + p;
+      const bool exists = !IS_FIRST_LAYER || k < slab.K;
+      const float* from = IS_FIRST_LAYER ? slab.left + node * slab.left_stride + (exists ? k : 0)
+                                         : slab.y_prev + node * CHANNEL_COLUMNS + p;
+      copy_async<4>(left + r * ROW_FLOATS + p, from, exists ? 4 : 0);
+    });
   };
-  // Before the wait: the batch with U, and Z of the layer before.
+  const auto finish_left = [&](int r0, int count) {
+    if constexpr (IS_FIRST_LAYER) return;
+    for_rows(count, [&](int r, int p) {
+      float4& at = *reinterpret_cast<float4*>(left + r * ROW_FLOATS + p);
+      at = z.of({at, z.kept_bits(rows.nodes[r0 + r], p)}, p);
+    });
+  };
+  const auto copy_right = [&](int r0, int count) {
+    for_rows(count, [&](int r, int p) {
+      const int node = rows.nodes[r0 + r];
+      const float* from = IS_FIRST_LAYER ? slab.y + node * CHANNEL_COLUMNS
+                                         : slab.v + (node * slab.C + slab.channel) * CHANNEL_COLUMNS;
+      copy_async<4>(right + r * ROW_FLOATS + p, from + p, 4);
+    });
+  };
+  const auto finish_right = [&](int r0, int count) {
+    if constexpr (!IS_FIRST_LAYER) return;
+    for_rows(count, [&](int r, int p) {
+      float4& at = *reinterpret_cast<float4*>(right + r * ROW_FLOATS + p);
+      const float* g = slab.g + rows.nodes[r0 + r] * CHANNEL_COLUMNS + p;
+      at = dy4(of, {at, *reinterpret_cast<const float4*>(g)}, p);
+    });
+  };
+  // Before the wait: the batch with U, Y of the first layer, and Z of the layer before.
   int n = rows.list<IS_FIRST_LAYER>(slab, part * of_part, end);
+  copy_left(0, min(n, SLAB_ROWS));
+  if constexpr (IS_FIRST_LAYER) copy_right(0, min(n, SLAB_ROWS));
+  commit_copies();
   if constexpr (!IS_FIRST_LAYER) {
-    set_columns(prev, left, final_statistics_at(slab.stats_prev, slab.gamma_prev, slab.beta_prev), N, CHANNEL_COLUMNS,
-                false);
-    __syncthreads();
+    set_columns(prev, scratch, final_statistics_at(slab.stats_prev, slab.gamma_prev, slab.beta_prev), N,
+                CHANNEL_COLUMNS, false);
+    wait_for_copies<0>();
+    __syncthreads();  // columns are filled
+    finish_left(0, min(n, SLAB_ROWS));
   }
-  fill_left(0, min(n, SLAB_ROWS));
   wait_for_previous();
   if constexpr (IS_FIRST_LAYER) {
     const int parts = slab.sums == nullptr ? 0 : parts_in_use(N, slab.parts_of_sums);
-    set_backward(of, right, slab.stats, slab.gamma, slab.sums, parts, N, CHANNEL_COLUMNS);
-    __syncthreads();
+    set_backward(of, scratch, slab.stats, slab.gamma, slab.sums, parts, N, CHANNEL_COLUMNS);
+    __syncthreads();  // columns are filled
   }
 
   // Of the team's rows, a thread multiplies four columns from k on of the left one with four from p on of the right one.
@@ -130,10 +149,14 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
 #pragma unroll 1
     for (int r0 = 0; r0 < n; r0 += SLAB_ROWS) {
       const int r_end = min(n - r0, SLAB_ROWS);
-      if (first + r0 > part * of_part) fill_left(r0, r_end);
-      fill_factor(right, r_end,
-                  [&](int r, int p) { return right_of_slab<IS_FIRST_LAYER>(slab, of, rows.nodes[r0 + r], p); });
-      __syncthreads();
+      const bool is_first = first + r0 == part * of_part;
+      if (!is_first) copy_left(r0, r_end);
+      if (!IS_FIRST_LAYER || !is_first) copy_right(r0, r_end);
+      commit_copies();
+      wait_for_copies<0>();
+      if (!is_first) finish_left(r0, r_end);
+      finish_right(r0, r_end);
+      __syncthreads();  // both factors are filled
       if constexpr (!IS_FIRST_LAYER) {
 #pragma unroll 2
         for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
