@@ -9,7 +9,7 @@
 // Launch: 256 threads, members in z; blocks that stage, then a block per chunk of parameters. Tox21's 10,060 parameters: 315
 //   chunks of 32 elements with 8 lanes per element, and 50 graphs to stage. In large cohorts, and where there are many
 //   parameters, a chunk has 128 elements; 1,024 where large cohorts have eight partial sums or fewer, which a thread adds alone.
-//   In cohorts a warp stages a graph: 7 blocks a member.
+//   In cohorts a warp stages a graph: 7 blocks a member; graphs with many numbers have a block each there, too.
 // Shared memory: up to 4 KB, sums of lanes. Traffic: reads 4 n (parts + 5), writes 16 n bytes.
 // Determinism: one writer per output, fixed order: repeats to the bit.
 #pragma once
@@ -159,6 +159,7 @@ struct NarrowUpdateParams {
   UpdateParams common;
   const Job* jobs;
   const Stage* stage;
+  int stages_by_blocks;  // in cohorts: whether a graph has a block, not a warp
 };
 
 // The elements of a chunk. A sum over lanes is in shared memory, lane by lane.
@@ -232,11 +233,17 @@ __device__ __forceinline__ void update_phase(const NarrowUpdateParams& params, f
   const int n_stages = of.n_stages, number = blockIdx.x - n_stages;
   if (number < 0) {  // first: they follow the longest chain of pointers before their wait
     bool is_waiting = true;
-    stage_batch<Stagers<SHARES_LAUNCHES>>(*of.members.of_step(params.stage), of.members.of_step(of.progress),
-                                          blockIdx.x, n_stages, [&] {
-                                            if (is_waiting) wait_for_previous();
-                                            is_waiting = false;
-                                          });
+    const auto wait = [&] {
+      if (is_waiting) wait_for_previous();
+      is_waiting = false;
+    };
+    const Stage& stage = *of.members.of_step(params.stage);
+    const int* progress = of.members.of_step(of.progress);
+    if (SHARES_LAUNCHES && !params.stages_by_blocks) {
+      stage_batch<Stagers<SHARES_LAUNCHES>>(stage, progress, blockIdx.x, n_stages, wait);
+    } else {
+      stage_batch<StagersOfBlock>(stage, progress, blockIdx.x, n_stages, wait);
+    }
     return;
   }
   const Progress at = Progress::read(of.members.of_step(of.progress));

@@ -48,6 +48,7 @@ MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gr
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
 READOUT_BLOCKS = 2  # of a readout in which warps have graphs that run on a multiprocessor at once
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
+MANY_NUMBERS = 4096  # of a graph to stage on average, from which it has a block in cohorts, too
 MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
 
 

@@ -17,6 +17,7 @@ from gcnbatch.backends.cuda.fused.shared.arena import Memory
 from gcnbatch.backends.cuda.fused.shared.cohort import Cohort
 from gcnbatch.backends.cuda.fused.shared.data import Capacity
 from gcnbatch.backends.cuda.fused.shared.epoch import StagedEpoch
+from gcnbatch.backends.cuda.fused.shared.model import UpdateRule
 from gcnbatch.backends.cuda.fused.shared.stack import NodeLayer
 from gcnbatch.backends.cuda.fused.shared.step import LayerArrays, Normed, Workspace, csr_fields
 from gcnbatch.backends.cuda.runtime.graph import Call
@@ -398,6 +399,21 @@ class NarrowWorkspace(Workspace):
     @property
     def _is_large(self) -> bool:
         return len(self._model.trainable) >= geometry.MANY_PARAMETERS
+
+    @property
+    def _stages_by_blocks(self) -> bool:
+        """Whether a graph has a block that stages it, not a warp."""
+        nodes = float(self._data.sizes["nodes"].mean())
+        return self._cohort.members == 1 or nodes * self._data.k + self._n_features >= geometry.MANY_NUMBERS
+
+    @property
+    def _stage_blocks(self) -> int:
+        stagers = shared.stagers(self.capacity.graphs, self._stages_by_blocks)
+        return min(stagers, self._device.multiprocessors)
+
+    def _update_call(self, rule: UpdateRule, mode: int, totals: DeviceArray | None = None) -> Call:
+        call = super()._update_call(rule, mode, totals)
+        return call._replace(arguments={**call.arguments, "stages_by_blocks": int(self._stages_by_blocks)})
 
     def _jobs_of_nodes(self, number: int) -> list[dict[str, Any]]:
         layer, arrays, packed = self._stack.nodes[number], self._layers[number], self._packed[number]
