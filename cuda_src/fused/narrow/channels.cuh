@@ -43,17 +43,22 @@ struct Share {
   static constexpr int PRODUCTS = SPLITS == 1 ? 0 : MOST_PAIRS * ROW_FLOATS;
   static constexpr int PRODUCT_FLOATS = PRODUCTS + MOST_PAIRS * PRODUCT_STRIDE;
   // Whether the rows of the next tile are fetched to registers, and those of the first one while statistics are reduced.
+  static constexpr int UNROLLED =
+      SPLITS == 1 ? 2 : 1;  // steps of a product whose loads are in flight, as registers allow
   static constexpr bool PREFETCHES = SPLITS == 1, FETCHES_EARLY = PREFETCHES || !SHARES_LAUNCHES;
   static constexpr int PAIR_FLOATS =
       2 * MOST_PAIRS + (MOST_PAIRS + MOST_PAIRS / PAIRS_AT_ONCE + CHANNEL_ROWS * MOST_CHANNELS) / 4;
-  static_assert(MOST_PAIRS % 8 == 0 && SUMMED_STRIDE <= ROW_FLOATS, "pairs are aligned, and sums fit the rows of the tile");
-  static_assert(MOST_PAIRS * ROW_FLOATS >= REDUCTION_FLOATS, "partial moments and sums are reduced where the pairs are");
+  static_assert(MOST_PAIRS % 8 == 0 && SUMMED_STRIDE <= ROW_FLOATS,
+                "pairs are aligned, and sums fit the rows of the tile");
+  static_assert(MOST_PAIRS * ROW_FLOATS >= REDUCTION_FLOATS,
+                "partial moments and sums are reduced where the pairs are");
 };
 using QuarterOfColumns = Share<CHANNEL_SPLITS, SPLIT_PAIRS, 1>;
 using AllColumns = Share<1, WHOLE_PAIRS, 2>;
 // Floats of Pairs, and of the rows of pairs and their products, for either.
 constexpr int PLACE_FLOATS = CHANNEL_ROWS * MOST_CHANNELS / 4, SPLIT_COLUMNS = CHANNEL_COLUMNS / CHANNEL_SPLITS;
-constexpr int SPLIT_FLOATS_OF_PAIRS = SPLIT_PAIRS * (2 + ROW_FLOATS + SPLIT_COLUMNS) + SPLIT_PAIRS * 3 / 8 + PLACE_FLOATS;
+constexpr int SPLIT_FLOATS_OF_PAIRS =
+    SPLIT_PAIRS * (2 + ROW_FLOATS + SPLIT_COLUMNS) + SPLIT_PAIRS * 3 / 8 + PLACE_FLOATS;
 constexpr int WHOLE_FLOATS_OF_PAIRS = WHOLE_PAIRS * (2 + ROW_FLOATS) + WHOLE_PAIRS * 3 / 8 + PLACE_FLOATS;
 static_assert(SPLIT_FLOATS_OF_PAIRS == QuarterOfColumns::PAIR_FLOATS + QuarterOfColumns::PRODUCT_FLOATS &&
                   WHOLE_FLOATS_OF_PAIRS == AllColumns::PAIR_FLOATS + AllColumns::PRODUCT_FLOATS,

@@ -25,8 +25,9 @@ struct ChannelsBackward {
   OfY of;
   Columns prev;
   float* dy;  // (CHANNEL_ROWS, ROW_FLOATS): dY of the tile's rows
-  float* v;   // (MOST_PAIRS, ROW_FLOATS), and the products V[j, c] W_c^T; then G_prev and G_prev xhat_prev, (CHANNEL_ROWS,
-              // SUMMED_STRIDE) each
+  float*
+      v;  // (MOST_PAIRS, ROW_FLOATS), and the products V[j, c] W_c^T; then G_prev and G_prev xhat_prev, (CHANNEL_ROWS,
+          // SUMMED_STRIDE) each
   Pairs<Share> pairs;
   float* entries;  // TileEntries
 
@@ -66,7 +67,7 @@ struct ChannelsBackward {
     for (int r = 0; r < PAIRS_AT_ONCE; ++r)
 #pragma unroll
       for (int t = 0; t < Share::THREAD_QUADS; ++t) sum[r][t] = zero4();
-#pragma unroll 1
+#pragma unroll(Share::UNROLLED)
     for (int p = 0; p < CHANNEL_COLUMNS; p += 4) {
       float4 x[PAIRS_AT_ONCE];
 #pragma unroll
@@ -74,7 +75,8 @@ struct ChannelsBackward {
 #pragma unroll
       for (int t = 0; t < Share::THREAD_QUADS; ++t) {
         const auto row = [&](int f) {  // of W_c
-          return *reinterpret_cast<const float4*>(w + (f * Share::QUADS + Share::THREADS_OF_GROUP * t) * ROW_FLOATS + p);
+          return *reinterpret_cast<const float4*>(w + (f * Share::QUADS + Share::THREADS_OF_GROUP * t) * ROW_FLOATS +
+                                                  p);
         };
         const float4 w4[4] = {row(0), row(1), row(2), row(3)};
 #pragma unroll

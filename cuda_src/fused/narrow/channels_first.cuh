@@ -36,9 +36,10 @@ __device__ __forceinline__ void channels_first(const NarrowForwardParams& params
       copy_async<4>(weights + 4 * q, members.of_step(params.packed) + 4 * q, 4);
     commit_copies();
   }
+  // The last blocks draw first: if any, they have no tile.
   if (unsigned char* kept = members.of_step_or_null(params.kept)) {
     const MemberValues dropout = values_at(members.of_model_or_null(params.of_dropout));
-    draw_kept(blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
+    draw_kept(gridDim.x - 1 - blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
               dropout.threshold, static_cast<long long>(N) * CHANNEL_COLUMNS);
   }
   const int slice = threadIdx.x / 32 % SLICES;

@@ -20,8 +20,8 @@ template <class Share>
 struct ChannelsForward {
   float* weights;  // (C 64 + C, COLUMNS): those of all channels, then the biases
   Columns columns;
-  float* z;        // (CHANNEL_ROWS, ROW_FLOATS): Z of the tile's rows; then Y, (CHANNEL_ROWS, SUMMED_STRIDE)
-  float* u;        // (MOST_PAIRS, ROW_FLOATS), and the products U[i, c] W_c + a_c[i] b_c
+  float* z;  // (CHANNEL_ROWS, ROW_FLOATS): Z of the tile's rows; then Y, (CHANNEL_ROWS, SUMMED_STRIDE)
+  float* u;  // (MOST_PAIRS, ROW_FLOATS), and the products U[i, c] W_c + a_c[i] b_c
   Pairs<Share> pairs;
   float* entries;   // TileEntries
   float* row_sums;  // (CHANNEL_ROWS C,), behind the entries
@@ -69,7 +69,7 @@ struct ChannelsForward {
       for (int t = 0; t < Share::THREAD_QUADS; ++t)
         sum[r][t] = add_scaled4(zero4(), of_row, *reinterpret_cast<const float4*>(bias + NEXT * t));
     }
-#pragma unroll 1
+#pragma unroll(Share::UNROLLED)
     for (int k = 0; k < CHANNEL_COLUMNS; k += 4) {
       float x[PAIRS_AT_ONCE][4];
 #pragma unroll
@@ -107,8 +107,9 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
     at.copy_weights(members.of_step(params.packed), p0, C);
     found = at.open(entries, members.of_step(params.x), params.x_stride, own.first, N, C);
   }
+  // The last blocks draw first: if any, they have no tile.
   if (unsigned char* kept = members.of_step_or_null(params.kept))
-    draw_kept(blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
+    draw_kept(gridDim.x - 1 - blockIdx.x, gridDim.x, kept, members.of_step(params.size), dropout.seed, params.purpose,
               dropout.threshold, static_cast<long long>(N) * CHANNEL_COLUMNS);
   wait_for_previous();
   if (own.first >= N) return;
@@ -139,9 +140,8 @@ __device__ __forceinline__ void channels_forward(const NarrowForwardParams& para
           [](int, int, const float4&) {});
       wait_for_copies<0>();
       __syncthreads();  // U is filled, and the weights
-      at.pairs.multiply(at.u, found.pairs, [&](int pair, int channel, int p, auto& sum) {
-        at.multiply(pair, channel, p, C, sum);
-      });
+      at.pairs.multiply(at.u, found.pairs,
+                        [&](int pair, int channel, int p, auto& sum) { at.multiply(pair, channel, p, C, sum); });
       __syncthreads();  // products are stored
       if (row < CHANNEL_ROWS) y = at.pairs.sum_of_row(y, at.u, row, column, c, found.next);
       c = found.next;

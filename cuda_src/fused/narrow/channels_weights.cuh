@@ -107,8 +107,8 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
   const auto copy_right = [&](int r0, int count) {
     for_rows(count, [&](int r, int p) {
       const int node = rows.nodes[r0 + r];
-      const float* from = IS_FIRST_LAYER ? slab.y + node * CHANNEL_COLUMNS
-                                         : slab.v + (node * slab.C + slab.channel) * CHANNEL_COLUMNS;
+      const float* from =
+          IS_FIRST_LAYER ? slab.y + node * CHANNEL_COLUMNS : slab.v + (node * slab.C + slab.channel) * CHANNEL_COLUMNS;
       copy_async<4>(right + r * ROW_FLOATS + p, from + p, 4);
     });
   };
@@ -158,11 +158,11 @@ __device__ __forceinline__ void slab_gradient(const WeightSlabParams& params, co
       finish_right(r0, r_end);
       __syncthreads();  // both factors are filled
       if constexpr (!IS_FIRST_LAYER) {
-#pragma unroll 2
+#pragma unroll 1
         for (int r = threadIdx.x / CHANNEL_COLUMNS; r < r_end; r += THREADS / CHANNEL_COLUMNS)
           bias += right[r * ROW_FLOATS + threadIdx.x % CHANNEL_COLUMNS];
       }
-#pragma unroll 1
+#pragma unroll 2
       for (int r = team; r < r_end; r += SLAB_TEAMS) {
         const float4 a = *reinterpret_cast<const float4*>(left + r * ROW_FLOATS + k);
         const float4 right4 = *reinterpret_cast<const float4*>(right + r * ROW_FLOATS + p);

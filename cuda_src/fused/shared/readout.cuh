@@ -107,12 +107,13 @@ __device__ __forceinline__ void pool_graph(const ReadoutParams& params, const Re
     Pooled pooled(kind, n);
     if (p < P) {
       const Column column = at.columns.column(p);
-      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP, [&](int i, float y) {
-        const float z = is_kept(params.members.of_step_or_null(params.kept), (graph.begin + i) * P + p)
-                            ? keep_scale * positive(column.normal(y))
-                            : 0.f;
-        pooled.take(kind, n, z, i);
-      });
+      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP,
+                      [&](int i, float y) {
+                        const float z = is_kept(params.members.of_step_or_null(params.kept), (graph.begin + i) * P + p)
+                                            ? keep_scale * positive(column.normal(y))
+                                            : 0.f;
+                        pooled.take(kind, n, z, i);
+                      });
     }
 #pragma unroll
     for (int offset = 1; offset < COLUMN_LANES; offset *= 2)
@@ -231,13 +232,14 @@ __device__ __forceinline__ void give_graph(const ReadoutParams& params, const Re
       const Shares shares(params, at.backward, p, n, keep_scale);
       const int peak = at.peaks[p];
       const Column column = at.columns.column(p);
-      graph.rows.each(params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP, [&](int i, float y) {
-        const int place = (graph.begin + i) * P + p;
-        const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place);
-        const float own = open ? shares.all + (i == peak ? shares.peak : 0.f) : 0.f;
-        params.members.of_step(params.g)[place] = own;
-        sum = combine(sum, make_float2(own, own * column.x_hat(y)));
-      });
+      graph.rows.each(
+          params.members.of_step(params.y) + graph.begin * P + p, P, n, HOLDS_ROWS && P <= GROUP, [&](int i, float y) {
+            const int place = (graph.begin + i) * P + p;
+            const bool open = column.normal(y) > 0.f && is_kept(params.members.of_step_or_null(params.kept), place);
+            const float own = open ? shares.all + (i == peak ? shares.peak : 0.f) : 0.f;
+            params.members.of_step(params.g)[place] = own;
+            sum = combine(sum, make_float2(own, own * column.x_hat(y)));
+          });
     }
     sum = sum_of_lanes(sum);
     if (threadIdx.x % COLUMN_LANES == 0 && p < P) at.sums[2 * p] += sum.x, at.sums[2 * p + 1] += sum.y;

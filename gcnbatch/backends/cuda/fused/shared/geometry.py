@@ -19,7 +19,6 @@ LOGITS_THREADS, LOGITS_GRAPHS = (_LOGITS.constant(name) for name in ("LOGITS_THR
 JOIN_FEATURES, JOIN_GRAPHS = (
     declared("fused/shared/join.cu").constant(name) for name in ("JOIN_FEATURES", "JOIN_GRAPHS")
 )
-JOIN_RANGE = 2 * JOIN_FEATURES  # features of a range: a block multiplies them in turns, and the readout adds the ranges
 MANY_FEATURES = 128  # of whole graphs, from which a launch of their own multiplies them
 PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")
 FLOAT_BYTES = 4
@@ -80,14 +79,14 @@ def join(graphs: int, splits: int) -> Launch:
     """Return the launch of `fused_join`.
 
     >>> join(33, join_splits(2265)).grid
-    (18, 2, 1)
+    (36, 2, 1)
     """
     return Launch((splits, max(1, ceil_div(graphs, JOIN_GRAPHS)), 1), (THREADS, 1, 1))
 
 
 def join_splits(n_features: int) -> int:
     """Return in how many ranges a training step multiplies the features of graphs."""
-    return ceil_div(n_features, JOIN_RANGE)
+    return ceil_div(n_features, JOIN_FEATURES)
 
 
 def blocks(parts: int, members: int, slots: int) -> int:

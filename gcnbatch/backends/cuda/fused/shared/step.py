@@ -393,7 +393,7 @@ class Workspace(ABC):
         weight = self._model.parameter(first.weight + (first.n_in - n_features) * first.n_out, n_features * first.n_out)
         fields: dict[str, Any] = {"out": joined, "size": self._size, "features": self._graph_features, "weight": weight}
         fields |= {"D": n_features, "P": first.n_out}
-        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_RANGE if splits > 1 else n_features}
+        fields |= {"graphs": self.capacity.graphs, "of_split": geometry.JOIN_FEATURES if splits > 1 else n_features}
         return [self._call("fused_join", geometry.join(self.capacity.graphs, splits), fields)]
 
     def _readout_call(self) -> Call:
