@@ -253,6 +253,31 @@ def test_the_set_stores_the_columns_of_u_that_are_not_zero(channels: int, tmp_pa
     assert (places >= 0).sum() == len(used)
 
 
+@pytest.mark.parametrize("are_symmetric", [False, True])
+def test_rows_by_channel_are_those_of_the_transpose_if_all_channels_are_symmetric(
+    are_symmetric: bool, tmp_path: Path
+) -> None:
+    graphs = write_set(tmp_path / "data.h5", n_channels=3, n_graphs=12)
+    if are_symmetric:
+        src, dst = np.concatenate([graphs.src, graphs.dst]), np.concatenate([graphs.dst, graphs.src])
+        channel, graph = np.tile(graphs.channel, 2), np.tile(np.repeat(np.arange(12), np.diff(graphs.edge_ptr)), 2)
+        order = np.argsort(graph, kind="stable")
+        edges = {"src": src[order], "dst": dst[order], "channel": channel[order], "edge_ptr": 2 * graphs.edge_ptr}
+        graphs = replace(graphs, **edges, weight=None)
+    source, device = BatchSource(graphs), HostDevice()
+    assert source.prepared is not None
+    held: Any = data.FusedSet(cast(Any, device), source, Narrow)
+    assert (held.channel_rows is held.t_rows) == are_symmetric
+    indptr, indices, values = (device.uploaded[array.ptr] for array in held.channel_rows)
+    rows = source.prepared.forward
+    entries, starts = np.split(np.arange(len(rows.indices)), np.cumsum(rows.row_length)[:-1]), indptr[:-1]
+    for number, (start, end) in enumerate(zip(starts, indptr[1:], strict=True)):
+        node, channel = divmod(number, 3)
+        own = entries[node][rows.indices[entries[node]] % 3 == channel]
+        assert indices[start:end].tolist() == (rows.indices[own] // 3).tolist()
+        assert values[start:end].tolist() == rows.data[own].tolist()
+
+
 def test_few_columns_of_u_are_all_stored(tmp_path: Path) -> None:
     source, device = BatchSource(write_set(tmp_path / "data.h5", n_channels=1)), HostDevice()
     held: Any = data.FusedSet(cast(Any, device), source, Narrow)

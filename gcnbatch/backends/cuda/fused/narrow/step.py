@@ -73,7 +73,7 @@ class NarrowWorkspace(Workspace):
         return self._memory.zeros((shared.TILE * ceil_div(self.capacity.rows, shared.TILE), self._data.k))
 
     @property
-    def _rows_of_set(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    def _rows_of_set(self) -> tuple[DeviceArray | None, ...]:
         return self._data.channel_rows if self._has_channels else super()._rows_of_set
 
     @property

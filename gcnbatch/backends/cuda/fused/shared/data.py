@@ -204,7 +204,7 @@ class FusedSet:
         return u
 
     @cached_property
-    def channel_rows(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    def channel_rows(self) -> tuple[DeviceArray | None, ...]:
         """The adjacency in CSR with a row i C + c for each node and channel; `t_rows` if all channels are symmetric."""
         rows, channels, transpose = self._prepared.forward, self.channels, self._prepared.transpose
         matrix = rows_by_channel(rows, channels)

@@ -195,7 +195,7 @@ class Workspace(ABC):
         self._graph_features = memory.empty((capacity.graphs, joined.n_features)) if joined else None
 
     @property
-    def _rows_of_set(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    def _rows_of_set(self) -> tuple[DeviceArray | None, ...]:
         """The set's adjacency in CSR, as its rows are staged."""
         return self._data.rows
 

@@ -239,6 +239,6 @@ def test_two_blocks_of_nine_channels_share_a_multiprocessor() -> None:
 
 
 def test_blocks_share_a_tile_where_the_weights_of_all_columns_do_not_fit() -> None:
-    limits = {channels: [shared_limit(at) for at in ((9, 0), (8, 6))] for channels in (4, 9, 11)}
-    found = {channels: [geometry.channel_splits(channels, 16, limit) for limit in of] for channels, of in limits.items()}
-    assert found == {4: [1, 4], 9: [1, 4], 11: [4, 4]}
+    limits = [shared_limit(capability) for capability in ((9, 0), (8, 6))]
+    found = {channels: [geometry.channel_splits(channels, 16, limit) for limit in limits] for channels in (2, 9, 11)}
+    assert found == {2: [1, 1], 9: [1, 4], 11: [4, 4]}
