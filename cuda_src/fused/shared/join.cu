@@ -31,7 +31,15 @@ struct JoinParams {
 
 __device__ __forceinline__ bool is_zero(float4 of) { return of.x == 0.f && of.y == 0.f && of.z == 0.f && of.w == 0.f; }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) fused_join(const __grid_constant__ JoinParams params) {
+// Blocks on a multiprocessor; on GPUs after Hopper, compilers do not make do with the registers for two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int JOINS_AT_ONCE = 1;
+#else
+constexpr int JOINS_AT_ONCE = 2;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, JOINS_AT_ONCE)
+    fused_join(const __grid_constant__ JoinParams params) {
   let_next_start();
   __shared__ __align__(16) float features[JOIN_GRAPHS][JOIN_FEATURES + 4], weights[JOIN_FEATURES][JOIN_COLUMNS];
   const Members& members = params.members;

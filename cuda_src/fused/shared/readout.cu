@@ -3,8 +3,16 @@
 
 using namespace fused;
 
-// Registers for two blocks a multiprocessor: one of them starts, and reads the batch, beside a block of the layer before.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) fused_readout(const __grid_constant__ ReadoutParams params) {
+// Blocks on a multiprocessor: a second one starts, and reads the batch, beside a block of the layer before. On GPUs after Hopper,
+// compilers do not make do with the registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int READOUTS_AT_ONCE = 1;
+#else
+constexpr int READOUTS_AT_ONCE = 2;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, READOUTS_AT_ONCE)
+    fused_readout(const __grid_constant__ ReadoutParams params) {
   extern __shared__ float4 shared4[];
   readout_phase<false>(params, shared4, [](int) { return 0; });
 }
