@@ -83,8 +83,10 @@ class MoleculesConfig(Section):
 class SplitConfig(Section):
     """Rows for training, validation and test."""
 
-    kind: Literal["random", "stratified", "scaffold", "predefined"] = Field(
-        default="random", description="how rows are assigned; predefined: a split stored in the file"
+    kind: Literal["random", "stratified", "scaffold", "cluster", "time", "predefined"] = Field(
+        default="random",
+        description="how rows are assigned; scaffold, cluster: groups of molecules stay whole; time: the newest rows "
+        "test, those before them validate; predefined: a split stored in the file",
     )
     name: Text = Field(
         default="", description="name of the predefined split (only for that kind); empty: the file's only one"
@@ -94,10 +96,16 @@ class SplitConfig(Section):
         description="share of rows for validation (inside each fold when folds > 0); of a predefined split without "
         "validation rows: share of its training rows",
     )
-    valid_kind: Literal["random", "stratified", "scaffold"] = Field(
+    valid_kind: Literal["random", "stratified", "scaffold", "cluster", "time"] = Field(
         default="random", description="how validation rows are drawn from the training rows of a predefined split"
     )
     test: Fraction = Field(default=0.1, description="share of rows for test (unused when folds > 0)")
+    similarity: float = Field(
+        default=0.4,
+        gt=0.0,
+        le=1.0,
+        description="cluster: least Tanimoto similarity (Morgan fingerprints) of a molecule to its centre",
+    )
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
     folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
     repeats: int = Field(default=1, ge=1, le=1000, description="splits, or divisions into folds, with different seeds")
@@ -126,8 +134,10 @@ class SplitConfig(Section):
             raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
         if self.valid_kind != "random" and self.kind != "predefined":
             raise ValueError(f"valid_kind = '{self.valid_kind}' needs kind = 'predefined', not '{self.kind}'")
-        if self.repeats > 1 and self.rule == "scaffold":
-            raise ValueError("repeats of a scaffold split would be equal; it does not depend on the seed")
+        if self.folds and self.rule == "time":
+            raise ValueError("folds need other test rows in each; a split by time has one test part, the newest rows")
+        if self.repeats > 1 and self.rule in ("scaffold", "time"):
+            raise ValueError(f"repeats of a {self.rule} split would be equal; it does not depend on the seed")
         return self
 
     @property

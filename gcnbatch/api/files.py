@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], object]
 _SHARD_BYTES = 2_000_000_000
-_NEW_SPLITS = ("random", "stratified", "scaffold")
+_NEW_SPLITS = ("random", "stratified", "scaffold", "cluster", "time")
 
 
 @arguments(DescribeOptions)
@@ -187,14 +187,14 @@ def shard(given: ShardOptions) -> int:
 def add_splits(given: SplitOptions) -> dict[str, Split]:
     r"""Add splits to a data set, of a table or new ones: one of parts, or one per fold; return them by name.
 
-    A stored split needs neither a seed nor, for scaffolds, RDKit where it is used (``split.kind = "predefined"``).
+    A stored split (``split.kind = "predefined"``) needs neither a seed nor, for scaffolds and clusters, RDKit.
 
     Raises
     ------
     InputError
         When the table does not fit the set, or a part would be empty.
     MachineError
-        When RDKit is missing, for scaffolds.
+        When RDKit is missing, for scaffolds and clusters.
 
     Examples
     --------
@@ -215,6 +215,7 @@ def add_splits(given: SplitOptions) -> dict[str, Split]:
             given.kind,
             given.settings or {},
             given.name,
+            not given.progress,
             {"--from": given.table, "--split-column": given.split_column, "--id-column": given.id_column},
         )
     else:
@@ -226,7 +227,7 @@ def add_splits(given: SplitOptions) -> dict[str, Split]:
     return added
 
 
-def _new_splits(kind: str | None, settings: Settings, name: str, of_tables: dict[str, Any]) -> NewSplits:
+def _new_splits(kind: str | None, settings: Settings, name: str, quiet: bool, of_tables: dict[str, Any]) -> NewSplits:
     """Return what makes new splits; options `of_tables` must be empty."""
     from gcnbatch.data.add_splits import NewSplits
     from gcnbatch.errors import InputError
@@ -239,4 +240,4 @@ def _new_splits(kind: str | None, settings: Settings, name: str, of_tables: dict
     config = section("split", settings, {("split", "kind"): kind})
     if config.split.repeats > 1:
         raise InputError("split.repeats", str(config.split.repeats), "1", "Give each split a --name and a split.seed.")
-    return NewSplits(config.split, config.seed, name)
+    return NewSplits(config.split, config.seed, name, quiet)

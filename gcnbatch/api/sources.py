@@ -101,7 +101,7 @@ def write_set(graphs: GraphSet | None) -> Callable[[Config, Path], Config] | Non
 
 
 def _import(given: TrainOptions, config: Config, out: Path) -> Config:
-    """Import the table that the configuration names; return it with the split of the table, if it has one."""
+    """Import the table that the configuration names; return it with the split of the table, or by its times, if any."""
     from gcnbatch.api.imports import import_table
 
     if config.train.from_run:
@@ -116,12 +116,14 @@ def _import(given: TrainOptions, config: Config, out: Path) -> Config:
         on_bad_row=given.on_bad_row,
         progress=not given.quiet,
     )
-    summary = import_table(options, find_split=open_to_splits)
+    by_time = bool(given.time_column) and not given.split_column
+    summary = import_table(options, find_split=open_to_splits and not by_time)
     for line in (*summary.roles(), *summary.said()):
         given.say(line)
-    if not open_to_splits or not summary.splits:
+    if not open_to_splits or not (by_time or summary.splits):
         return config
-    return config.model_copy(update={"split": split.model_copy(update={"kind": "predefined"})})
+    kind = "time" if by_time else "predefined"
+    return config.model_copy(update={"split": split.model_copy(update={"kind": kind})})
 
 
 def _molecules_of(run: str) -> MoleculesConfig:

@@ -82,7 +82,7 @@ def start(
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
-            rows = splits.SplitRows.of(dataset, config.split.rule)
+            rows = splits.SplitRows.of(dataset, config.split.rule, config.split.similarity, not progress)
             named = _parts(config, rows)
             about_labels = targets.label_notes(dataset.header, dataset.y, list(named.values()), config.split.kind)
             about_labels += targets.about_bounds(dataset.y, dataset.censored)

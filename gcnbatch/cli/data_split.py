@@ -11,6 +11,7 @@ EPILOG = """\b
 Examples:
   gcnbatch data split tox21.h5 --from split.csv
   gcnbatch data split tox21.h5 --kind scaffold    needs RDKit here alone
+  gcnbatch data split tox21.h5 --kind cluster --set split.similarity=0.5
   gcnbatch train --data tox21.h5 --set split.kind=predefined \\
       --set split.name=scaffold
 \b
@@ -33,7 +34,7 @@ def split(**options: Any) -> None:
     from gcnbatch.api import files
     from gcnbatch.progress import write_line
 
-    added = files.add_splits(**options, say=write_line)
+    added = files.add_splits(**options, progress=True, say=write_line)
     for title, parts in added.items():
         print(f"{title}: " + ", ".join(f"{part} {len(rows):,}" for part, rows in parts.parts().items()))
     print(options.get("out", options["path"]))

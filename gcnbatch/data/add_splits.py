@@ -56,6 +56,7 @@ class NewSplits:
     config: SplitConfig
     seed: int
     name: str = ""
+    quiet: bool = True
 
     @property
     def files(self) -> list[Path]:
@@ -64,10 +65,11 @@ class NewSplits:
 
     def splits(self, dataset: Dataset) -> tuple[dict[str, Split], list[str]]:
         """Return the splits by name, and notes."""
-        rows, name = SplitRows.of(dataset, self.config.kind), self.name or self.config.kind
-        if not self.config.folds:
-            return {name: make_split(self.config, self.seed, rows)}, []
-        folds = make_folds(self.config, self.seed, rows)
+        config, name = self.config, self.name or self.config.kind
+        rows = SplitRows.of(dataset, config.kind, config.similarity, self.quiet)
+        if not config.folds:
+            return {name: make_split(config, self.seed, rows)}, []
+        folds = make_folds(config, self.seed, rows)
         return {f"{name}-{number}": fold for number, fold in enumerate(folds)}, []
 
 

@@ -127,6 +127,8 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
         raise InputError(f"{path}:/{row}/censored", f"present with a {header.target} target", "a regression target")
     if row == "nodes" and schema.GRAPH_FEATURES in names:
         raise InputError(f"{path}:/{schema.GRAPH_FEATURES}", "present in a node-level set", "features of graphs")
+    if row == "nodes" and "graphs/time" in names:
+        raise InputError(f"{path}:/graphs/time", "present in a node-level set", "times of graphs")
     if row == "nodes" and names.intersection(schema.SMILES):
         raise InputError(f"{path}:/{schema.SMILES[0]}", "present in a node-level set", "molecules, one per graph")
 
@@ -141,6 +143,7 @@ def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) ->
     wanted: dict[str, tuple[int, ...]] = {
         "graphs/edge_ptr": (graphs + 1,),
         "graphs/group": (graphs,),
+        "graphs/time": (graphs,),
         schema.GRAPH_FEATURES: (graphs, len(header.graph_feature_names)),
         "graphs/smiles_ptr": (graphs + 1,),
         "edges/dst": (edges,),
@@ -314,6 +317,13 @@ def check_groups(path: StrPath, groups: NDArray[np.int32] | None) -> None:
     if groups is not None and (groups < 0).any():
         at = int(np.argmax(groups < 0))
         raise InputError(f"{path}:/graphs/group[{at}]", str(groups[at]), "0 or more")
+
+
+def check_times(path: StrPath, times: NDArray[np.float64] | None) -> None:
+    """Check that times are finite or NaN [25]."""
+    if times is not None and np.isinf(times).any():
+        at = int(np.argmax(np.isinf(times)))
+        raise InputError(f"{path}:/graphs/time[{at}]", str(times[at]), "a finite number, or NaN where missing")
 
 
 def check_splits(path: StrPath, splits: Mapping[str, Split], rows: int) -> None:

@@ -90,6 +90,8 @@ class GraphSet:
         where it is equal; None: all are equal.
     sample_weight : float32, (R,), or None
         Weight of each row in the losses of training, not negative; None: 1 everywhere.
+    times : float64, (G,), or None
+        Time of each graph for splits by time, larger is newer, NaN where missing: days since 1970, or any number.
     """
 
     header: Header
@@ -108,6 +110,7 @@ class GraphSet:
     smiles: NDArray[np.str_] | None = None
     censored: NDArray[np.int8] | None = None
     sample_weight: NDArray[np.float32] | None = None
+    times: NDArray[np.float64] | None = None
 
     def __repr__(self) -> str:
         about = f"{counted(self.n_graphs, 'graph')}, {counted(self.n_nodes, 'node')}, {counted(self.n_edges, 'edge')}"
@@ -165,6 +168,7 @@ class GraphSet:
             smiles=None if self.smiles is None else self.smiles[picked],
             censored=None if self.censored is None else self.censored[rows],
             sample_weight=None if self.sample_weight is None else self.sample_weight[rows],
+            times=None if self.times is None else self.times[picked],
         )
 
 
@@ -216,6 +220,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
         "groups": "absent" if graphs.groups is None else "present",
         "censored targets": "absent" if graphs.censored is None else "present",
         "weights of rows": "absent" if graphs.sample_weight is None else "present",
+        "times": "absent" if graphs.times is None else "present",
         "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
     }
 
@@ -257,6 +262,7 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         smiles=joined("smiles"),
         censored=joined("censored"),
         sample_weight=joined("sample_weight"),
+        times=joined("times"),
     )
 
 

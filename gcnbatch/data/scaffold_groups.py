@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.molecule_graphs import featurize
+from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 
 MURCKO = "murcko scaffold"  # Header.group_kind of imported molecules
@@ -30,13 +31,17 @@ def groups_of(dataset: Dataset) -> NDArray[np.int32] | None:
     texts = dataset.smiles()
     if texts is None:
         return None
-    stored = FeaturizerOptions.from_header(dataset.header.featurizer)
-    options = FeaturizerOptions(
-        max_nodes=stored.max_nodes, largest_fragment=stored.largest_fragment, neutralize=stored.neutralize
-    )
     names = [f"molecule {graph}" for graph in range(len(texts))]  # no scaffold reads so
-    for arrays in featurize(texts, options, scaffolds=True):
+    for arrays in featurize(texts, standardised(dataset.header), scaffolds=True):
         for graph, scaffold in zip(arrays.rows.tolist(), arrays.scaffolds, strict=True):
             names[graph] = scaffold
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
+
+
+def standardised(header: Header) -> FeaturizerOptions:
+    """Return options that standardise molecules as those of a set were, and compute as little as can be."""
+    stored = FeaturizerOptions.from_header(header.featurizer)
+    return FeaturizerOptions(
+        max_nodes=stored.max_nodes, largest_fragment=stored.largest_fragment, neutralize=stored.neutralize
+    )

@@ -96,6 +96,7 @@ ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
     "graphs/y": (("f4", "f8", "i4"), 2),
     "graphs/censored": (("i1",), 2),
     "graphs/sample_weight": (("f4",), 1),
+    "graphs/time": (("f8",), 1),
     "graphs/features": (("f4",), 2),
     "graphs/smiles_ptr": (("i8",), 1),
     "graphs/smiles": (("u1",), 1),

@@ -25,6 +25,8 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.moments import moments
 from gcnbatch.text import counted, listed, printable, quoted
 
+SIMILARITY: float = SplitConfig.model_fields["similarity"].default
+GROUPED = ("scaffold", "cluster")  # kinds whose groups of rows stay whole
 REGRESSION_BINS = 10  # quantile bins for stratified splits of a regression target
 
 
@@ -42,9 +44,11 @@ class SplitRows:
     target : {"binary", "multiclass", "regression"}
     y : (R, K) float with NaN where missing, or (R, 1) int32 with -1 where missing
     groups : int32, (R,) or None
-        Group (molecular scaffold) of each row.
+        Group (molecular scaffold or cluster) of each row.
     splits : dict of Split
         The splits stored in the file.
+    times : float64, (R,) or None
+        Time of each row, larger is newer; NaN where missing.
     """
 
     subject: str
@@ -53,16 +57,24 @@ class SplitRows:
     y: NDArray[Any]
     groups: NDArray[np.int32] | None
     splits: dict[str, Split]
+    times: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, data: Dataset, rule: str) -> SplitRows:
-        """Return the rows of an opened data set for splits by this rule: only those by scaffold need groups."""
+    def of(cls, data: Dataset, rule: str, similarity: float = SIMILARITY, quiet: bool = True) -> SplitRows:
+        """Return the rows of an opened data set for splits by this rule: scaffolds and clusters need groups.
+
+        `similarity` is that of clusters. `quiet`: show no progress.
+        """
         header, groups = data.header, data.groups
         if rule == "scaffold":
             from gcnbatch.data.scaffold_groups import groups_of  # the featuriser, which no other split needs
 
             groups = groups_of(data)
-        return cls(str(data.path), header.level, header.target, data.y, groups, data.splits)
+        elif rule == "cluster":
+            from gcnbatch.data.clusters import clusters_of
+
+            groups = clusters_of(data, similarity, quiet)
+        return cls(str(data.path), header.level, header.target, data.y, groups, data.splits, data.times)
 
 
 class PartSizes(NamedTuple):
@@ -88,6 +100,12 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
     scaffold
         Whole groups, the largest first, fill train, then valid, then test. Deterministic; the rule, the cutoffs and the
         order of ties (the group with the later first row first) are those of MoleculeNet and DeepChem.
+    cluster
+        Whole clusters of similar molecules, in a random order, go to test, then to valid, where they fit into the
+        share; the others train.
+    time
+        The newest rows test, those before them validate. Rows of equal time are in one part: the cuts are those nearest
+        to the shares.
     predefined
         The split stored in the file; `config.name` may be empty if the file has one split. Where it has no validation
         rows, the share `config.valid` of its labelled training rows validates, chosen as `config.valid_kind` says.
@@ -108,9 +126,10 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
         split = _predefined(config, seed, rows)
         _refuse_empty(rows.subject, split, config.valid, 0.0)
     else:
-        candidates = _candidates(rows)
-        if config.kind == "scaffold":
-            _refuse_few_groups(rows.subject, _groups(rows)[candidates], 1 + (config.valid > 0) + (config.test > 0))
+        candidates = _candidates(config.kind, rows)
+        if config.kind in GROUPED:
+            groups = _groups(config.kind, rows)[candidates]
+            _refuse_few_groups(config.kind, rows.subject, groups, 1 + (config.valid > 0) + (config.test > 0))
         split = _deal(config, rows, candidates, config.test, _draws(config, seed))
         _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
@@ -131,7 +150,7 @@ def make_splits(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     return make_folds(config, seed, rows) if config.folds else [make_split(config, seed, rows)]
 
 
-def without_copies(split: Split, first_copies: Int64) -> Split:
+def without_copies(split: Split, first_copies: Int64, times: NDArray[np.float64] | None = None) -> Split:
     """Return the split with all copies of a molecule in the part of the first of them.
 
     Parameters
@@ -139,11 +158,14 @@ def without_copies(split: Split, first_copies: Int64) -> Split:
     split : Split
     first_copies : int64, (R,)
         Equal for rows of one molecule.
+    times : (R,) or None
+        The first copy is the oldest one; None: that of the lowest row.
     """
     rows = np.sort(np.concatenate(list(split.parts().values())))
+    rows = rows if times is None else rows[np.argsort(times[rows], kind="stable")]
     _, first, molecule = np.unique(first_copies[rows], return_index=True, return_inverse=True)
     decisive = rows[first][molecule]
-    return Split(**{part: rows[np.isin(decisive, own)] for part, own in split.parts().items()})
+    return Split(**{part: np.sort(rows[np.isin(decisive, own)]) for part, own in split.parts().items()})
 
 
 def describe(config: SplitConfig, seed: int, rows: SplitRows, split: Split) -> dict[str, Any]:
@@ -170,9 +192,13 @@ def notes(config: SplitConfig, rows: SplitRows) -> list[str]:
     """Return lines for the user: rows in no part, what a predefined split lacks, stored splits that nobody chose."""
     if config.kind != "predefined":
         count, lines = unlabelled(rows.y), []
-        if count:
-            have, are = ("has", "is") if count == 1 else ("have", "are")
-            lines.append(f"{count:,} of {counted(len(rows.y), 'row')} {have} no label and {are} left out")
+        left_out = {"label": count}
+        if config.kind == "time" and rows.times is not None:
+            left_out["time"] = int((np.isnan(rows.times) & has_label(rows.y)).sum())
+        for what, count in left_out.items():
+            if count:
+                have, are = ("has", "is") if count == 1 else ("have", "are")
+                lines.append(f"{count:,} of {counted(len(rows.y), 'row')} {have} no {what} and {are} left out")
         if rows.splits and "kind" not in config.model_fields_set:
             names = listed(map(quoted, rows.splits))
             lines.append(
@@ -206,16 +232,16 @@ def has_label(y: NDArray[Any]) -> NDArray[np.bool_]:
 def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     """Return ``config.folds`` splits; each row is in exactly one of their test parts.
 
-    Sizes of test parts differ by at most one row (random, stratified). With scaffolds, test parts hold whole groups:
-    the largest remaining group goes to the smallest fold. Of the other rows of a fold, the share ``config.valid``
-    validates, chosen as in `make_split`. Parameters and errors are those of `make_split`; more folds than rows or
-    groups are refused.
+    Sizes of test parts differ by at most one row (random, stratified). With scaffolds and clusters, test parts hold
+    whole groups: the largest remaining group goes to the smallest fold, of equal clusters a random one. Of the other
+    rows of a fold, the share ``config.valid`` validates, chosen as in `make_split`. Parameters and errors are those of
+    `make_split`; more folds than rows or groups are refused.
     """
-    candidates, draws = _candidates(rows), _draws(config, seed)
-    if config.kind == "scaffold":
-        groups = _groups(rows)[candidates]
-        _refuse_few_groups(rows.subject, groups, config.folds)
-        order, fold = candidates, _balanced_folds(groups, config.folds)
+    candidates, draws = _candidates(config.kind, rows), _draws(config, seed)
+    if config.kind in GROUPED:
+        groups = _groups(config.kind, rows)[candidates]
+        _refuse_few_groups(config.kind, rows.subject, groups, config.folds)
+        order, fold = candidates, balanced_folds(config.kind, groups, config.folds, draws)
     else:
         _refuse_more_folds(rows.subject, config.folds, len(candidates))
         order = _shuffled_by_stratum(config, rows, candidates, draws)
@@ -227,6 +253,22 @@ def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
         _refuse_empty(f"{rows.subject}, fold {number + 1} of {config.folds}", split, config.valid, 1.0)
         folds.append(split)
     return folds
+
+
+def group_parts(config: SplitConfig, seed: int, rows: SplitRows, own: Int64, parts: int) -> Int64:
+    """Return the part of each of the rows `own` in cross-fitting by scaffold or cluster: groups stay whole.
+
+    There are fewer `parts` where there are fewer groups.
+
+    Raises
+    ------
+    InputError
+        When there is one group.
+    """
+    groups = _groups(config.rule, rows)[own]
+    _refuse_few_groups(config.rule, rows.subject, groups, 2)
+    draws = philox.generator(split_seed(config, seed), "split.parts")
+    return balanced_folds(config.rule, groups, min(parts, len(np.unique(groups))), draws)
 
 
 def part_sizes(rows: int, valid: float, test: float) -> PartSizes:
@@ -285,7 +327,11 @@ def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[n
 def _deal(config: SplitConfig, rows: SplitRows, candidates: Int64, test: float, draws: np.random.Generator) -> Split:
     sizes = part_sizes(len(candidates), config.valid, test)
     if config.kind == "scaffold":
-        return _deal_groups(candidates, _groups(rows)[candidates], sizes)
+        return _deal_groups(candidates, _groups(config.kind, rows)[candidates], sizes)
+    if config.kind == "cluster":
+        return _deal_clusters(candidates, _groups(config.kind, rows)[candidates], sizes, draws)
+    if config.kind == "time":
+        return _deal_times(rows.subject, candidates, _times(rows)[candidates], sizes)
     order = _shuffled_by_stratum(config, rows, candidates, draws)
     tested = _evenly_spaced(len(order), sizes.test, draws)
     rest = order[~tested]
@@ -329,12 +375,50 @@ def _deal_groups(candidates: Int64, groups: NDArray[np.int32], sizes: PartSizes)
     return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
 
 
-def _balanced_folds(groups: NDArray[np.int32], folds: int) -> Int64:
-    """Return the fold of each row: the largest group goes to the smallest fold; ties by first row, then by fold."""
+def _deal_clusters(candidates: Int64, groups: NDArray[Any], sizes: PartSizes, draws: np.random.Generator) -> Split:
+    _, group, count = np.unique(groups, return_inverse=True, return_counts=True)
+    part, smallest = np.zeros(len(count), np.int8), np.sort(count)
+    wanted = {number: size for number, size in ((2, sizes.test), (1, sizes.valid)) if size}
+    left = {number: max(size, int(smallest[place])) for place, (number, size) in enumerate(wanted.items())}
+    for cluster in draws.permutation(len(count)):
+        fitting = [number for number, size in left.items() if count[cluster] <= size]
+        if fitting:
+            part[cluster] = fitting[0]
+            left[fitting[0]] -= int(count[cluster])
+    owner = part[group]
+    return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
+
+
+def _deal_times(subject: str, candidates: Int64, times: NDArray[np.float64], sizes: PartSizes) -> Split:
+    _, moment, count = np.unique(times, return_inverse=True, return_counts=True)
+    parts = 1 + (sizes.valid > 0) + (sizes.test > 0)
+    if len(count) < parts:
+        got = f"{counted(len(count), 'different time')} for {counted(parts, 'part')}"
+        raise InputError(subject, got, "a time per part", 'Set split.kind to "random" or "stratified".')
+    before = np.concatenate([[0], np.cumsum(count)])  # rows before each time
+
+    def nearest(rows: int, first: int, stop: int) -> int:
+        return first + int(np.argmin(np.abs(before[first:stop] - rows)))
+
+    test = nearest(len(times) - sizes.test, parts - 1, len(count)) if sizes.test else len(count)
+    valid = nearest(int(before[test]) - sizes.valid, 1, test) if sizes.valid else test
+    return Split(
+        train=candidates[moment < valid],
+        valid=candidates[(moment >= valid) & (moment < test)],
+        test=candidates[moment >= test],
+    )
+
+
+def balanced_folds(kind: str, groups: NDArray[Any], folds: int, draws: np.random.Generator) -> Int64:
+    """Return the fold of each row: the largest group goes to the smallest fold.
+
+    Ties of scaffolds go by first row, those of clusters at random, those of folds to the first.
+    """
     _, first, group, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     fold_of = np.empty(len(count), dtype=np.int64)
     filled = np.zeros(folds, dtype=np.int64)
-    for number in np.lexsort((first, -count)):
+    tie = draws.permutation(len(count)) if kind == "cluster" else first
+    for number in np.lexsort((tie, -count)):
         fold_of[number] = np.argmin(filled)
         filled[fold_of[number]] += count[number]
     return fold_of[group]
@@ -346,7 +430,7 @@ def _predefined(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
     if not _lacks_validation(config, stored):
         return stored
     own = config.model_copy(update={"kind": config.valid_kind, "name": ""})
-    candidates = np.intersect1d(stored.train, _candidates(rows))
+    candidates = np.intersect1d(stored.train, _candidates(own.kind, rows))
     valid = _deal(own, rows, candidates, 0.0, _draws(config, seed)).valid
     return Split(train=np.setdiff1d(stored.train, valid), valid=valid, test=stored.test)
 
@@ -388,7 +472,7 @@ def _known(y: NDArray[Any]) -> NDArray[np.bool_]:
     return known
 
 
-def _candidates(rows: SplitRows) -> Int64:
+def _candidates(kind: str, rows: SplitRows) -> Int64:
     labelled = np.flatnonzero(_known(rows.y).any(axis=1)).astype(np.int64)
     if len(rows.y) and not len(labelled):
         raise InputError(
@@ -397,18 +481,27 @@ def _candidates(rows: SplitRows) -> Int64:
             "targets to train on",
             "Name the targets with --target-columns at import.",
         )
-    return labelled
+    return labelled[~np.isnan(_times(rows)[labelled])] if kind == "time" else labelled
 
 
-def _groups(rows: SplitRows) -> NDArray[np.int32]:
+def _groups(kind: str, rows: SplitRows) -> NDArray[np.int32]:
     if rows.groups is None:
         raise InputError(
             rows.subject,
-            "the file has no groups",
-            "a scaffold per row for split.kind = scaffold",
+            "the file has no groups" if kind == "scaffold" else "the file has no molecules",
+            f"a {kind} per row for split.kind = {kind}",
             "Import molecules with 'gcnbatch data import smiles', or set split.kind to random or stratified.",
         )
     return rows.groups
+
+
+def _times(rows: SplitRows) -> NDArray[np.float64]:
+    if rows.times is None or np.isnan(rows.times).all():
+        got, expected = "the file has no times", "a time per row for split.kind = time"
+        raise InputError(
+            rows.subject, got, expected, "Name the column of dates with --time-column, at import or train."
+        )
+    return rows.times
 
 
 def _refuse_more_folds(subject: str, folds: int, rows: int) -> None:
@@ -417,16 +510,16 @@ def _refuse_more_folds(subject: str, folds: int, rows: int) -> None:
         raise InputError(subject, f"split.folds = {folds} for {counted(rows, 'row')}", "at most one fold per row", hint)
 
 
-def _refuse_few_groups(subject: str, groups: NDArray[np.int32], parts: int) -> None:
-    """Refuse fewer groups (scaffolds) than parts, each of which needs one."""
+def _refuse_few_groups(kind: str, subject: str, groups: NDArray[np.int32], parts: int) -> None:
+    """Refuse fewer groups (scaffolds or clusters) than parts, each of which needs one."""
     count = len(np.unique(groups))
     if count >= parts or not len(groups):
         return
     hint = 'Set split.kind to "random" or "stratified"'
     if count == 1:
-        got = f"all {len(groups):,} rows are in one group (a scaffold), which no split by scaffold divides"
+        got = f"all {len(groups):,} rows are in one group (a {kind}), which no split by {kind} divides"
         raise InputError(subject, got, f"at least {parts} groups", f"{hint}.")
-    raise InputError(subject, f"{count} groups (scaffolds) for {parts} parts", "a group per part", f"{hint}.")
+    raise InputError(subject, f"{count} groups ({kind}s) for {parts} parts", "a group per part", f"{hint}.")
 
 
 def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:

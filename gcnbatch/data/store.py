@@ -62,6 +62,7 @@ class Dataset:
     censored : int8, (R, K) or None
     sample_weight : float32, (R,) or None
     groups : int32, (G,) or None
+    times : float64, (G,) or None
     splits : dict of Split
     nbytes : int
         Bytes of all arrays when read into memory.
@@ -290,6 +291,8 @@ class Dataset:
         self.ids = _decode(rows[f"{folder}/id"], f"{self.path}:/{folder}/id")
         self.groups: NDArray[np.int32] | None = rows.get("graphs/group")
         checks.check_groups(self.path, self.groups)
+        self.times: NDArray[np.float64] | None = rows.get("graphs/time")
+        checks.check_times(self.path, self.times)
         names = sorted({name.split("/")[1] for name in rows if name.startswith("splits/")})
         self.splits = {
             name: Split(**{part: rows[f"splits/{name}/{part}"] for part in schema.SPLIT_PARTS}) for name in names
@@ -339,6 +342,7 @@ class Dataset:
             censored=None if self.censored is None else rows.of(self.censored),
             sample_weight=None if self.sample_weight is None else rows.of(self.sample_weight),
             groups=None if self.groups is None else graphs.of(self.groups),
+            times=None if self.times is None else graphs.of(self.times),
             graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs)
             if schema.GRAPH_FEATURES in self._arrays
             else None,

@@ -305,6 +305,7 @@ def _check(
     checks.check_graph_sizes(path, part.node_ptr)
     checks.check_part(path, part, before["nodes"], before["edges"], before["graphs"], before["entries"])
     checks.check_groups(path, part.groups)
+    checks.check_times(path, part.times)
 
 
 def _counts(part: GraphSet) -> dict[str, int]:
@@ -334,6 +335,7 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         "graphs/node_ptr": part.node_ptr,
         "graphs/edge_ptr": part.edge_ptr,
         "graphs/group": part.groups,
+        "graphs/time": part.times,
         schema.GRAPH_FEATURES: part.graph_features,
         "edges/src": part.src,
         "edges/dst": part.dst,

@@ -136,7 +136,7 @@ class SplitOptions:
     )
     _: KW_ONLY
     kind: str | None = option(
-        "Make a new split in place of a table.", default=None, metavar="random|stratified|scaffold"
+        "Make a new split in place of a table.", default=None, metavar="random|stratified|scaffold|cluster|time"
     )
     settings: "Settings | None" = setting(
         "split.KEY=VALUE",
@@ -148,4 +148,5 @@ class SplitOptions:
     split_column: str = option("Column of parts or folds.", default="", shown="the one that looks so")
     id_column: str = option("Column of ids.", default="", shown="named like id; without one, rows in order")
     memory_mb: MemoryLimit = 4096
+    progress: Progress = False
     say: Messages = silent

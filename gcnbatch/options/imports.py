@@ -64,6 +64,9 @@ class ColumnOptions:
     feature_columns: Sequence[str] = names(
         "Columns of numbers: your own features of molecules.", default=(), shown="none"
     )
+    time_column: str = option(
+        "Column of dates or numbers, for a split by time: the newest rows test.", default="", shown="none"
+    )
     task: Target | None = option("Kind of the targets.", default=None, shown="by their values")
 
 

@@ -191,14 +191,21 @@ def check(planned: Sequence[Planned]) -> None:
 
 
 def notes(planned: Sequence[Planned]) -> list[str]:
-    """Return lines on what few training rows can show."""
+    """Return lines on what out-of-fold rows of a split by time, and few training rows, can show."""
+    lines = []
+    if planned[0].experiment.config.split.rule == "time":
+        line = (
+            "split by time: networks leave out random training rows, so that out-of-fold figures are of the same times"
+        )
+        lines.append(f"{line}; the test rows are newer" if len(planned[0].split.test) else line)
     count = len(planned[0].split.train) + len(planned[0].split.valid)
     if count >= FEW:
-        return []
+        return lines
     parts = len(different_splits(planned))
     return [
+        *lines,
         f"{count} training rows in {parts} parts: the model is fitted, but its scores may be far off, and trust its "
-        "order of molecules more than its values"
+        "order of molecules more than its values",
     ]
 
 

@@ -42,11 +42,11 @@ _BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
 class _Sources:
     """What experiments on a data set share: sources by adjacency and graph features, rows and targets of splits."""
 
-    def __init__(self, dataset: Dataset, on_ranks: bool) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Dataset, on_ranks: bool, quiet: bool) -> None:
+        self._dataset, self._quiet = dataset, quiet
         self._whole = dataset.fits_in_memory and not (on_ranks and dataset.n_graphs == 1)
         self._made: dict[tuple[str, bool], BatchSource] = {}
-        self._rows: dict[str, SplitRows] = {}
+        self._rows: dict[tuple[str, float], SplitRows] = {}
         # By id of the split, which the value keeps alive.
         self._targets: dict[Hashable, tuple[Split, Targets]] = {}
 
@@ -56,10 +56,10 @@ class _Sources:
             self._made[options] = BatchSource(data, *options)
         return self._made[options]
 
-    def split_rows(self, rule: str) -> SplitRows:
-        if rule not in self._rows:
-            self._rows[rule] = SplitRows.of(self._dataset, rule)
-        return self._rows[rule]
+    def split_rows(self, rule: str, similarity: float) -> SplitRows:
+        if (rule, similarity) not in self._rows:
+            self._rows[rule, similarity] = SplitRows.of(self._dataset, rule, similarity, self._quiet)
+        return self._rows[rule, similarity]
 
     def targets(self, split: Split, train: TrainConfig) -> Targets:
         """Return the targets of a split. Models of an ensemble have the same split, and so do trials of a search."""
@@ -89,6 +89,8 @@ class Experiment:
         What `gcnbatch.training.warm_start.weights` returned.
     on_ranks : bool
         Whether ranks train one model together; of a set of one graph, each then reads its own part.
+    quiet : bool
+        Show no progress of what a split needs.
 
     Attributes
     ----------
@@ -102,10 +104,11 @@ class Experiment:
         dataset: Dataset,
         weights: Arrays | None = None,
         on_ranks: bool = False,
+        quiet: bool = True,
         sources: _Sources | None = None,
     ) -> None:
         self.config, self.dataset = config, dataset
-        self._sources = sources = sources or _Sources(dataset, on_ranks)
+        self._sources = sources = sources or _Sources(dataset, on_ranks, quiet)
         self.header: Header = dataset.header
         model = build(config.model, dataset.header, dataset.n_graphs == 1 and not dataset.sparse_features)
         self.model = freeze_layers(model, config.train.freeze) if config.train.freeze else model
@@ -126,7 +129,7 @@ class Experiment:
     @property
     def split_rows(self) -> SplitRows:
         """The rows of the data set that `gcnbatch.data.splits` divides."""
-        return self._sources.split_rows(self.config.split.rule)
+        return self._sources.split_rows(self.config.split.rule, self.config.split.similarity)
 
     @property
     def first_copies(self) -> Int64:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcnbatch.config import Config
 from gcnbatch.data import splits
@@ -134,18 +136,20 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def _splits(experiment: Experiment, repeat: int) -> list[Split]:
-    config = seeded(experiment.config, repeat, 0)
-    about = (config.split, config.seed, experiment.split_rows)
-    found = splits.make_splits(*about)
-    if config.split.copies_together and config.split.kind != "predefined" and experiment.header.level == "graph":
-        return [splits.without_copies(split, experiment.first_copies) for split in found]
+    config, rows = seeded(experiment.config, repeat, 0), experiment.split_rows
+    own = config.split.model_copy(update={"valid": 0.0}) if config.split.cross_fit else config.split
+    found = splits.make_splits(own, config.seed, rows)
+    if own.copies_together and own.kind != "predefined" and experiment.header.level == "graph":
+        times = rows.times if own.kind == "time" else None
+        return [splits.without_copies(split, experiment.first_copies, times) for split in found]
     return found
 
 
 def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
     """Return a split for each part of the training and validation rows: it validates, and the others train.
 
-    Copies of a molecule are in one part. A part has at least 5 rows, if two parts do.
+    Copies of a molecule are in one part, and so are groups of a split by scaffold or cluster. A part has at least 5
+    rows, if two parts do.
     """
     config, header, dataset = experiment.config, experiment.header, experiment.dataset
     for got in ("nodes" if header.level == "node" else "", "shards" if is_sharded(dataset.path) else ""):
@@ -159,7 +163,11 @@ def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
     labels = np.zeros(len(rows)) if is_regression else splits.strata(header.target, experiment.y[rows])
     seed = splits.split_seed(config.split, config.seed)
     count = min(config.split.cross_fit, max(len(rows) // _LEAST_OF_A_PART, 2))
-    part = make_folds(experiment.first_copies[rows], labels, seed, count)
+    part: NDArray[np.integer[Any]]
+    if config.split.rule in splits.GROUPED:
+        part = splits.group_parts(config.split, config.seed, experiment.split_rows, rows, count)
+    else:
+        part = make_folds(experiment.first_copies[rows], labels, seed, count)
     return [Split(train=rows[part != k], valid=rows[part == k], test=split.test) for k in range(part.max() + 1)]
 
 

@@ -84,7 +84,7 @@ def start(
             if config.data.synthetic:
                 _create(target, config)
             config = generate(config, target, make)
-            planned, backend = stack.enter_context(_prepared(config, target, choice))
+            planned, backend = stack.enter_context(_prepared(config, target, choice, quiet))
             if planned[0].experiment.initial:
                 warm_start.keep(config, target, planned[0].experiment.weights)
                 say(warm_start.describe(planned[0].experiment))
@@ -161,7 +161,7 @@ def resume(
         with resumable("train", folder / CONFIG):
             if config.data.synthetic and not (folder / GENERATED).exists():
                 generate(config, folder)
-            with _prepared(config, folder, choice) as (planned, backend):
+            with _prepared(config, folder, choice, quiet) as (planned, backend):
                 if extended:
                     finished.check_digest(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
@@ -228,13 +228,16 @@ def _reopen(folder: Path, config: Config) -> None:
 
 
 @contextmanager
-def _prepared(config: Config, folder: Path, choice: BackendChoice) -> Iterator[tuple[list[Planned], Backend]]:
+def _prepared(
+    config: Config, folder: Path, choice: BackendChoice, quiet: bool
+) -> Iterator[tuple[list[Planned], Backend]]:
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
     ranks = None if has_members(config) else world.current()
     with Dataset(data_file(config, folder), config.data.memory_mb, check=not ranks) as dataset:
         if ranks:
             dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
-        planned = plan(Experiment(config, dataset, warm_start.weights(config, dataset.header, folder), bool(ranks)))
+        weights = warm_start.weights(config, dataset.header, folder)
+        planned = plan(Experiment(config, dataset, weights, bool(ranks), quiet))
         tasks = [one.experiment.task(one.split)[0] for one in planned]
         planned[0].experiment.check_learnable(different_splits(planned))
         if config.train.mixture:

@@ -119,8 +119,11 @@ def test_a_stored_scaffold_split_needs_no_rdkit(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "--kind: missing; expected random, stratified, scaffold; or a table with --from"),
-        ({"kind": "murcko"}, "--kind: murcko; expected random, stratified, scaffold; or a table with --from"),
+        ({}, "--kind: missing; expected random, stratified, scaffold, cluster, time; or a table with --from"),
+        (
+            {"kind": "murcko"},
+            "--kind: murcko; expected random, stratified, scaffold, cluster, time; or a table with --from",
+        ),
         ({"table": "a.csv", "kind": "random"}, "--from: given with --kind or --set; expected a table, or a new split"),
         ({"kind": "random", "id_column": "a"}, "--id-column: given with --kind or --set"),
         ({"kind": "random", "settings": {"train.epochs": 1}}, "--set train.epochs: not a key of [split]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from gcnbatch.data.splits import (
     split_seed,
     strata,
     title,
+    without_copies,
 )
 from gcnbatch.errors import InputError
 
@@ -124,7 +126,111 @@ def test_scaffold_assigns_the_largest_groups_first_and_of_equals_the_later_one()
     np.testing.assert_array_equal(split.test, [0, 7])
 
 
-@pytest.mark.parametrize("kind", ["random", "stratified"])
+@few
+@given(shapes, st.sampled_from((0.0, 0.1, 0.3)), st.sampled_from((0.0, 0.1, 0.3)))
+def test_clusters_stay_whole_and_fill_the_shares_of_test_and_validation(shape, valid, test) -> None:
+    target, n, seed = shape
+    rows = random_rows(target, n, seed)
+    assert rows.groups is not None
+    rows.groups[: n // 2] = 1000 + np.arange(n // 2)
+    split = make_split(SplitConfig(kind="cluster", valid=valid, test=test), seed, rows)
+    known = labelled(rows)
+    assert_partition(split, known)
+    groups = [np.unique(rows.groups[part]) for part in split.parts().values()]
+    assert sum(len(part) for part in groups) == len(np.unique(rows.groups[known]))
+    sizes = part_sizes(len(known), valid, test)
+    assert (len(split.valid), len(split.test)) == sizes[1:]
+
+
+def test_the_smallest_clusters_test_and_validate_where_none_fits() -> None:
+    rows = rows_of(np.zeros((12, 1), np.float32), groups=np.repeat(np.arange(3, dtype=np.int32), [5, 4, 3]))
+    for seed in range(20):
+        sizes = [len(part) for part in make_split(SplitConfig(kind="cluster"), seed, rows).parts().values()]
+        assert sorted(sizes) == [3, 4, 5], sizes
+
+
+@few
+@given(shapes, st.sampled_from((0.0, 0.1, 0.3)), st.sampled_from((0.0, 0.1, 0.3)), st.integers(5, 60))
+def test_the_newest_rows_test_and_rows_of_equal_time_are_together(shape, valid, test, moments) -> None:
+    target, n, seed = shape
+    rng = np.random.default_rng(seed)
+    times = rng.integers(0, moments, n) + 0.5
+    times[rng.random(n) < 0.1] = np.nan
+    rows = replace(random_rows(target, n, seed), times=times)
+    split = make_split(SplitConfig(kind="time", valid=valid, test=test), seed, rows)
+    known = labelled(rows)[~np.isnan(times[labelled(rows)])]
+    assert_partition(split, known)
+    parts = [times[part] for part in split.parts().values() if len(part)]
+    assert len(parts) == 1 + (valid > 0) + (test > 0)
+    assert all(older.max() < newer.min() for older, newer in pairwise(parts))
+    largest = np.unique(times[known], return_counts=True)[1].max()
+    sizes = part_sizes(len(known), valid, test)
+    assert abs(len(split.test) - sizes.test) <= largest
+    without = np.setdiff1d(labelled(rows), known)
+    have, are = ("has", "is") if len(without) == 1 else ("have", "are")
+    said = f"{len(without)} of {n} rows {have} no time and {are} left out"
+    assert (said in notes(SplitConfig(kind="time"), rows)) == bool(len(without))
+
+
+def test_cuts_in_time_are_those_nearest_to_the_shares() -> None:
+    times = np.array([2015, 2012, 2013, 2012, 2014, 2015, 2011, 2010, 2013, 2015], float)
+    split = make_split(SplitConfig(kind="time", valid=0.2, test=0.2), 0, rows_of(np.zeros((10, 1), "f4"), times=times))
+    np.testing.assert_array_equal(split.test, [0, 5, 9])
+    np.testing.assert_array_equal(split.valid, [2, 4, 8])
+    np.testing.assert_array_equal(split.train, [1, 3, 6, 7])
+
+
+def test_copies_follow_the_oldest_in_a_split_by_time() -> None:
+    times, copies = np.array([5.0, 1, 2, 3, 4]), np.array([0, 0, 2, 3, 4])
+    rows = rows_of(np.zeros((5, 1), np.float32), times=times)
+    split = make_split(SplitConfig(kind="time", valid=0.2, test=0.4), 0, rows)
+    together = without_copies(split, copies, times)
+    assert [part.tolist() for part in split.parts().values()] == [[1, 2], [3], [0, 4]]
+    assert [part.tolist() for part in together.parts().values()] == [[0, 1, 2], [3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "message"),
+    [
+        (
+            "cluster",
+            {},
+            r"set\.h5: the file has no molecules; expected a cluster per row for split\.kind = cluster\. Imp",
+        ),
+        (
+            "cluster",
+            {"groups": np.zeros(9, np.int32)},
+            r"all 9 rows are in one group \(a cluster\), which no split by c",
+        ),
+        (
+            "time",
+            {},
+            r"set\.h5: the file has no times; expected a time per row for split\.kind = time\. Name the column",
+        ),
+        ("time", {"times": np.full(9, np.nan)}, r"set\.h5: the file has no times; "),
+        ("time", {"times": np.repeat([1.0, 2.0], [4, 5])}, "2 different times for 3 parts; expected a time per part"),
+    ],
+)
+def test_what_a_split_by_cluster_or_time_lacks_is_said(kind: Any, about: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_split(SplitConfig(kind=kind), 0, rows_of(np.zeros((9, 1), np.float32), **about))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kind": "time", "folds": 3}, "folds need other test rows in each; a split by time has one test part"),
+        ({"kind": "predefined", "valid_kind": "time", "folds": 3}, "folds need other test rows in each"),
+        ({"kind": "time", "repeats": 2}, "repeats of a time split would be equal"),
+        ({"similarity": 0.0}, "greater than 0"),
+    ],
+)
+def test_keys_that_do_not_fit_the_kind_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SplitConfig(**keys)
+
+
+@pytest.mark.parametrize("kind", ["random", "stratified", "cluster"])
 def test_the_seed_decides_and_nothing_else(kind: str) -> None:
     rows = random_rows("binary", 120, 3)
     first = make_split(SplitConfig(kind=kind), 5, rows)
@@ -253,6 +359,21 @@ def test_scaffold_folds_draw_validation_groups_that_are_not_in_training() -> Non
         assert_partition(fold, np.arange(60))
         assert len(fold.valid) == 9
         assert not set((fold.valid // 3).tolist()) & set((fold.train // 3).tolist())
+
+
+def test_folds_of_clusters_keep_them_whole_and_follow_the_seed() -> None:
+    rows = random_rows("regression", 200, 1)
+    assert rows.groups is not None
+    rows.groups[:100] = 1000 + np.arange(100)
+    folds = [make_folds(SplitConfig(kind="cluster", folds=4), seed, rows) for seed in (0, 0, 1)]
+    for one, other in zip(folds[0], folds[1], strict=True):
+        assert_same(one, other)
+    assert not np.array_equal(folds[0][0].test, folds[2][0].test)
+    for split in folds[2]:
+        assert_partition(split, labelled(rows))
+        owners = [set(rows.groups[part].tolist()) for part in split.parts().values()]
+        assert len(set.union(*owners)) == sum(map(len, owners))
+    np.testing.assert_array_equal(np.sort(np.concatenate([split.test for split in folds[2]])), labelled(rows))
 
 
 def test_folds_follow_the_seed() -> None:

@@ -27,7 +27,7 @@ _SPLIT = "looks like a split; --split-column keeps it"
 
 @dataclass(frozen=True)
 class ColumnRole:
-    """Use of a column: smiles, id, target, feature, split, weight or ignored.
+    """Use of a column: smiles, id, target, feature, split, weight, time or ignored.
 
     `reading` describes targets, `why` the others.
     """
@@ -58,8 +58,8 @@ class RoleOptions:
         Target columns; None: detected.
     no_targets : bool
         Import molecules without targets.
-    split : str
-        Column of the split; empty: none.
+    split, time : str
+        Columns of the split and of times; empty: none.
     features : sequence of str
         Columns of features of the whole molecule.
     weight : str
@@ -74,6 +74,7 @@ class RoleOptions:
     task: Target | None = None
     features: Sequence[str] = ()
     weight: str = ""
+    time: str = ""
 
 
 def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]:
@@ -96,6 +97,8 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
         roles[options.split] = ColumnRole(options.split, "split")
     if options.weight:
         roles[options.weight] = ColumnRole(options.weight, "weight")
+    if options.time:
+        roles[options.time] = ColumnRole(options.time, "time")
     roles |= {name: ColumnRole(name, "feature") for name in options.features}
     rest = [name for name in table.others if name not in roles]
     if options.targets is not None:
@@ -132,6 +135,7 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
         ("--target-columns", options.targets or ()),
         ("--split-column", [options.split]),
         ("--weight-column", [options.weight]),
+        ("--time-column", [options.time]),
         ("--feature-columns", options.features),
     ):
         for place, name in enumerate(names):
@@ -142,14 +146,16 @@ def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
             if name in names[:place]:
                 raise InputError(option, f"{quoted(name)} twice", "different columns")
     uses = dict.fromkeys(options.targets or (), "a target")
-    of_rows = {"--split-column": (options.split, "the split"), "--weight-column": (options.weight, "the weight")}
-    for option, (name, use) in of_rows.items():
-        if name in uses:
-            raise InputError(option, f"{quoted(name)} is {uses[name]}", "another column")
-        uses |= {name: use} if name else {}
-    for name in options.features:
-        if name in uses:
-            raise InputError("--feature-columns", f"{quoted(name)} is {uses[name]}", "another column")
+    for option, what, names in (
+        ("--split-column", "the split", [options.split]),
+        ("--weight-column", "the weight", [options.weight]),
+        ("--time-column", "the time", [options.time]),
+        ("--feature-columns", "a feature", options.features),
+    ):
+        for name in filter(None, names):
+            if name in uses:
+                raise InputError(option, f"{quoted(name)} is {uses[name]}", "another column")
+            uses[name] = what
 
 
 # ------------------------------------------------------------------------------------------------ named targets

@@ -22,6 +22,7 @@ from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecule
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import find_parts, read_splits, split_name
 from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
+from gcnbatch.data.importers.times import read_times
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
 from gcnbatch.data.outputs import output_path
@@ -52,6 +53,7 @@ def import_smiles(
     weight_column: str = "",
     find_split: bool = False,
     feature_columns: Sequence[str] = (),
+    time_column: str = "",
     task: Target | None = None,
     table_format: TableFormat | None = None,
     skip_bad_rows: bool = False,
@@ -75,6 +77,8 @@ def import_smiles(
         See `RoleOptions` and `read_splits`.
     find_split : bool
         Without `split_column`, take the only column of train and test rows.
+    time_column : str
+        Column of dates or numbers; see `read_times`. Empty: none.
     skip_bad_rows : bool
         Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of refusing the file.
 
@@ -89,12 +93,12 @@ def import_smiles(
     with early_workers(source, processes) as workers:
         table = read_molecules(source, smiles_column, id_column, table_format)
         if find_split and not split_column:
-            split_column = find_parts(
-                {name: table.others[name] for name in table.others if name not in feature_columns}
-            )
-        roles = assign_roles(
-            table, RoleOptions(target_columns, no_targets, split_column, task, feature_columns, weight_column)
-        )
+            used = {*feature_columns, weight_column, time_column}
+            split_column = find_parts({name: texts for name, texts in table.others.items() if name not in used})
+        named = (feature_columns, weight_column, time_column)
+        wishes = RoleOptions(target_columns, no_targets, split_column, task, *named)
+        roles = assign_roles(table, wishes)
+        times, roles = _times(table, roles)
         targets = _targets(table, [role for role in roles if role.role == "target"])
         if split_column:
             _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
@@ -111,10 +115,8 @@ def import_smiles(
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]
                 part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
-                if targets.censored is not None:
-                    part = replace(part, censored=targets.censored[arrays.rows])
-                if weights is not None:
-                    part = replace(part, sample_weight=weights[arrays.rows])
+                more: dict[str, Any] = {"censored": targets.censored, "sample_weight": weights, "times": times}
+                part = replace(part, **{one: of[arrays.rows] for one, of in more.items() if of is not None})
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays, part)
@@ -151,6 +153,15 @@ def _targets(table: MoleculeTable, roles: list[ColumnRole]) -> Targets:
     columns = [quantities(table.path, name, reading, table.others[name]) for name, reading in readings.items()]
     labels = {name: (reading.classes[0], reading.classes[1]) for name, reading in readings.items() if reading.classes}
     return replace(joined_targets(table.path, list(readings), columns, first.kind), label_names=labels)
+
+
+def _times(table: MoleculeTable, roles: list[ColumnRole]) -> tuple[NDArray[np.float64] | None, list[ColumnRole]]:
+    """Return the time of each row, if a column has it, and the roles with what was read."""
+    for number, role in enumerate(roles):
+        if role.role == "time":
+            times, why = read_times(f"{table.path}, column {quoted(role.name)}", table.others[role.name])
+            return times, [*roles[:number], replace(role, why=why), *roles[number + 1 :]]
+    return None, roles
 
 
 def _about_roles(roles: Sequence[ColumnRole], no_targets: bool) -> list[str]:
