@@ -128,8 +128,6 @@ class SplitConfig(Section):
             raise ValueError("folds must be 0 or at least 2")
         if self.cross_fit == 1:
             raise ValueError("cross_fit must be 0 or at least 2")
-        if self.cross_fit and (self.folds or self.repeats > 1):
-            raise ValueError("cross_fit takes one split: leave folds and repeats out, or start a run for each seed")
         if self.name and self.kind != "predefined":
             raise ValueError(f"name = '{self.name}' needs kind = 'predefined', not '{self.kind}'")
         if self.valid_kind != "random" and self.kind != "predefined":

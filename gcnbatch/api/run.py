@@ -90,7 +90,8 @@ class Run:
         from gcnbatch.training.fit_files import HISTORY
 
         if members := self.members:
-            return [{"member": member.folder.name, **row} for member in members for row in member.history]
+            rows = ((member.folder.name, row) for member in members for row in member.history)
+            return [row | {"member": "/".join(filter(None, (name, row.get("member"))))} for name, row in rows]
         if not (self.folder / HISTORY).exists():
             return []
         epochs = self.metrics.get("epochs", 0)

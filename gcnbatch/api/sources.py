@@ -61,6 +61,8 @@ def leave_none_out(tree: dict[str, Any]) -> None:
     split = tree.setdefault("split", {})
     if not isinstance(split, dict) or not split.get("cross_fit"):
         raise InputError("--use-all", "given without split.cross_fit", "a recipe that has it, such as best or gcn")
+    if split.get("folds"):
+        raise InputError("--use-all", "given with folds, whose test parts are all rows", "one of them")
     split["test"] = 0.0
     if split.get("kind", "predefined") == "predefined":
         split["kind"] = "random"

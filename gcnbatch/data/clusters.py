@@ -130,7 +130,7 @@ def _similarities(block: Bits, columns: Columns) -> NDArray[np.float32]:
     found = np.zeros((len(block), columns.shape[1]), np.float32)
 
     def fill(rows: slice) -> None:
-        common: NDArray[np.uint16] = sparse.csr_array(block[rows].astype(np.uint16)) @ columns
+        common: Any = sparse.csr_array(block[rows].astype(np.uint16)) @ columns
         either = block[rows].sum(axis=1, dtype=np.float32)[:, None] + size - common
         np.divide(common, either, out=found[rows], where=either > 0)
 

@@ -153,7 +153,9 @@ def training_data(member: Model) -> Dataset:
     """
     if member.header.level == "node":
         raise InputError("--applicability", f"{member.place} predicts nodes", "a model of graphs")
-    run = member.place.parent if _PART.fullmatch(member.place.name) and not _recorded(member.place) else member.place
+    run = member.place
+    while _PART.fullmatch(run.name) and not _recorded(run):
+        run = run.parent
     return RunData.of(run).open()
 
 

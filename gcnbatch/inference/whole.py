@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import mixed, run_files
 from gcnbatch.training.fit_files import BEST
 from gcnbatch.training.mixed import NETWORK, Mixed
+from gcnbatch.training.plan import block_folders
 from gcnbatch.training.reports import METRICS
 
 
@@ -98,7 +100,7 @@ class Whole:
 
 
 def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[Whole]:
-    """Load these runs: a cross-fitted run is one, and so is each model of the others.
+    """Load these runs: a cross-fitted run is one, as each of its folds is, and so is each model of the others.
 
     Raises
     ------
@@ -107,7 +109,7 @@ def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[W
     """
     models = load_models(folders, say)
     found: list[Whole] = []
-    for folder in folders:
+    for folder in chain.from_iterable(map(block_folders, folders)):
         own = [model for model in models if folder in (model.place, model.place.parent)]
         if (metrics := _cross_fitted(folder)) is not None:
             mixture = Mixed.load(folder, own[0].header) if "members" in metrics else None
@@ -120,7 +122,7 @@ def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[W
 def network_shares(folders: Sequence[Path], models: Sequence[Model]) -> list[str]:
     """Return a line for each run with a mixture: the share of its networks, which alone are explained."""
     found = []
-    for folder in folders:
+    for folder in chain.from_iterable(map(block_folders, folders)):
         if "members" in (_cross_fitted(folder) or {}):
             mixture = Mixed.load(folder, models[0].header).mixture
             weights = dict(zip(mixture.names, mixture.weights.mean(axis=1).tolist(), strict=True))

@@ -4,7 +4,8 @@ Each row of training and validation was left out by the members of one part. The
 outputs, stand for validation: they give the score, the weights of a mixture, and the uncertainty. No row is lost.
 
 The run's folder then holds what that of one model does, ``splits.json`` with all these rows as training rows, and
-``out_of_fold.csv``; with a mixture, also ``mixture.safetensors``.
+``out_of_fold.csv``; with a mixture, also ``mixture.safetensors``. With folds or repeats, each of these is such a model
+and has such a folder, a block; the run's own files summarise them.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from gcnbatch.mixture import Bounds, Members, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
-from gcnbatch.training import mixed, reports
+from gcnbatch.training import mixed, reports, run_files, summary
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import SPLITS, FitResult, Say
 from gcnbatch.training.mixed import NETWORK, Mixed
-from gcnbatch.training.plan import Planned, different_splits
+from gcnbatch.training.plan import Planned, blocks, different_splits
 from gcnbatch.training.reports import Report, ReportWriter
 from gcnbatch.training.summary import average, draw_curves, pooled, tested
 from gcnbatch.training.targets import Scaling
@@ -67,33 +68,36 @@ def summarise(
     say: Say,
     others: Others | None,
 ) -> dict[str, Any]:
-    """Mix the members of a cross-fitted run, write its files, and return its metrics.
+    """Mix the members of a cross-fitted run, or of one of its blocks, write its files, and return its metrics.
 
     Parameters
     ----------
-    folder, planned, fitted, writer
-        As `gcnbatch.training.summary.summarise`.
+    folder : Path
+        The run's folder.
+    planned, fitted, writer
+        As `gcnbatch.training.summary.summarise`; the members of one block.
     say : callable
         Called with each message for the user.
     others : callable or None
         What `beside_networks` yields.
     """
-    experiment = planned[0].experiment
+    experiment, place = planned[0].experiment, folder / planned[0].block
     config, header = experiment.config, experiment.header
     histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
-    curves = writer.submit_call(draw_curves, folder, histories)
+    curves = writer.submit_call(draw_curves, place, histories)
     rows, folds = _parts(different_splits(planned))
     test = planned[0].split.test
     began = time.monotonic()
     if others is not None:
-        say(f"mixing the networks with a kernel and trees on {counted(len(rows), 'row')}")
+        of = f"{planned[0].block}: " if planned[0].block else ""
+        say(f"{of}mixing the networks with a kernel and trees on {counted(len(rows), 'row')}")
     found, more = _outputs(folder, planned, fitted, rows, folds, others)
     mixing = time.monotonic() - began
     split = Split(train=rows, valid=rows[:0], test=test)
-    fileio.write_text(folder / SPLITS, json.dumps({part: of.tolist() for part, of in split.parts().items()}))
-    _write_out_of_fold(folder, experiment, rows, folds, found)
+    fileio.write_text(place / SPLITS, json.dumps({part: of.tolist() for part, of in split.parts().items()}))
+    _write_out_of_fold(place, experiment, rows, folds, found)
     parts = {"valid": (rows, found.left_out)} | ({} if found.tested is None else {"test": (test, found.tested)})
-    if found.tested is not None:
+    if found.tested is not None and not planned[0].block:
         writer.examine(experiment.dataset.path, test, found.tested, True)
     results = [one.result() for one in fitted]
     about = splits.describe(config.split, splits.split_seed(config.split, config.seed), experiment.split_rows, split)
@@ -103,11 +107,11 @@ def summarise(
         "seconds": round(sum(result["seconds"] for result in results) + mixing, 3),
         "split": about,
         **more,
-        "parts": [{"name": one.name, **result} for one, result in zip(planned, results, strict=True)],
+        "parts": [{"name": Path(one.name).name, **result} for one, result in zip(planned, results, strict=True)],
         "networks": average(results),
     }
     report = Report(
-        folder=folder,
+        folder=place,
         header=header,
         labels={part: experiment.measured[own] for part, (own, _) in parts.items()},
         outputs={part: outputs for part, (_, outputs) in parts.items()},
@@ -123,34 +127,59 @@ def summarise(
     return writer.write(report)
 
 
-@contextmanager
-def beside_networks(planned: Sequence[Planned], early: bool, quiet: bool) -> Iterator[Others | None]:
-    """Yield what returns the fitted kernel and trees, and their out-of-fold outputs; None without a mixture.
+def summarise_blocks(
+    folder: Path, planned: Sequence[Planned], fitted: Mapping[str, FitResult], writer: ReportWriter
+) -> dict[str, Any]:
+    """Write and return the metrics of a run of several cross-fitted models, whose files are written; see `summarise`.
 
-    `early`: another process fits them while a GPU trains the networks. `quiet`: show no progress.
+    `fitted` has the results of its networks by name.
     """
-    experiment = planned[0].experiment
-    if not experiment.config.train.mixture:
-        yield None
-        return
-    dataset, config = experiment.dataset, experiment.config
-    own = (*_parts(different_splits(planned)), _metric(experiment), config.seed, config.train.bounds == "one_sided")
-    about = dataset.path, config.data.memory_mb, *own
-    if not early:
-        yield partial(_fit_others, *about, quiet)
-        return
+    found, wholes = [], []
+    for number, (place, own) in enumerate(blocks(planned).items()):
+        metrics = run_files.read_metrics(folder / place / reports.METRICS, True, cross_fitted=True)
+        of_block = {key: value for key, value in metrics.items() if key not in ("parts", "networks")}
+        found.append(FitResult(of_block, metrics["epochs"]))
+        rows, _ = _parts(different_splits(own))
+        split = Split(train=rows, valid=rows[:0], test=own[0].split.test)
+        wholes.append(replace(own[0], name=place, split=split, number=number))
+    histories = [(folder / one.name / HISTORY, fitted[one.name].epochs) for one in planned]
+    return summary.summarise(folder, wholes, found, writer, histories)
+
+
+@contextmanager
+def beside_networks(
+    of_blocks: Mapping[str, Sequence[Planned]], early: bool, quiet: bool
+) -> Iterator[dict[str, Others | None]]:
+    """Yield, for each block, what returns the fitted kernel and trees, and their out-of-fold outputs.
+
+    None without a mixture. `early`: another process fits them while a GPU trains the networks. `quiet`: show no
+    progress.
+    """
+    found: dict[str, Others | None] = dict.fromkeys(of_blocks)
     with ExitStack() as stack:
-        call: Future[_Fitted] | None = None
-        with suppress(OSError, RuntimeError):
-            call = stack.enter_context(Workers(1, one_blas_thread=False)).submit(_fit_others, *about, True)
+        workers: Workers | None = None
+        for place, planned in of_blocks.items():
+            experiment = planned[0].experiment
+            config = experiment.config
+            if not config.train.mixture:
+                continue
+            own = (*_parts(different_splits(planned)), _metric(experiment), config.seed)
+            about = experiment.dataset.path, config.data.memory_mb, *own, config.train.bounds == "one_sided"
+            call: Future[_Fitted] | None = None
+            with suppress(OSError, RuntimeError):
+                if early:
+                    workers = workers or stack.enter_context(Workers(1, one_blas_thread=False))
+                    call = workers.submit(_fit_others, *about, True)
+            found[place] = partial(_result, call, partial(_fit_others, *about, quiet))
+        yield found
 
-        def result() -> _Fitted:
-            with suppress(WorkerDied):
-                if call is not None:
-                    return call.result()
-            return _fit_others(*about, quiet)
 
-        yield result
+def _result(call: Future[_Fitted] | None, otherwise: Others) -> _Fitted:
+    """Return the result of a call in another process; of `otherwise`, if there is none or the process died."""
+    with suppress(WorkerDied):
+        if call is not None:
+            return call.result()
+    return otherwise()
 
 
 def _fit_others(
@@ -245,7 +274,7 @@ def _outputs(
     is_regression = header.target == "regression"
     scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)
     own = Mixed(mixture, scaling, np.array([not problem.is_learnable(task) for task in problem.tasks]))
-    own.save(folder, header)
+    own.save(folder / planned[0].block, header)
     by_member: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
     tested_by: dict[str, NDArray[Any]] = {}
     if of_test:

@@ -36,6 +36,8 @@ class Planned:
     ----------
     name : str
         Its folder in the run's folder; empty for the only member of a run.
+    block : str
+        The folder of the cross-fitted model that it is a part of, in the run's folder; empty for the run's.
     title : str
         Its name for users: "fold 2 of 5".
     experiment : Experiment
@@ -50,6 +52,7 @@ class Planned:
     experiment: Experiment
     split: Split
     number: int
+    block: str = ""
 
     @property
     def is_drawn(self) -> bool:
@@ -61,7 +64,8 @@ def plan(experiment: Experiment) -> list[Planned]:
     """Return the members of a run in order: by repeat, then fold, then part, then model.
 
     Repeat r (from 1) has the split seed of the run plus r - 1, model m the run's seed plus m - 1. Models are counted on
-    from part to part, so that all have different seeds.
+    from part to part, so that all have different seeds. Of a cross-fitted run with folds or repeats, each of these is a
+    cross-fitted model with a folder of its own, a block, in which its members' folders are.
 
     Raises
     ------
@@ -72,14 +76,25 @@ def plan(experiment: Experiment) -> list[Planned]:
     found: list[Planned] = []
     for repeat in range(config.split.repeats):
         whole = _splits(experiment, repeat)
-        parted = [_cross_fitted(experiment, split) if config.split.cross_fit else [split] for split in whole]
+        parted = [_cross_fitted(experiment, split, repeat) if config.split.cross_fit else [split] for split in whole]
         places = [(fold, part, split) for fold, parts in enumerate(parted) for part, split in enumerate(parts)]
         for (fold, part, split), model in product(places, range(config.train.ensemble)):
             numbers = list(_numbers(config, repeat, fold, (part, len(parted[fold])), model))
-            name = "-".join(f"{what}{number + 1}" for what, number, _ in numbers)
+            words = {what: f"{what}{number + 1}" for what, number, _ in numbers}
+            block = "-".join(words.pop(what) for what in ("repeat", "fold") if config.split.cross_fit and what in words)
+            name = "/".join(filter(None, (block, "-".join(words.values()))))
             title = ", ".join(f"{what} {number + 1} of {count}" for what, number, count in numbers)
             own = seeded(config, repeat, part * config.train.ensemble + model)
-            found.append(Planned(name, title, experiment.like(own) if numbers else experiment, split, len(found)))
+            member = experiment.like(own) if numbers else experiment
+            found.append(Planned(name, title, member, split, len(found), block))
+    return found
+
+
+def blocks(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
+    """Return the members of each cross-fitted model of a run, by its folder."""
+    found: dict[str, list[Planned]] = {}
+    for one in planned:
+        found.setdefault(one.block, []).append(one)
     return found
 
 
@@ -98,10 +113,26 @@ def models(config: Config) -> int:
     return max(config.split.folds, 1) * config.split.repeats * max(config.split.cross_fit, 1) * config.train.ensemble
 
 
+def has_blocks(config: Config) -> bool:
+    """Return whether a run has several cross-fitted models."""
+    return config.split.cross_fit > 0 and (config.split.folds > 0 or config.split.repeats > 1)
+
+
 def member_folders(folder: Path) -> list[Path]:
-    """Return the folders of a run's members that are there, in the order of `plan`."""
+    """Return the folders of a run's members, or of its blocks, that are there, in the order of `plan`."""
     found = {path: numbers for path in folder.glob("*[0-9]") if (numbers := member_numbers(path.name))}
     return sorted(found, key=found.__getitem__)
+
+
+def block_folders(folder: Path) -> list[Path]:
+    """Return the folders of a run's cross-fitted models that are there, in the order of `plan`; else its own."""
+    return [place for place in member_folders(folder) if member_folders(place)] or [folder]
+
+
+def all_folders(folder: Path) -> list[Path]:
+    """Return the folders of a run, of its blocks and of its members that are there."""
+    of_members = member_folders(folder)
+    return [folder, *of_members, *(path for place in of_members for path in member_folders(place))]
 
 
 def member_numbers(name: str) -> tuple[int, ...] | None:
@@ -145,13 +176,13 @@ def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     return found
 
 
-def _cross_fitted(experiment: Experiment, split: Split) -> list[Split]:
+def _cross_fitted(experiment: Experiment, split: Split, repeat: int) -> list[Split]:
     """Return a split for each part of the training and validation rows: it validates, and the others train.
 
     Copies of a molecule are in one part, and so are groups of a split by scaffold or cluster. A part has at least 5
     rows, if two parts do.
     """
-    config, header, dataset = experiment.config, experiment.header, experiment.dataset
+    config, header, dataset = seeded(experiment.config, repeat, 0), experiment.header, experiment.dataset
     for got in ("nodes" if header.level == "node" else "", "shards" if is_sharded(dataset.path) else ""):
         if got:
             expected = "one file of graphs, as of molecules"

@@ -33,10 +33,12 @@ from gcnbatch.training.fits import FitResult, Fits, Say
 from gcnbatch.training.plan import (
     GENERATED,
     Planned,
+    all_folders,
+    blocks,
     data_file,
     different_splits,
+    has_blocks,
     has_members,
-    member_folders,
     plan,
     with_absolute_paths,
 )
@@ -101,7 +103,7 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
     """
     experiment = planned[0].experiment
     if experiment.config.split.cross_fit:
-        yield from cross_fit.notes(planned)
+        yield from cross_fit.notes(next(iter(blocks(planned).values())))
     if experiment.dataset.fits_in_memory:
         yield from across_splits(experiment.dataset, {"": planned[0].split})
     about = experiment.header, experiment.y, different_splits(planned), experiment.config.split.kind
@@ -146,9 +148,9 @@ def resume(
         _check_libraries(config)
         if (folder / reports.METRICS).exists() and not extended:
             say(f"{folder} is already finished")
-            kind = has_members(config), config.split.cross_fit > 0
+            kind = has_members(config), config.split.cross_fit > 0 and not has_blocks(config)
             return run_files.read_metrics(folder / reports.METRICS, *kind)
-        for place in (folder, *member_folders(folder)):
+        for place in all_folders(folder):
             fileio.remove_abandoned(place)
         tree = config.model_dump(mode="json")
         replaced = {("backend",): backend_name, ("device",): device, ("cuda", "resident"): resident, ("jobs",): jobs}
@@ -222,7 +224,7 @@ def _extended(config: Config, epochs: int) -> Config:
 
 def _reopen(folder: Path, config: Config) -> None:
     """Turn a finished run into one to resume; the metrics go first, so that a crash here leaves no wrong ones."""
-    for place in (folder, *member_folders(folder)):
+    for place in all_folders(folder):
         run_files.remove(place / reports.METRICS)
     fileio.write_text(folder / CONFIG, config.to_toml())
 
@@ -241,7 +243,8 @@ def _prepared(
         tasks = [one.experiment.task(one.split)[0] for one in planned]
         planned[0].experiment.check_learnable(different_splits(planned))
         if config.train.mixture:
-            cross_fit.check(planned)
+            for block in blocks(planned).values():
+                cross_fit.check(block)
         backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 
@@ -310,12 +313,22 @@ def _fit(
     known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     on_gpu = registry.entry(backend.name).on_gpu  # then the cores of the host are idle
-    with cross_fit.beside_networks(planned, on_gpu and bool(missing), quiet) as others:
+    cross_fitted = {
+        place: own
+        for place, own in blocks(planned).items()
+        if config.split.cross_fit and not (folder / place / reports.METRICS).exists()
+    }
+    with cross_fit.beside_networks(cross_fitted, on_gpu and bool(missing), quiet) as others:
         if missing:
             known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
-        fitted = [known[one.name] for one in planned]
-        if config.split.cross_fit:
-            return cross_fit.summarise(folder, planned, fitted, writer, say, others)
+        for place, own in cross_fitted.items():
+            fitted = [known[one.name] for one in own]
+            found = cross_fit.summarise(folder, own, fitted, writer, say, others[place])
+    if has_blocks(config):
+        return cross_fit.summarise_blocks(folder, planned, known, writer)
+    if config.split.cross_fit:
+        return found
+    fitted = [known[one.name] for one in planned]
     return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
 
 

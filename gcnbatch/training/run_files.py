@@ -71,10 +71,16 @@ class _Fit(_Metrics):
     best_epoch: int
 
 
+class _Member(_Metrics):
+    """A fit, or a cross-fitted model, which has no best epoch."""
+
+    epochs: int
+
+
 class _Members(_Metrics):
     epochs: int
-    folds: list[_Fit] | None = Field(default=None, min_length=1)
-    members: list[_Fit] | None = Field(default=None, min_length=1)
+    folds: list[_Member] | None = Field(default=None, min_length=1)
+    members: list[_Member] | None = Field(default=None, min_length=1)
     mean: dict[str, dict[str, Number]]
     std: dict[str, dict[str, Number | None]]  # None where a single member has the metric
 

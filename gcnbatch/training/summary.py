@@ -22,7 +22,11 @@ from gcnbatch.training.reports import ReportWriter
 
 
 def summarise(
-    folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], writer: ReportWriter
+    folder: Path,
+    planned: Sequence[Planned],
+    fitted: Sequence[FitResult],
+    writer: ReportWriter,
+    histories: Sequence[tuple[Path, int]] | None = None,
 ) -> dict[str, Any]:
     """Write and return the run's metrics; write the predictions of its test rows in the data set's order, and plots.
 
@@ -31,13 +35,17 @@ def summarise(
     folder : Path
         The run's folder, with a folder for every member.
     planned, fitted
-        The members and their results, in order. ReportWriter of members may still be written meanwhile.
+        The members, or the cross-fitted models, and their results, in order. Reports of members may still be written
+        meanwhile.
     writer : ReportWriter
         Writes files of the run.
+    histories : sequence of (Path, int) or None
+        Histories of the networks and their epochs; None: those of the members.
     """
     experiment = planned[0].experiment
     config, header = experiment.config, experiment.header
-    histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
+    pairs = zip(planned, fitted, strict=True)
+    histories = histories or [(folder / one.name / HISTORY, found.epochs) for one, found in pairs]
     written = [writer.submit_call(draw_curves, folder, histories)]
     pool, figures = tested(folder, planned, fitted), None
     if pool:
@@ -74,7 +82,7 @@ def _summary(planned: Sequence[Planned], results: Sequence[dict[str, Any]]) -> d
     """Return the members' metrics, their mean and deviation, and what holds for all."""
     config = planned[0].experiment.config
     summary: dict[str, Any]
-    if config.split.repeats == config.train.ensemble == 1:
+    if config.split.repeats == 1 and (config.split.cross_fit or config.train.ensemble == 1):
         summary = {"folds": list(results)}
     else:
         named = zip(planned, results, strict=True)

@@ -20,7 +20,7 @@ from gcnbatch.model.gcn import Gcn, build, joins_graph_features
 from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
 from gcnbatch.training.fit_files import BEST
-from gcnbatch.training.plan import member_folders
+from gcnbatch.training.plan import all_folders
 from gcnbatch.training.run_files import lacking
 
 _KIND = "featurizer, kind"
@@ -97,7 +97,7 @@ def model_folders(folder: Path) -> list[Path]:
     """
     if (folder / BEST).is_file():
         return [folder]
-    ready = [path for path in member_folders(folder) if (path / BEST).is_file()]
+    ready = [path for path in all_folders(folder)[1:] if (path / BEST).is_file()]
     if not ready:
         raise lacking(folder, BEST)
     return ready

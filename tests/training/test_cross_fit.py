@@ -336,8 +336,6 @@ def test_few_rows_have_fewer_parts_and_a_note(molecules, tmp_path: Path) -> None
     [
         (["train.mixture=true"], "train.mixture needs split.cross_fit"),
         (["split.cross_fit=1"], "cross_fit must be 0 or at least 2"),
-        (["split.cross_fit=4", "split.folds=3"], "cross_fit takes one split"),
-        (["split.cross_fit=4", "split.repeats=2"], "cross_fit takes one split"),
         (["split.cross_fit=51"], "at least 0 and at most 50"),
     ],
 )
