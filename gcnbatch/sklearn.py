@@ -1,13 +1,15 @@
 """scikit-learn estimators: SMILES or RDKit molecules in, labels, probabilities or values out.
 
-They work in `Pipeline`, `GridSearchCV`, `cross_val_score` and with joblib. A fitted estimator holds its weights as the
-bytes of a safetensors file, so that a pickle of it holds numbers and texts alone. Unpickle your own files only: any
-pickle can run code.
+They work in `Pipeline`, `GridSearchCV`, `cross_val_score` and with joblib. An estimator is one network; with
+``recipe="best"`` it is what ``gcnbatch train TABLE`` trains, ten networks mixed with a kernel and trees. A fitted one
+holds its weights as the bytes of safetensors files, so that a pickle of it holds numbers and texts alone. Unpickle your
+own files only: any pickle can run code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -23,16 +25,32 @@ from sklearn.utils.validation import assert_all_finite, check_is_fitted, check_r
 
 from gcnbatch.api.datasets import from_smiles
 from gcnbatch.api.options import load
-from gcnbatch.config_tree import plain
+from gcnbatch.api.run import Run
+from gcnbatch.api.sources import write_set
+from gcnbatch.config import Config
+from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.data.featurizer import load_rdkit
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
 from gcnbatch.inference.ensemble import predict
-from gcnbatch.training import fits
+from gcnbatch.inference.whole import load_wholes
+from gcnbatch.resources import shipped_config
+from gcnbatch.training import fits, run
 from gcnbatch.training.fit_files import BEST
+from gcnbatch.training.mixed import FILE
+from gcnbatch.training.reports import METRICS, Report, ReportWriter
+from gcnbatch.training.summary import draw_curves
 
 _Plain = TypeVar("_Plain", bool, int)
+# Arguments by the section of the configuration that they are keys of.
+_KEYS = {
+    "model": ("widths", "dense", "head", "readout", "dropout", "batch_norm"),
+    "train": ("epochs", "batch_size", "learning_rate", "weight_decay", "schedule", "patience"),
+    "split": ("validation_fraction",),
+    "molecules": ("bond_channels",),
+}
+_WIDTHS = ("widths", "dense", "head")
 
 
 class InvalidMolecules(InputError, ValueError):
@@ -68,6 +86,9 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         GPU.
     processes : int
         Processes that read SMILES; 0: one per processor.
+    recipe : str
+        Name of a shipped configuration, such as ``"best"``. It is trained in place of one network; of the arguments
+        above, those that are not at their defaults win over its keys. Empty: one network.
     random_state : int, RandomState or None
         Seed of weights, shuffles, dropout and validation rows; an int is the key `seed` of a run.
     settings : mapping
@@ -75,12 +96,13 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    model_ : bytes
-        The weights and their description: what ``best.safetensors`` of a run holds.
+    model_ : bytes or dict of bytes
+        The weights and their description: what ``best.safetensors`` of a run holds; of a cross-fitted recipe, the files
+        of the run that predict, by name.
     history_ : list of dict
-        A row per epoch: losses, validation value, learning rate.
+        A row per epoch: losses, validation value, learning rate; of several networks, also the key ``member``.
     n_iter_ : int
-        Epochs that were trained.
+        Epochs that were trained; of several networks, the most.
     multitask_ : bool
         Whether `y` had two dimensions.
 
@@ -110,6 +132,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         backend: str = "auto",
         device: int = 0,
         processes: int = 0,
+        recipe: str = "",
         random_state: Any = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -130,6 +153,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         self.backend = backend
         self.device = device
         self.processes = processes
+        self.recipe = recipe
         self.random_state = random_state
         self.settings = settings
 
@@ -141,34 +165,30 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _config(self, split: str) -> Any:
-        keys = ("epochs", "batch_size", "learning_rate", "weight_decay", "schedule", "patience")
         settings = {} if self.settings is None else self.settings
         if not isinstance(settings, Mapping):
             raise InvalidMolecules("settings", type(settings).__name__, "a mapping of keys")
-        tree = {
-            "name": "sklearn",
-            "seed": self._seed(),
-            "backend": self.backend,
-            "device": self.device,
-            "data": {"path": "memory"},
-            "split": {"kind": split, "valid": self.validation_fraction, "test": 0.0},
-            "model": {
-                "kind": "chemgcn",
-                **{key: _listed(getattr(self, key)) for key in ("widths", "dense", "head")},
-                **{key: getattr(self, key) for key in ("readout", "dropout", "batch_norm")},
-            },
-            "train": {key: getattr(self, key) for key in keys},
-        }
+        _one_of(self.bond_channels, bool, "bond_channels", "True or False")
+        tree = read_toml(shipped_config(self.recipe)) if self.recipe else {}
+        tree |= {"name": "sklearn", "seed": self._seed(), "backend": self.backend, "device": self.device}
+        tree["data"] = {"path": "memory"}
+        for key, value in (("kind", split), ("test", 0.0)):
+            put(tree, ("split", key), value)
+        for section, names in _KEYS.items():
+            for name in names:
+                value, key = getattr(self, name), "valid" if section == "split" else name
+                value = _listed(value) if name in _WIDTHS else plain(value)
+                if not (self.recipe and value == plain(_default(type(self), name))):
+                    put(tree, (section, key), value)
         return load(tree, {}, settings)
 
     def _seed(self) -> int:
         given = self.random_state
         return int(given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1))
 
-    def _graphs(self, X: Any, y: NDArray[Any] | None = None, **about: Any) -> GraphSet:
-        """Return molecules and targets as a data set."""
-        channels = _one_of(self.bond_channels, bool, "bond_channels", "True or False")
-        return from_smiles(_smiles(X), y, bond_channels=channels, processes=self._processes(), **about)
+    def _graphs(self, X: Any, y: NDArray[Any] | None = None, molecules: Any = None, **about: Any) -> GraphSet:
+        """Return molecules and targets as a data set; `molecules` is that section of the configuration."""
+        return from_smiles(_smiles(X), y, **molecules.model_dump(), processes=self._processes(), **about)
 
     def _processes(self) -> int:
         return _one_of(self.processes, int, "processes", "a whole number, 0 or more", at_least=0)
@@ -186,25 +206,30 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         """Train, then set the attributes: a fit that fails leaves those of the fit before."""
         try:
             config = self._config(split)
-            graphs = self._graphs(X, y, task=task, **about)
+            graphs = self._graphs(X, y, config.molecules, task=task, **about)
             if graphs.n_graphs < 2:
                 raise InvalidMolecules("X", "n_samples = 1", "at least 2 molecules")
             if sample_weight is not None:
                 weights = _weights(sample_weight, graphs.n_graphs).astype(np.float32)
                 graphs = replace(graphs, sample_weight=weights)
-            model, history = fits.fit_in_memory(config, graphs)
+            model, history = (_fit_run if config.split.cross_fit else fits.fit_in_memory)(config, graphs)
         except InputError as error:
             raise _explained(error) from error
         if classes is not None:
             self.classes_ = classes
-        self.model_, self.history_, self.n_iter_, self.multitask_ = model, history, len(history), y.ndim == 2
+        self.n_iter_ = max(row["epoch"] for row in history)
+        self.model_, self.history_, self.multitask_ = model, history, y.ndim == 2
         return self
 
     def _outputs(self, X: Any) -> NDArray[np.floating]:
         """Return probabilities or values, (n, K)."""
         check_is_fitted(self)
         with TemporaryDirectory(prefix="gcnbatch-") as folder:
-            Path(folder, BEST).write_bytes(self.model_)
+            files = self.model_ if isinstance(self.model_, dict) else {BEST: self.model_}
+            for name, content in files.items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
             try:
                 config = load({"backend": self.backend, "device": self.device, "data": {"path": "memory"}}, {}, {})
                 about: dict[str, Any] = {"backend": config.backend, "device": config.device, "level": None}
@@ -226,6 +251,31 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
     def _rows(self, X: Any) -> list[str] | GraphSet:
         """Return what `predict` takes."""
         return _smiles(X)
+
+
+class _WithoutFigures(ReportWriter):
+    """Writes the reports of a run whose folder is thrown away."""
+
+    def write(self, report: Report) -> dict[str, Any]:
+        return replace(report, has_figures=False).write()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return None if function is draw_curves else function(*arguments)
+
+
+def _fit_run(config: Config, graphs: GraphSet) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    """Train a cross-fitted run; return its files that predict by name, and the rows of its histories.
+
+    Warns
+    -----
+    UserWarning
+        As `fits.fit_in_memory`.
+    """
+    with TemporaryDirectory(prefix="gcnbatch-") as folder:
+        place, _ = run.start(config, Path(folder, "run"), True, writer=_WithoutFigures(), make=write_set(graphs))
+        fits.warn_of_left_out(graphs.header, load_wholes([place], lambda line: None)[0].left_out)
+        paths = [path for name in (BEST, FILE, METRICS) for path in sorted(place.rglob(name))]
+        return {path.relative_to(place).as_posix(): path.read_bytes() for path in paths}, Run(place).history
 
 
 class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
@@ -422,6 +472,11 @@ def _listed(widths: Any) -> Any:
     """Return the widths of layers as a list; anything else is refused with the configuration."""
     found = plain(widths)
     return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
+
+
+def _default(kind: type, name: str) -> Any:
+    found = inspect.signature(kind).parameters[name].default
+    return list(found) if name in _WIDTHS else found
 
 
 def _one_of(value: Any, kind: type[_Plain], name: str, expected: str, at_least: int | None = None) -> _Plain:

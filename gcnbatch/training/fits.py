@@ -18,9 +18,9 @@ from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config import Config
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
-from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
 from gcnbatch.runners.task import RunnerTask
@@ -199,6 +199,14 @@ def _course(cohort: Runner, member: Fit) -> dict[str, Any]:
     return course
 
 
+def warn_of_left_out(header: Header, left_out: NDArray[np.bool_]) -> None:
+    """Warn of tasks (T,) that the training rows cannot teach."""
+    if left_out.any():
+        names = listed(np.array(header.task_names)[left_out])
+        text = f"no labels of two classes in the training rows, so that predictions are NaN: {names}"
+        warnings.warn(text, stacklevel=3)
+
+
 def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[str, Any]]]:
     """Train one model on the split of `config`.
 
@@ -212,16 +220,13 @@ def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[st
     Raises
     ------
     InputError
-        When data and configuration do not match, or the configuration cross-fits.
+        When data and configuration do not match.
 
     Warns
     -----
     UserWarning
         Of tasks that the training rows cannot teach: their outputs are NaN.
     """
-    if config.split.cross_fit:
-        hint = "Train such a run with gcnbatch.train."
-        raise InputError("split.cross_fit", str(config.split.cross_fit), "0: an estimator is one model", hint)
     choice = BackendChoice(config.backend, config.device, config.cuda, lambda line: None)
     with TemporaryDirectory(prefix="gcnbatch-") as folder:
         path = Path(folder, "data.h5")
@@ -230,10 +235,7 @@ def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[st
             experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
             member = Fit(experiment, splits.make_split(config.split, config.seed, experiment.split_rows))
             experiment.check_learnable([member.split])
-            if (absent := member.validation.left_out).any():
-                names = listed(np.array(experiment.header.task_names)[absent])
-                text = f"no labels of two classes in the training rows, so that predictions are NaN: {names}"
-                warnings.warn(text, stacklevel=2)
+            warn_of_left_out(experiment.header, member.validation.left_out)
             backend = choice.backend_for([member.task])
             loop.fit([member], lambda waiting: make_runner(backend, [waiting[0].task]), None, quiet=True)
     return checkpoint.encode(member.best_weights()), member.rows

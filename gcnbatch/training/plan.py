@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.config import Config
 from gcnbatch.data import splits
-from gcnbatch.data.graphs import Split
+from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
 from gcnbatch.figures import DRAWN_MEMBERS
@@ -170,10 +170,23 @@ def _splits(experiment: Experiment, repeat: int) -> list[Split]:
     config, rows = seeded(experiment.config, repeat, 0), experiment.split_rows
     own = config.split.model_copy(update={"valid": 0.0}) if config.split.cross_fit else config.split
     found = splits.make_splits(own, config.seed, rows)
-    if own.copies_together and own.kind != "predefined" and experiment.header.level == "graph":
+    if (copies := copies_of(experiment)) is not None:
         times = rows.times if own.kind == "time" else None
-        return [splits.without_copies(split, experiment.first_copies, times) for split in found]
+        return [splits.without_copies(split, copies, times) for split in found]
     return found
+
+
+def copies_of(experiment: Experiment) -> Int64 | None:
+    """Return the first row with the molecule of each graph (G,), if a split keeps copies together."""
+    split = experiment.config.split
+    wanted = split.copies_together and split.kind != "predefined" and experiment.header.level == "graph"
+    return experiment.first_copies if wanted else None
+
+
+def cross_fit_parts(experiment: Experiment) -> list[Split]:
+    """Return the splits of the parts of a cross-fitted run without folds and repeats; see `plan`."""
+    (split,) = _splits(experiment, 0)
+    return _cross_fitted(experiment, split, 0)
 
 
 def _cross_fitted(experiment: Experiment, split: Split, repeat: int) -> list[Split]:

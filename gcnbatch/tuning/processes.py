@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.training.processes import open_again, run_calls
-from gcnbatch.tuning.splits import search_splits
+from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.trials import FAILED, Asked, Outcome, Trials
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -66,4 +66,4 @@ def run_trials(folder: str, config: str, asked: Sequence[Asked], complete: Seque
 def _opened(folder: str, config: str) -> Trials:
     """Open the data set and the backend of a study; they stay open for the next trial."""
     experiment, backend = open_again(Path(folder), config)
-    return Trials(experiment, search_splits(experiment.config, experiment.split_rows), backend)
+    return Trials(experiment, splits_of(experiment), backend)

@@ -16,7 +16,7 @@ from gcnbatch.tuning.constant import constant_value
 from gcnbatch.tuning.page import BEST
 from gcnbatch.tuning.record import JOURNAL, value_of
 from gcnbatch.tuning.space import Space, configured
-from gcnbatch.tuning.splits import search_splits
+from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Study
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def write(
             "epochs": best.user_attrs["epochs"],
             "parameters": values,
         }
-        constant = constant_value(experiment, search_splits(experiment.config, experiment.split_rows))
+        constant = constant_value(experiment, splits_of(experiment))
         summary["constant"] = constant
         summary["learned"] = constant is None or study.is_better(value_of(best), constant)
         if line := page.not_learned(summary):

@@ -47,7 +47,7 @@ from gcnbatch.tuning.processes import TrialProcesses
 from gcnbatch.tuning.progress import Watch
 from gcnbatch.tuning.record import Record
 from gcnbatch.tuning.space import DEFAULT, Space, read_space
-from gcnbatch.tuning.splits import search_splits
+from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Rounds, Run, Study
 from gcnbatch.tuning.trials import Trials, direction
 
@@ -122,9 +122,6 @@ def start(
     check_data(config, make)
     if config.train.ensemble > 1:
         raise InputError("train.ensemble", str(config.train.ensemble), "1: a trial trains one model per split")
-    if config.split.cross_fit:
-        hint = "Search with a configuration such as molecules, and set it in the best one."
-        raise InputError("split.cross_fit", str(config.split.cross_fit), "0: a trial trains one model per split", hint)
     if config.parquet:
         tables.check_parquet("parquet")
     tree = dict(space) if isinstance(space, Mapping) else read_toml(space or DEFAULT)
@@ -140,7 +137,7 @@ def start(
         with begun_or_empty(target):
             config = generate(config, target, make)
             experiment = stack.enter_context(_opened(config, target))
-            splits = search_splits(config, experiment.split_rows)
+            splits = splits_of(experiment)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
             base, config = config, config.model_copy(update={"backend": backend.name})
             rounds = _rounds(backend, experiment)
@@ -188,7 +185,7 @@ def resume(
         count = given.trials or (known.trials if given.minutes is None else None)
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
         with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
-            splits = search_splits(config, experiment.split_rows)
+            splits = splits_of(experiment)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
             held = folders.Held(folder, lock)
             return _search(held, base, config, experiment, backend, Limits(count, given.minutes), quiet, say)
@@ -256,6 +253,8 @@ def _search(
     folder, lock = held
     for line in notes(config.split, experiment.split_rows):
         say(line)
+    if config.train.mixture:
+        say("trials train the networks alone, by what they give for the rows that they leave out; best.toml mixes them")
     study, space = _study(folder, config, experiment)
     if lost := results.lost_trials(folder, study):
         say(f"warning: {InputError(*lost)}; the others are trained again")
@@ -282,7 +281,7 @@ def _runner(
     on_gpu = registry.entry(backend.name).on_gpu
     jobs = config.jobs or min(len(os.sched_getaffinity(0)), rounds.trials)
     if ranks is None and (on_gpu or config.jobs == 1):
-        return Trials(experiment, search_splits(config, experiment.split_rows), backend).run
+        return Trials(experiment, splits_of(experiment), backend).run
     workers = stack.enter_context(pool(jobs, lock))
     there = config.model_copy(update={"backend": backend.name})
     together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
@@ -291,7 +290,7 @@ def _runner(
 
 def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
     """Return the rounds that suit the backend: alike trials where it trains several models at once."""
-    splits = search_splits(experiment.config, experiment.split_rows)
+    splits = splits_of(experiment)
     task = experiment.task(splits[0])[0]
     return _ALIKE if cohort_size(backend, [task, task]) > 1 else _MIXED
 

@@ -23,6 +23,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import validate_data
 
 import gcnbatch
+from gcnbatch.config_tree import read_toml
+from gcnbatch.resources import shipped_config
 from gcnbatch.sklearn import GcnClassifier, GcnRegressor, InvalidMolecules
 from tests.fuzz import DRAWN
 from tests.training.runs import lighten
@@ -58,7 +60,7 @@ class _Numbers:
         tags.input_tags.string, tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, False, True
         return tags
 
-    def _graphs(self, X: Any, y: Any = None, **about: Any) -> gcnbatch.GraphSet:
+    def _graphs(self, X: Any, y: Any = None, molecules: Any = None, **about: Any) -> gcnbatch.GraphSet:
         x = validate_data(self, X, reset=y is not None, dtype=np.float32)
         loops, pointer = np.zeros(len(x), np.int32), np.arange(len(x) + 1)
         return gcnbatch.graph_set(x, loops, loops, y, node_ptr=pointer, edge_ptr=pointer, **about)
@@ -379,3 +381,82 @@ def test_a_task_that_cannot_be_learned_is_warned_of_and_predicted_as_nan() -> No
         model = GcnClassifier(**SMALL).fit(SMILES, y)
     assert np.isnan(model.predict(SMILES)).all(axis=0).tolist() == [False, True]
     assert 0 <= model.score(SMILES, y) <= 1
+
+
+# ------------------------------------------------------------------------------------------------ recipes
+
+MIXED: dict[str, Any] = {
+    "recipe": "best",
+    "widths": (4,),
+    "head": (4,),
+    "epochs": 2,
+    "backend": "cpu",
+    "processes": 1,
+    "settings": {"split.cross_fit": 2, "molecules.fingerprint_size": 64},
+}
+
+
+@pytest.fixture(scope="module")
+def mixed() -> GcnRegressor:
+    return GcnRegressor(**MIXED).fit(SMILES, np.arange(30) / 7)
+
+
+def test_a_recipe_is_the_run_that_its_keys_give(mixed: GcnRegressor, tmp_path: Path) -> None:
+    molecules = read_toml(shipped_config("best"))["molecules"] | {"fingerprint_size": 64}
+    graphs = gcnbatch.from_smiles(SMILES, np.arange(30) / 7, **molecules)
+    keys = {"model.widths": [4], "model.head": [4], "split.cross_fit": 2, "split.test": 0.0, "backend": "cpu"}
+    run = gcnbatch.train("best", graphs, epochs=2, settings=keys, out=tmp_path / "run")
+    assert isinstance(mixed.model_, dict)
+    for name in ("mixture.safetensors", "part1/best.safetensors", "part2/best.safetensors"):
+        assert mixed.model_[name] == (run.folder / name).read_bytes(), name
+    np.testing.assert_array_equal(mixed.predict(SMILES), run.predict(SMILES).outputs[:, 0])
+    assert [(row["member"], row["epoch"]) for row in mixed.history_] == [
+        ("part1", 1),
+        ("part1", 2),
+        ("part2", 1),
+        ("part2", 2),
+    ]
+    assert mixed.n_iter_ == 2
+
+
+def test_arguments_at_their_defaults_leave_the_keys_of_a_recipe() -> None:
+    config = GcnRegressor(recipe="best", learning_rate=0.5)._config("random")
+    shipped = read_toml(shipped_config("best"))
+    assert (list(config.model.widths), config.train.epochs) == (shipped["model"]["widths"], shipped["train"]["epochs"])
+    assert (config.train.learning_rate, config.train.mixture, config.split.test) == (0.5, True, 0.0)
+
+
+def test_a_pickled_mixture_predicts_the_same(mixed: GcnRegressor) -> None:
+    raw = pickle.dumps(mixed)
+    texts = [argument for code, argument, _ in pickletools.genops(raw) if code.name in ("SHORT_BINUNICODE", "GLOBAL")]
+    modules = {text for text in texts if text.startswith(("gcnbatch", "sklearn", "rdkit", "scipy"))}
+    assert modules == {"gcnbatch.sklearn"}
+    np.testing.assert_array_equal(pickle.loads(raw).predict(SMILES[:4]), mixed.predict(SMILES[:4]))
+    assert clone(mixed).get_params() == mixed.get_params()
+
+
+def test_classes_and_tasks_are_mixed_too() -> None:
+    names = np.array(["b", "a", "c", "c", "a", "b"] * 5)
+    model = GcnClassifier(**MIXED).fit(SMILES, names)
+    assert model.predict_proba(SMILES[:3]).shape == (3, 3)
+    assert set(model.predict(SMILES)) <= set("abc")
+    y = np.stack([AROMATIC, np.ones(30)], axis=1)
+    with pytest.warns(UserWarning, match="no labels of two classes in the training rows, so that .* are NaN: task1"):
+        several = GcnClassifier(**MIXED).fit(SMILES, y)
+    assert np.isnan(several.predict(SMILES)).all(axis=0).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"recipe": "bst"}, "configuration 'bst': not shipped. Did you mean 'best'"),
+        (
+            {"recipe": "best", "settings": {"molecules.fingerprint": ""}},
+            "has no fingerprint; expected molecules with both",
+        ),
+        ({"recipe": "best", "settings": {"split.cross_fit": 0}}, r"train\.mixture needs split\.cross_fit"),
+    ],
+)
+def test_a_recipe_that_cannot_be_trained_is_a_value_error(about: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidMolecules, match=message):
+        GcnRegressor(**MIXED | about).fit(SMILES, AROMATIC)

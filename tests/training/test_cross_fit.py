@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.api.study import tune
 from gcnbatch.data.featurizer_options import FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset, write_graphset
@@ -21,7 +20,6 @@ from gcnbatch.mixture import Mixture
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
-from gcnbatch.sklearn import GcnRegressor
 from gcnbatch.training import cross_fit, mixed, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
@@ -392,11 +390,3 @@ def test_the_command_prints_scores_and_members(best: Path) -> None:
     assert table == [
         [of["name"], *(f"{of[key]:.4g}" for key in ("weight", "out_of_fold", "test"))] for of in found["members"]
     ]
-
-
-def test_estimators_and_searches_refuse_cross_fitting(molecules, tmp_path: Path) -> None:
-    model = GcnRegressor(settings={"split.cross_fit": 4}, epochs=1)
-    with pytest.raises(InputError, match=r"split.cross_fit: 4; expected 0: an estimator is one model"):
-        model.fit(["CCO", "CCC", "CCN"] * 5, list(range(15)))
-    with pytest.raises(InputError, match=r"split.cross_fit: 4; expected 0: a trial trains one model"):
-        tune({"split": {"cross_fit": 4}}, molecules[1], out=tmp_path / "study", trials=1)

@@ -23,10 +23,13 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import DeviceLost, InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
+from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.finished import read_split
+from gcnbatch.training.plan import plan
 from gcnbatch.tuning import search as searches
 from gcnbatch.tuning.constant import constant_value
 from gcnbatch.tuning.search import Limits
-from gcnbatch.tuning.splits import search_splits
+from gcnbatch.tuning.splits import search_splits, splits_of
 from tests.builders import build_graphset
 from tests.entries import CohortEntry, register
 from tests.parquet import assert_same_table
@@ -124,6 +127,44 @@ def test_folds_and_repeats_divide_the_rows_that_do_not_test(kind: str) -> None:
         if config.split.folds:
             validated = np.concatenate([part.valid for part in found])
             assert sorted(validated) == sorted(np.repeat(left, config.split.repeats))
+
+
+def test_a_cross_fitted_configuration_is_scored_by_what_its_parts_leave_out(place: Path, tmp_path: Path) -> None:
+    """The best configuration trains on the same parts and tests the rows that no trial saw."""
+    summary = search(place, tmp_path / "study", "split.cross_fit=4", "split.copies_together=true", trials=2)
+    assert len(summary["best"]["values"]) == 4
+    assert summary["best"]["value"] == pytest.approx(np.mean(summary["best"]["values"]))
+    config = resolve(read_toml(tmp_path / "study" / "best.toml"))
+    assert config.split.cross_fit == 4
+    folder, _ = run.start(config, tmp_path / "run", quiet=True)
+    with Dataset(place / "set.h5") as dataset:
+        parts = splits_of(Experiment(config, dataset))
+    for number, part in enumerate(parts, start=1):
+        trained = read_split(folder / f"part{number}" / "splits.json")
+        assert np.array_equal(trained.valid, part.valid)
+        assert np.array_equal(trained.train, part.train)
+        assert not len(part.test)
+        assert not np.isin(trained.test, np.concatenate([part.train, part.valid])).any()
+
+
+def test_folds_stand_in_for_the_parts_of_a_cross_fitted_configuration(place: Path, tmp_path: Path) -> None:
+    summary = search(place, tmp_path / "study", "split.cross_fit=4", "split.folds=2", trials=1)
+    assert len(summary["best"]["values"]) == 2
+    config = resolve(read_toml(tmp_path / "study" / "best.toml"))
+    assert (config.split.cross_fit, config.split.folds) == (4, 0)
+
+
+def test_copies_of_tested_molecules_are_in_no_trial(tmp_path: Path) -> None:
+    graphs = build_graphset(30, missing=0.0)
+    write_graphset(tmp_path / "set.h5", graphs.take(np.tile(np.arange(30), 2)))
+    given = f"data.path={tmp_path / 'set.h5'}", "split.copies_together=true", "split.test=0.3"
+    with Dataset(tmp_path / "set.h5") as dataset:
+        for more in ([], ["split.folds=3"], ["split.cross_fit=3"]):
+            (tested,) = {tuple(one.split.test) for one in plan(Experiment(configure(*given), dataset))}
+            found = splits_of(Experiment(configure(*given, *more), dataset))
+            seen = np.unique(np.concatenate([np.concatenate([part.train, part.valid]) for part in found]))
+            assert np.array_equal(np.union1d(seen, tested), np.arange(60))
+            assert not set(seen % 30) & {row % 30 for row in tested}
 
 
 def test_the_objective_is_the_mean_over_folds(place: Path, tmp_path: Path) -> None:
