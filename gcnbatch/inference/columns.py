@@ -22,7 +22,7 @@ from gcnbatch.data.featurizer_options import AS_WRITTEN
 from gcnbatch.data.importers.cells import FLOAT32_MAX, MISSING, parse_number
 from gcnbatch.data.importers.number_format import NumberFormat
 from gcnbatch.data.importers.quantities import read_quantity
-from gcnbatch.data.importers.units import factor
+from gcnbatch.data.importers.units import factor, unit_of_name
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header
@@ -234,7 +234,8 @@ class LabelColumns:
             return math.nan, UNKNOWN
         if found.direction:
             return math.nan, BOUND
-        return float(Fraction(repr(found.value)) * times), BARE if unit and not found.unit else ""
+        is_bare = bool(unit) and not found.unit and unit_of_name(task) != unit
+        return float(Fraction(repr(found.value)) * times), BARE if is_bare else ""
 
 
 NOTATION = (

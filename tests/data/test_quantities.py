@@ -27,11 +27,13 @@ MOLECULES = ("C", "CC", "CCC", "CCO", "CO", "CN", "CCN", "N", "O", "c1ccccc1", "
 MICRO, MU, MINUS, NARROW = "\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}", "\N{MINUS SIGN}", "\N{NARROW NO-BREAK SPACE}"
 
 
-def imported(folder: Path, values: list[str], *, sign: str = ",", **options: object) -> tuple[Dataset, tuple[str, ...]]:
+def imported(
+    folder: Path, values: list[str], *, sign: str = ",", name: str = "y", **options: object
+) -> tuple[Dataset, tuple[str, ...]]:
     """Import these targets of a named column; return the set and the notes."""
-    lines = [f"smiles{sign}y", *(f'{MOLECULES[row]}{sign}"{text}"' for row, text in enumerate(values))]
+    lines = [f"smiles{sign}{name}", *(f'{MOLECULES[row]}{sign}"{text}"' for row, text in enumerate(values))]
     (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    named: dict[str, object] = {"target_columns": ["y"], "processes": 1, **options}
+    named: dict[str, object] = {"target_columns": [name], "processes": 1, **options}
     summary = import_smiles(folder / "t.csv", folder / "t.h5", FeaturizerOptions(), **named)  # type: ignore[arg-type]
     with Dataset(folder / "t.h5") as dataset:
         return dataset, summary.notes
@@ -268,6 +270,80 @@ def test_infinite_numbers_are_refused_by_row(tmp_path: Path, text: str) -> None:
 def test_a_class_that_counts_as_missing_is_said(tmp_path: Path) -> None:
     _, notes = imported(tmp_path, ["mild", "none", "severe", "mild", "severe", "none"])
     assert "counted as missing: 'none' in 2 cells; where one is a class, give it another name" in notes
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("IC50 (nM)", "nM"),
+        (f"Ki [{MU}M]", "uM"),
+        ("IC50_nM", "nM"),
+        ("IC50 in uM", "uM"),
+        ("IC50 / nM", "nM"),
+        ("half-life (h)", "h"),
+        ("t1/2 (min)", "min"),
+        ("PPB (%)", "%"),
+        ("melting point (°C)", "°C"),
+        ("solubility_ug/ml", "ug/mL"),
+        ("wavelength (nm)", "nm"),
+    ],
+)
+def test_the_unit_in_a_columns_name_is_that_of_its_numbers(tmp_path: Path, name: str, unit: str) -> None:
+    dataset, notes = imported(tmp_path, ["1.5", "2.5", "2.7", "n.d."], name=name)
+    np.testing.assert_array_equal(column(dataset), [1.5, 2.5, 2.7, np.nan])
+    assert dataset.header.units == {name: unit}
+    assert not any("unit" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "y",
+        "nM",
+        "pIC50 (nM)",
+        "log IC50 (nM)",
+        "-log10(M)",
+        "dose_min",
+        "T_K",
+        "ic50_nm",
+        "rate (first)",
+        "IC50 (nM) mean",
+    ],
+)
+def test_other_names_state_no_unit(tmp_path: Path, name: str) -> None:
+    dataset, _ = imported(tmp_path, ["1.5", "2.5", "2.7"], name=name)
+    assert dataset.header.units == {}
+
+
+def test_units_of_cells_are_converted_to_that_of_the_name_where_numbers_have_none(tmp_path: Path) -> None:
+    dataset, notes = imported(tmp_path, ["5", "2 uM", "3 uM", ">1 mM"], name="IC50 (nM)")
+    assert column(dataset) == [5, 2000, 3000, 1e6]
+    assert "column 'IC50 (nM)': 2 values in uM converted to nM, the unit in the column's name" in notes
+    dataset, _ = imported(tmp_path, ["4 uM", "2 uM", "3 uM"], name="IC50 (nM)")
+    assert (column(dataset), dataset.header.units) == ([4, 2, 3], {"IC50 (nM)": "uM"})
+    (tmp_path / "t.h5").unlink()
+    message = "row 2, column 'IC50 (nM)': '2 %'; expected a number in nM, or in a unit of its kind, as in 2 rows"
+    assert refusal(tmp_path, ["5", "2 %", "3"], name="IC50 (nM)").startswith(message)
+
+
+def test_labels_stay_labels_whatever_the_columns_name(tmp_path: Path) -> None:
+    dataset, _ = imported(tmp_path, ["1", "0", "1"], name="inhibited (%)")
+    assert (dataset.header.target, dataset.header.units) == ("binary", {})
+
+
+def test_the_line_on_a_column_says_the_unit_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("smiles,Ki (nM),series\nC,5.5,a\nCC,7,b\nCCC,9,c\n")
+    summary = import_smiles(tmp_path / "t.csv", tmp_path / "t.h5", FeaturizerOptions(), processes=1)
+    assert "'Ki (nM)': target, regression, 3 labels (in nM)" in summary.roles()
+    (tmp_path / "E.csv").write_text("graph,src,dst\ng1,a,b\n")
+    (tmp_path / "N.csv").write_text("graph,node,f\ng1,a,1\ng1,b,1\n")
+    (tmp_path / "G.csv").write_text("graph,Ki (nM),hit (%)\ng1,5.5,1\n")
+    import_csv(tmp_path / "g.h5", edges=tmp_path / "E.csv", nodes=tmp_path / "N.csv", graphs=tmp_path / "G.csv")
+    with Dataset(tmp_path / "g.h5") as dataset:
+        assert dataset.header.units == {"Ki (nM)": "nM"}
 
 
 # ------------------------------------------------------------------------------------------------ bounds

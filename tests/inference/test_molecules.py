@@ -376,6 +376,17 @@ def test_bounds_and_other_units_are_never_scored_in_silence(tmp_path, measured, 
         assert found.metrics["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
 
 
+def test_numbers_below_a_name_with_the_unit_of_the_model_need_no_remark(tmp_path: Path) -> None:
+    table = tmp_path / "m.csv"
+    table.write_text("\n".join(["smiles,Ki (nM)", *(f"{'C' * (row + 1)},{row / 8 + 0.5}" for row in range(16))]) + "\n")
+    import_smiles(table, tmp_path / "m.h5", FeaturizerOptions(), target_columns=["Ki (nM)"], processes=1)
+    run, said = train_on(tmp_path / "m.h5", tmp_path / "run"), list[str]()
+    found = infer([run], table, str(tmp_path / "out.csv"), quiet=True, say=said.append)
+    assert found.metrics is not None
+    assert found.metrics["tasks"]["Ki (nM)"]["unit"] == "nM"
+    assert not any("unit" in line for line in said)
+
+
 def test_labels_with_a_unit_are_no_numbers_for_a_model_without(tmp_path, measured) -> None:
     run = train_on(_measured(tmp_path, [f"{row / 8 + 0.5}" for row in range(16)]), tmp_path / "run")
     for ending in (".csv", ".h5"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gcnbatch.data.importers.cells import MISSING, NUMBER, about_no_number, check_stored_labels, check_stored_names
-from gcnbatch.data.importers.labels import Reading, as_numbers, read_classes, read_labels
+from gcnbatch.data.importers.labels import Reading, as_numbers, in_unit_of, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import looks_like_split
@@ -175,7 +175,8 @@ def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, Colu
         raise InputError(
             str(table.path), f"targets of different kinds or several columns of classes: {shown}", "one kind of target"
         )
-    return {name: ColumnRole(name, "target", reading) for name, reading in readings.items()}
+    found = {name: in_unit_of(name, reading, table.others[name]) for name, reading in readings.items()}
+    return {name: ColumnRole(name, "target", reading) for name, reading in found.items()}
 
 
 def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.importers.cells import MISSING, SEVERAL_VALUES, is_infinite, parse_number, sorted_labels
 from gcnbatch.data.importers.quantities import Quantities, Quantity, QuantityColumn, read_quantity
-from gcnbatch.data.importers.units import is_known
+from gcnbatch.data.importers.units import is_known, unit_of_name
 from gcnbatch.data.schema import Target
 from gcnbatch.text import counted, quoted
 
@@ -170,6 +170,14 @@ def read_classes(texts: Sequence[str], labelled: int | None = None, reason: str 
     codes = {text: number for number, text in enumerate(classes)}
     named = {text: number for text, number in sorted(lost.items()) if text}
     return Reading("multiclass", count, codes, classes, reason, named=True, missing=named)
+
+
+def in_unit_of(name: str, reading: Reading, texts: Sequence[str]) -> Reading:
+    """Return the reading of measured values in the unit that the column's name states for numbers without one."""
+    if reading.kind != "regression" or not (unit := unit_of_name(name)):
+        return reading
+    bare = not reading.unit or any((one := read_quantity(text)) is not None and not one.unit for text in set(texts))
+    return replace(reading, unit=unit) if bare else reading
 
 
 def as_numbers(reading: Reading) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.cells import MISSING, NUMBER, about_no_number
-from gcnbatch.data.importers.units import factor, is_known, spelled
+from gcnbatch.data.importers.units import factor, is_known, spelled, unit_of_name
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
 
@@ -108,7 +108,7 @@ class QuantityColumn:
     Parameters
     ----------
     path, name
-        Table and column, for messages.
+        Table and column, for messages; the name may state the unit of numbers without one, as "IC50 (nM)" does.
 
     Raises
     ------
@@ -117,8 +117,8 @@ class QuantityColumn:
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        self._path, self._name = path, name
-        self._forms: dict[tuple[str, str], int] = {("", ""): 0}  # unit and sign
+        self._path, self._name, self._unit = path, name, unit_of_name(name)  # of numbers without one
+        self._forms: dict[tuple[str, str], int] = {(self._unit, ""): 0}  # unit and sign
         self._first: dict[str, tuple[int, str]] = {}  # row and text of each unit
         self._values: list[NDArray[np.float64]] = []
         self._codes: list[NDArray[np.int32]] = []
@@ -132,7 +132,7 @@ class QuantityColumn:
                 self._values.append(values)
                 self._codes.append(np.zeros(len(texts), np.int32))
                 if texts:
-                    self._first.setdefault("", (before, texts[0]))
+                    self._first.setdefault(self._unit, (before, texts[0]))
                 return
         known: dict[str, tuple[float, int]] = {}
         for row, text in enumerate(texts):
@@ -149,8 +149,9 @@ class QuantityColumn:
         if (found := read_quantity(text)) is None:
             hint = "Write numbers without commas between thousands." if re.search(r"\d,\d{3}(?!\d)", text) else ""
             raise self._refusal((row, text), NUMBER, hint or about_no_number(self._name, [text]))
-        self._first.setdefault(found.unit, (row, text))
-        return found.value, self._forms.setdefault((found.unit, found.sign), len(self._forms))
+        unit = found.unit or self._unit
+        self._first.setdefault(unit, (row, text))
+        return found.value, self._forms.setdefault((unit, found.sign), len(self._forms))
 
     def _refusal(self, cell: tuple[int, str], expected: str, hint: str = "") -> InputError:
         row, text = cell
@@ -160,13 +161,14 @@ class QuantityColumn:
         """Return all rows."""
         values, codes = np.concatenate(self._values), np.concatenate(self._codes)
         if len(self._forms) == 1:
-            return Quantities(values, missing=self._lost)
+            are_labels = np.isin(values, (0, 1)) | np.isnan(values)  # 0 and 1 may be labels
+            return Quantities(values, unit="" if are_labels.all() else self._unit, missing=self._lost)
         of_forms = {form: int(np.count_nonzero(codes == code)) for form, code in self._forms.items()}
         units, signs = Counter[str](), Counter[str]()
         for (unit, sign), count in of_forms.items():
             units[unit] += count
             signs[sign] += count
-        chosen = max(units, key=lambda unit: units[unit])
+        chosen = self._unit if self._unit and units[self._unit] else max(units, key=lambda unit: units[unit])
         directions = np.zeros(len(values), np.int8)
         for (unit, sign), code in self._forms.items():
             rows = codes == code
@@ -176,6 +178,7 @@ class QuantityColumn:
         of, others = f"column {quoted(self._name)}", {unit: count for unit, count in units.items() if unit != chosen}
         ties = units[chosen] in others.values()
         rank = "the first of the most frequent units" if ties else "the most frequent unit"
+        rank = "the unit in the column's name" if chosen and chosen == self._unit else rank
         notes = [
             f"{of}: {counted(count, 'value')} in {unit} converted to {chosen}, {rank}"
             for unit, count in others.items()

@@ -29,6 +29,11 @@ _SPELLINGS = {
     **dict.fromkeys(("day", "days"), "d"),
     **{"percent": "%", "degC": "°C", "degF": "°F", "Da": "g/mol", "kDa": "kg/mol"},
 }
+# The unit in a column's name: in brackets, or at its end. There, letters and words with other meanings are no units.
+_BRACKETS = re.compile(r"[(\[]\s*(?:in\s+)?([^()\[\]]+?)\s*[)\]]\s*$")
+_END = re.compile(r"[\s_/,](?:in[\s_])?([^\s_,()\[\]]{2,})$")
+_OTHER_MEANINGS = {"min", "pm", "nm", "um", "mm"}  # minimum; molar units in lower case
+_LOGARITHM = re.compile(r"log|\bln\b|^p[A-Z]", re.ASCII)
 _INVERSE = re.compile(r" ?[·*]?([A-Za-z]+)(?:\^?-1|⁻¹)")  # L-1 is /L
 _LITRE = re.compile(r"(?<![A-Za-z])([dmu]?)l(?![A-Za-z])")
 
@@ -43,6 +48,22 @@ def spelled(text: str) -> str:
     plain = _LITRE.sub(r"\1L", _INVERSE.sub(r"/\1", plain)).replace(" / ", "/")
     plain = _SPELLINGS.get(plain, plain)
     return plain if plain in _known() else text
+
+
+def unit_of_name(name: str) -> str:
+    """Return the unit, as `spelled` returns it, that the name of a column of measured values states; "" without one.
+
+    >>> [unit_of_name(name) for name in ("IC50 (nM)", "Ki [µM]", "IC50_nM", "half-life, h", "pIC50 (nM)", "dose_min")]
+    ['nM', 'uM', 'nM', '', '', '']
+    """
+    if _LOGARITHM.search(name):
+        return ""
+    if found := _BRACKETS.search(name):
+        unit = spelled(found[1])
+        return unit if is_known(unit) else ""
+    found = _END.search(name)
+    unit = spelled(found[1]) if found else ""
+    return unit if is_known(unit) and unit not in _OTHER_MEANINGS else ""
 
 
 def is_known(unit: str) -> bool:
