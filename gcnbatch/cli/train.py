@@ -150,7 +150,7 @@ def _show_cross_fitted(metrics: dict[str, Any]) -> None:
 
     split = metrics["split"]
     trained, _, tested = split["sizes"]
-    sizes = f"{trained:,} training and {tested:,} test rows" if tested else counted(trained, "training row")
+    sizes = f"{trained:,} training and {counted(tested, 'test row')}" if tested else counted(trained, "training row")
     named = f"{printable(metrics['backend'])}, {title(split)}: {sizes}"
     typer.echo(f"{counted(len(metrics['parts']), 'network')}, each trained without its part; {named}")
     parts = {"out of fold": metrics["valid"], "test": metrics.get("test")}

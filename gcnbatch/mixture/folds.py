@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.errors import InputError
+from gcnbatch.text import counted
 
 PARTS = 10
 
@@ -37,7 +38,7 @@ def make_folds(groups: NDArray[Any], labels: NDArray[Any], seed: int, parts: int
     _, first, group, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     count = min(parts, len(sizes))
     if count < 2:
-        raise InputError("training rows", f"{len(sizes)} different molecules", "at least 2", "Add molecules.")
+        raise InputError("training rows", counted(len(sizes), "different molecule"), "at least 2", "Add molecules.")
     _, stratum = np.unique(labels[first], return_inverse=True)
     shuffled = philox.generator(seed, "mixture.folds").permutation(len(sizes))
     order = shuffled[np.lexsort([stratum[shuffled], -sizes[shuffled]])]

@@ -32,7 +32,7 @@ from gcnbatch.mixture import Bounds, Members, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
-from gcnbatch.training import mixed, reports, run_files, summary
+from gcnbatch.training import mixed, reports, run_files, summary, targets
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import SPLITS, FitResult, Say
@@ -46,7 +46,7 @@ from gcnbatch.worker import WorkerDied, Workers
 OUT_OF_FOLD = "out_of_fold.csv"
 _Fitted = tuple[Members, dict[str, NDArray[np.float64]]]
 Others = Callable[[], _Fitted]  # fits the members beside the networks
-FEW = 50  # training rows, below which scores say little
+FEW, FEW_TESTED = 50, 10  # training and test rows, below which scores say little
 
 
 class _Outputs(NamedTuple):
@@ -139,8 +139,7 @@ def summarise_blocks(
         metrics = run_files.read_metrics(folder / place / reports.METRICS, True, cross_fitted=True)
         of_block = {key: value for key, value in metrics.items() if key not in ("parts", "networks")}
         found.append(FitResult(of_block, metrics["epochs"]))
-        rows, _ = _parts(different_splits(own))
-        split = Split(train=rows, valid=rows[:0], test=own[0].split.test)
+        (split,) = whole_splits(own)
         wholes.append(replace(own[0], name=place, split=split, number=number))
     histories = [(folder / one.name / HISTORY, fitted[one.name].epochs) for one in planned]
     return summary.summarise(folder, wholes, found, writer, histories)
@@ -220,22 +219,32 @@ def check(planned: Sequence[Planned]) -> None:
 
 
 def notes(planned: Sequence[Planned]) -> list[str]:
-    """Return lines on what out-of-fold rows of a split by time, and few training rows, can show."""
-    lines = []
-    if planned[0].experiment.config.split.rule == "time":
+    """Return lines on what out-of-fold rows of a split by time, few training rows and rare labels can show."""
+    experiment, test = planned[0].experiment, len(planned[0].split.test)
+    lines, parts = [], different_splits(planned)
+    if experiment.config.split.rule == "time":
         line = (
             "split by time: networks leave out random training rows, so that out-of-fold figures are of the same times"
         )
-        lines.append(f"{line}; the test rows are newer" if len(planned[0].split.test) else line)
-    count = len(planned[0].split.train) + len(planned[0].split.valid)
-    if count >= FEW:
-        return lines
-    parts = len(different_splits(planned))
-    return [
-        *lines,
-        f"{count} training rows in {parts} parts: the model is fitted, but its scores may be far off, and trust its "
-        "order of molecules more than its values",
-    ]
+        lines.append(f"{line}; the test rows are newer" if test else line)
+    rows, _ = _parts(parts)
+    if len(rows) < FEW:
+        line = (
+            f"{len(rows)} training rows in {len(parts)} parts: the model is fitted, but its scores may be far off, and "
+            "trust its order of molecules more than its values"
+        )
+        more = f"; scores of {counted(test, 'test row')} say least: --use-all trains on all rows"
+        lines.append(line + more if 0 < test < FEW_TESTED else line)
+    return [*lines, *targets.about_rare_labels(experiment.header, experiment.y[rows], len(parts))]
+
+
+def whole_splits(planned: Sequence[Planned]) -> list[Split]:
+    """Return the split of each block: all rows that its parts train on or leave out, and its test rows."""
+    found = []
+    for own in blocks(planned).values():
+        rows, _ = _parts(different_splits(own))
+        found.append(Split(train=rows, valid=rows[:0], test=own[0].split.test))
+    return found
 
 
 def _parts(parts: Sequence[Split]) -> tuple[Int64, NDArray[np.int8]]:

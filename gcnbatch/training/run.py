@@ -21,6 +21,7 @@ from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
 from gcnbatch.data.copies import across_splits
+from gcnbatch.data.endings import is_table
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
@@ -82,7 +83,7 @@ def start(
         target = held.folder
         stack.enter_context(resumable("train", target / CONFIG))
         config = with_absolute_paths(config)
-        with begun_or_empty(target):
+        with begun_or_empty(target), _named(target / GENERATED, config.data.path if make else ""):
             if config.data.synthetic:
                 _create(target, config)
             config = generate(config, target, make)
@@ -102,11 +103,13 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
     A set that is not in memory is not read for copies.
     """
     experiment = planned[0].experiment
+    parts = different_splits(planned)
     if experiment.config.split.cross_fit:
         yield from cross_fit.notes(next(iter(blocks(planned).values())))
+        parts = cross_fit.whole_splits(planned)
     if experiment.dataset.fits_in_memory:
         yield from across_splits(experiment.dataset, {"": planned[0].split})
-    about = experiment.header, experiment.y, different_splits(planned), experiment.config.split.kind
+    about = experiment.header, experiment.y, parts, experiment.config.split.kind
     yield from targets.label_notes(*about)
     yield from targets.about_bounds(
         experiment.y, experiment.dataset.censored, experiment.config.train.bounds == "one_sided"
@@ -285,6 +288,17 @@ def begun_or_empty(folder: Path) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, InputError) or not (folder / CONFIG).exists():
             folders.empty(folder)
+        raise
+
+
+@contextmanager
+def _named(own: Path, given: str) -> Iterator[None]:
+    """Name, in the message of a refusal in the block, the table that the user gave in place of the set made of it."""
+    try:
+        yield
+    except InputError as error:
+        if is_table(given):
+            error.rename(str(own), given)
         raise
 
 

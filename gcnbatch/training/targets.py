@@ -22,7 +22,7 @@ from gcnbatch.data.weighted_targets import join
 from gcnbatch.errors import InputError
 from gcnbatch.moments import moments
 from gcnbatch.runners.task import no_targets
-from gcnbatch.text import quoted, some_of
+from gcnbatch.text import counted, quoted, some_of
 
 Float64 = NDArray[np.float64]
 _MOST = 22  # decimal places: 10 to this power is exact in float64
@@ -155,6 +155,8 @@ def check_learnable(place: object, header: Header, y: NDArray[Any], splits: Sequ
     """
     if all(left_out(header, y[split.train]).all() for split in splits):
         reason = "labels" if header.target == "regression" else "labels of two classes"
+        if left_out(header, y).all():  # which no split can change
+            raise InputError(str(place), f"no task has {reason}", reason, "Use other rows or other targets.")
         got = f"no task has {reason} in the training rows"
         raise InputError(str(place), got, reason, f"Use more rows or other targets; {STRATIFIED}.")
 
@@ -208,6 +210,19 @@ def label_notes(header: Header, y: NDArray[Any], splits: Sequence[Split], kind: 
     if kind == "random" and (poor or depends):
         lines[-1] += f"; {STRATIFIED}"
     return lines
+
+
+def about_rare_labels(header: Header, y: NDArray[Any], parts: int) -> list[str]:
+    """Return the note on labels of fewer training rows, with targets y (R, T), than cross-fitting has parts."""
+    if header.target == "regression":
+        return []
+    rare = []
+    for task, labels in enumerate(y.T):
+        values, counts = np.unique(labels[labels >= 0], return_counts=True)  # NaN and -1 are missing
+        if len(values) > 1 and counts.min() < parts:
+            rare.append(f"{task_name(header, task)} ({counted(int(counts.min()), 'row')} of its rarest label)")
+    few = f"fewer rows of a label than parts, so that scores of it say little: {_listed(rare)}"
+    return [few] if rare else []
 
 
 def about_bounds(y: NDArray[Any], censored: NDArray[np.int8] | None, one_sided: bool = False) -> list[str]:

@@ -147,7 +147,7 @@ def test_clusters_are_smaller_where_similarity_is_higher(call: Call, tmp_path: P
         ),
         (
             ["assay.csv", "--target-columns", "y", "--set", "split.kind=time"],
-            "run/data.h5: the file has no times; expected a time per row for split.kind = time. Name the column of "
+            "assay.csv: the file has no times; expected a time per row for split.kind = time. Name the column of "
             "dates with --time-column, at import or train.",
         ),
         (["--time-column", "measured"], "--time-column: given with quickstart; expected a table of molecules."),

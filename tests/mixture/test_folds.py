@@ -35,7 +35,7 @@ def test_fewer_molecules_than_parts_give_a_part_each() -> None:
 
 
 def test_one_molecule_is_refused() -> None:
-    with pytest.raises(InputError, match="1 different molecules; expected at least 2"):
+    with pytest.raises(InputError, match="1 different molecule; expected at least 2"):
         make_folds(np.array(["a", "a"]), np.zeros(2, np.int64), seed=0)
 
 
