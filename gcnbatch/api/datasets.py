@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gcnbatch.api.targets import targets
 from gcnbatch.data.graphs import GraphSet, Split, concatenate
 from gcnbatch.data.importers.common import compact
 from gcnbatch.data.importers.smiles import computed_names
+from gcnbatch.data.importers.times import read_times
 from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.outputs import output_path
@@ -152,7 +154,8 @@ def from_smiles(given: FromSmilesOptions) -> GraphSet:
         rows, numbered = arrays.rows, np.array(groups, dtype=np.int32)
         columns = own[rows] if own_names else None
         parts.append(graph_part(arrays, header, found.y[rows], names[rows], numbered, columns))
-    return replace(concatenate(parts), smiles=np.array([text.strip() for text in texts], dtype=np.str_))
+    smiles = np.array([text.strip() for text in texts], dtype=np.str_)
+    return replace(concatenate(parts), smiles=smiles, times=_times(given.times, len(texts)))
 
 
 def graph_set(
@@ -174,6 +177,7 @@ def graph_set(
     ids: Iterable[str] | None = None,
     groups: Any = None,
     sample_weight: Any = None,
+    times: Any = None,
     splits: Mapping[str, Split] | None = None,
     normalized: bool = False,
     name: str = "arrays",
@@ -202,6 +206,8 @@ def graph_set(
         Group of each graph, for the split by scaffold.
     sample_weight : array-like, (R,)
         Weight of each row in the losses of training; None: 1.
+    times : array-like, (G,)
+        Time of each graph, for the split by time; as for `from_smiles`.
     splits : mapping of Split
         Splits by name.
     normalized : bool
@@ -257,6 +263,7 @@ def graph_set(
         sample_weight=None
         if sample_weight is None
         else to_host(sample_weight, "sample_weight").astype(np.float32, copy=False),
+        times=_times(times, len(nodes) - 1),
     )
     check_graphset("graph_set", graphs)
     return graphs
@@ -276,6 +283,23 @@ def _own_features(values: Any, names: Sequence[str] | None, rows: int) -> tuple[
     if len(given) != array.shape[1]:
         raise InputError("feature_names", f"{len(given)}", f"{array.shape[1]}, one per column")
     return array.astype(np.float32), tuple(given)
+
+
+def _times(values: Any, graphs: int) -> NDArray[np.float64] | None:
+    """Return the time of each graph (G,), NaN where missing: days since 1970 of dates, or the numbers themselves."""
+    if values is None:
+        return None
+    found = np.asarray(values)
+    if found.shape != (graphs,):
+        raise InputError("times", f"{found.shape}", f"({graphs},), one per graph")
+    if found.dtype.kind == "M":
+        days = found.astype("datetime64[us]").astype(np.int64) / 86_400e6
+        return np.where(np.isnat(found), np.nan, days)
+    if found.dtype.kind in "UO" and not all(value is None or isinstance(value, Real) for value in found.tolist()):
+        return read_times("times", ["" if value is None else str(value) for value in found.tolist()])[0]
+    if found.dtype.kind not in "biufO":
+        raise InputError("times", str(found.dtype), "numbers, dates, or texts of dates")
+    return found.astype(np.float64)
 
 
 def _features(x: Any) -> NDArray[Any] | sp.csr_array:

@@ -85,11 +85,13 @@ def smiles(**options: Any) -> None:
 
     Numbers may have a unit (1.5 uM, 37 %): other units of its kind are converted to the most frequent one, and
     others are refused. 1,500.5 and 1 500 are numbers; say with --decimal what 1,500 is. >10 and <0.1 are kept as the
-    numbers 10 and 0.1, with their direction.
+    numbers 10 and 0.1, with their direction. The name of a column may state the unit of numbers without one, as
+    IC50 (nM) and IC50_nM do.
 
     Atoms get DeepChem's 75 features, and more where asked for. Features of molecules (--descriptors, --fingerprint,
     --feature-columns) are joined to the model's readout; predictions from SMILES compute them again. A split by
-    scaffold computes Murcko scaffolds from the stored SMILES. Blanks around a SMILES are ignored; a blank inside it is
+    scaffold or cluster computes these from the stored SMILES. --time-column names dates (2020-01-31, 31.01.2020,
+    1/31/2020, …) or numbers for a split by time. Blanks around a SMILES are ignored; a blank inside it is
     an error in the row. Put a column name with a comma in double quotes.
     """
     from gcnbatch.api.imports import import_smiles

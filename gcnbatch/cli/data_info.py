@@ -52,6 +52,7 @@ def _facts(description: Description) -> list[str]:
             ("unlabelled", _unlabelled(description.unlabelled)),
             ("labels", labels),
             ("groups", groups),
+            ("times", "" if description.timed is None else f"of {counted(description.timed, 'graph')}"),
             ("featurizer", featurizer),
             *((f"source: {key}", value) for key, value in header.source.items()),
         ]

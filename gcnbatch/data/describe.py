@@ -88,8 +88,8 @@ class Description:
     """Contents of `gcnbatch data info`.
 
     `unlabelled` is the number of rows without any label. `degree` counts the stored edges into a node, over all
-    channels, without self-loops. `groups` is the number of groups, None if the set has none. `splits` has the number of
-    rows of each part, by split name.
+    channels, without self-loops. `groups` is the number of groups, `timed` that of graphs with a time, None if the set
+    has none. `splits` has the number of rows of each part, by split name.
     """
 
     path: str
@@ -108,6 +108,7 @@ class Description:
     tasks: tuple[TaskLabels, ...]
     unlabelled: int
     groups: int | None
+    timed: int | None
     splits: dict[str, dict[str, int]]
     file_bytes: int
     memory_bytes: int
@@ -134,6 +135,7 @@ class Description:
             "tasks": [asdict(task) for task in self.tasks],
             "unlabelled": self.unlabelled,
             "groups": self.groups,
+            "timed": self.timed,
             "splits": self.splits,
             "file_bytes": self.file_bytes,
             "memory_bytes": self.memory_bytes,
@@ -168,6 +170,7 @@ def describe(dataset: Dataset) -> Description:
         tasks=tuple(label_counts(header, dataset.y, dataset.censored)),
         unlabelled=unlabelled(dataset.y),
         groups=None if dataset.groups is None else len(np.unique(dataset.groups)),
+        timed=None if dataset.times is None else int((~np.isnan(dataset.times)).sum()),
         splits={
             name: {part: len(rows) for part, rows in split.parts().items()} for name, split in dataset.splits.items()
         },

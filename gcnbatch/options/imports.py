@@ -166,6 +166,10 @@ class FromSmilesOptions(MoleculeOptions):
         default=None,
     )
     feature_names: Sequence[str] | None = python("Names of the D columns; default ``feature0`` ….", default=None)
+    times: Any = python(
+        "Time of each molecule for splits by time, (R,): numbers, dates of NumPy, or texts as in a table's column.",
+        default=None,
+    )
     name: str = python("Name of the data set.", default="molecules")
 
 

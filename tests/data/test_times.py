@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,3 +124,56 @@ def test_times_that_break_a_rule_are_refused() -> None:
     nodes = build_graphset(1, level="node")
     with pytest.raises(InputError, match="graphs/time: present in a node-level set; expected times of graphs"):
         check_graphset("set", replace(nodes, times=np.zeros(1)))
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([3, None, 1.5], [3, np.nan, 1.5]),
+        (["2020-01-31", "", "2020-02-01"], [DAY, np.nan, DAY + 1]),
+        (["31.01.2020", None, "n.d."], [DAY, np.nan, np.nan]),
+        (np.array(["2020-01-31T12", "NaT", "1970-01-01"], "datetime64[h]"), [DAY + 0.5, np.nan, 0]),
+        ([date(2020, 1, 31), date(2020, 2, 1), date(1970, 1, 2)], [DAY, DAY + 1, 1]),
+    ],
+)
+def test_python_gives_times_as_numbers_dates_and_texts(times: Any, expected: Sequence[float]) -> None:
+    pytest.importorskip("rdkit")
+    graphs = gcnbatch.from_smiles(["CCO", "CCN", "CCC"], [1, 2, 3], times=times)
+    np.testing.assert_array_equal(graphs.times, expected)
+    loops, pointer = np.arange(3) * 0, np.arange(4)
+    made = gcnbatch.graph_set(np.ones((3, 1)), loops, loops, [1, 2, 3], node_ptr=pointer, edge_ptr=pointer, times=times)
+    np.testing.assert_array_equal(made.times, expected)
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([1, 2], r"times: \(2,\); expected \(3,\), one per graph"),
+        ([[1], [2], [3]], r"times: \(3, 1\); expected \(3,\)"),
+        (["2020-01-31", "x", "y"], "times, row 2: 'x'; expected dates in one form"),
+        ([1j, 2, 3], "times: complex128; expected numbers, dates, or texts of dates"),
+        ([1, 2, np.inf], r"graphs/time\[2\]: inf; expected a finite number"),
+    ],
+)
+def test_other_times_are_refused(times: Any, message: str) -> None:
+    loops, pointer = np.arange(3) * 0, np.arange(4)
+    with pytest.raises(InputError, match=message):
+        gcnbatch.graph_set(np.ones((3, 1)), loops, loops, [1, 2, 3], node_ptr=pointer, edge_ptr=pointer, times=times)
+
+
+def test_a_set_with_times_says_so_and_is_split_by_them(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    graphs = gcnbatch.from_smiles(["CCO", "CCN", "CCC", "CCCC"], range(4), times=[2003, 2001, None, 2002])
+    gcnbatch.write(tmp_path / "set.h5", graphs)
+    assert gcnbatch.describe(tmp_path / "set.h5").timed == 3
+    run = gcnbatch.train(
+        data=graphs,
+        epochs=1,
+        settings={"split.kind": "time", "split.test": 0.3, "split.valid": 0.3, "model.widths": [4]},
+        backend="cpu",
+        out=tmp_path / "run",
+    )
+    assert run.metrics["split"]["sizes"] == [1, 1, 1]
+    with Dataset(tmp_path / "run" / "data.h5") as dataset:
+        assert dataset.times is not None
+        assert dataset.times[0] == 2003
