@@ -305,6 +305,7 @@ def test_the_unit_in_a_columns_name_is_that_of_its_numbers(tmp_path: Path, name:
         "nM",
         "pIC50 (nM)",
         "log IC50 (nM)",
+        "LOG SOLUBILITY PH 6.8 (ug/mL)",
         "-log10(M)",
         "dose_min",
         "T_K",

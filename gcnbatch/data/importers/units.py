@@ -33,7 +33,7 @@ _SPELLINGS = {
 _BRACKETS = re.compile(r"[(\[]\s*(?:in\s+)?([^()\[\]]+?)\s*[)\]]\s*$")
 _END = re.compile(r"[\s_/,](?:in[\s_])?([^\s_,()\[\]]{2,})$")
 _OTHER_MEANINGS = {"min", "pm", "nm", "um", "mm"}  # minimum; molar units in lower case
-_LOGARITHM = re.compile(r"log|\bln\b|^p[A-Z]", re.ASCII)
+_LOGARITHM = re.compile(r"(?i:log)|\bln\b|^p[A-Z]", re.ASCII)
 _INVERSE = re.compile(r" ?[·*]?([A-Za-z]+)(?:\^?-1|⁻¹)")  # L-1 is /L
 _LITRE = re.compile(r"(?<![A-Za-z])([dmu]?)l(?![A-Za-z])")
 
