@@ -66,7 +66,7 @@ TEXTS = {  # parameters that are texts, but no paths
         "resident",
     ),
     *("max_bytes", "sets", "settings", "smiles_column", "split_column", "splits", "target_columns", "task", "tasks"),
-    "weight_column",
+    *("time_column", "weight_column"),
 }
 
 

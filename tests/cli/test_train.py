@@ -217,7 +217,7 @@ def test_every_key_is_listed(call: Call) -> None:
     assert shown["train.epochs"] == "50 passes over the training rows (a whole number, at least 1 and at most 1000000)"
     assert shown["model.widths"].startswith("[64, 64] or [16] ")
     assert shown["model.widths"].endswith("(list; each a whole number, at least 1 and at most 65536)")
-    assert shown["split.kind"].endswith("(random, stratified, scaffold, predefined)")
+    assert shown["split.kind"].endswith("(random, stratified, scaffold, cluster, time, predefined)")
     assert shown["model.kind"].endswith("(chemgcn, kipf)")
     assert shown["train.standardize"].endswith("(true, false)")
     assert "cpu" in shown["backend"].partition("(")[2]

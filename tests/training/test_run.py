@@ -293,7 +293,7 @@ def test_labels_of_one_class_alone_are_refused(tmp_path: Path, folds: int) -> No
     y = graphs.y.copy()
     y[:, 0], y[:, 1] = 1, np.nan
     write_graphset(tmp_path / "set.h5", replace(graphs, y=y))
-    message = r"set\.h5: no task has labels of two classes in the training rows; expected .*\. Use more"
+    message = r"set\.h5: no task has labels of two classes; expected .*\. Use other rows"
     nothing_made(tmp_path / "run", message, f"data.path={tmp_path / 'set.h5'}", f"split.folds={folds}")
 
 
