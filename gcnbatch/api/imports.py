@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gcnbatch.data.featurizer_options import FeaturizerOptions
-from gcnbatch.data.importers.smiles import import_smiles as import_file
+from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.options.declaration import arguments, part
 from gcnbatch.options.imports import ColumnOptions, ImportSmilesOptions, MoleculeOptions
 
 if TYPE_CHECKING:
+    from gcnbatch.data.featurizer_options import FeaturizerOptions
     from gcnbatch.data.importers.common import ImportSummary
 
 
@@ -43,23 +43,29 @@ def import_smiles(given: ImportSmilesOptions) -> ImportSummary:
 
 def import_table(given: ImportSmilesOptions, find_split: bool = False) -> ImportSummary:
     """Convert a table; `find_split`: take the only column of train and test rows as the split."""
-    return import_file(
-        given.source,
-        given.out,
-        featurizer(given),
-        **part(given, ColumnOptions),
-        no_targets=given.no_targets,
-        find_split=find_split,
-        table_format=TableFormat(given.delimiter, given.decimal, given.encoding, tuple(given.missing)),
-        skip_bad_rows=given.on_bad_row == "skip",
-        processes=given.processes,
-        name=given.name,
-        progress=given.progress,
-    )
+    with early_workers(given.source, given.processes) as workers:  # they start while this process imports the rest
+        from gcnbatch.data.importers.smiles import import_smiles as import_file
+
+        return import_file(
+            given.source,
+            given.out,
+            featurizer(given),
+            **part(given, ColumnOptions),
+            no_targets=given.no_targets,
+            find_split=find_split,
+            table_format=TableFormat(given.delimiter, given.decimal, given.encoding, tuple(given.missing)),
+            skip_bad_rows=given.on_bad_row == "skip",
+            processes=given.processes,
+            name=given.name,
+            progress=given.progress,
+            workers=workers,
+        )
 
 
 def featurizer(given: MoleculeOptions) -> FeaturizerOptions:
     """Return what a molecule becomes."""
+    from gcnbatch.data.featurizer_options import FeaturizerOptions
+
     return FeaturizerOptions(
         given.bond_channels,
         given.self_loops,

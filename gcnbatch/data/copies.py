@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -286,20 +287,24 @@ def first_copies(dataset: Dataset) -> Int64:
 
 def keys(graphs: GraphSet, whole: bool = False) -> Iterator[int]:
     """Yield the number of each graph of a part; see `graph_keys`."""
-    features = graphs.graph_features if whole else None
-    x, edges = np.ascontiguousarray(graphs.x), (graphs.src, graphs.dst, graphs.channel)
-    nodes, bonds = graphs.node_ptr.tolist(), graphs.edge_ptr.tolist()
-    for graph in range(graphs.n_graphs):
-        own = slice(bonds[graph], bonds[graph + 1])
-        more = () if features is None else (features[graph].tobytes(),)
-        yield hash((x[nodes[graph] : nodes[graph + 1]].tobytes(), *(array[own].tobytes() for array in edges), *more))
+    bonds = np.stack([graphs.src, graphs.dst, graphs.channel], axis=1, dtype=np.int32)
+    parts = [_bytes_of(np.asarray(graphs.x), graphs.node_ptr), _bytes_of(bonds, graphs.edge_ptr)]
+    if whole and graphs.graph_features is not None:
+        parts.append(_bytes_of(graphs.graph_features, np.arange(graphs.n_graphs + 1)))
+    return map(hash, zip(*parts, strict=True))
+
+
+def _bytes_of(rows: NDArray[Any], pointers: Int64) -> Iterator[bytes]:
+    """Yield the rows of each graph, as bytes."""
+    whole, at = rows.tobytes(), (pointers * rows[:1].nbytes).tolist()
+    return (whole[first:end] for first, end in pairwise(at))
 
 
 def groups_of(keys: Int64) -> list[list[int]]:
     """Return the rows of each key (R,) that several have, in order."""
-    order = np.argsort(keys, kind="stable")
-    cuts = np.flatnonzero(np.diff(keys[order])) + 1
-    return sorted(rows.tolist() for rows in np.split(order, cuts) if len(rows) > 1)
+    order, counts = np.argsort(keys, kind="stable"), np.unique(keys, return_counts=True)[1]
+    several, ends = counts > 1, np.cumsum(counts)
+    return sorted(order[end - count : end].tolist() for end, count in zip(ends[several], counts[several], strict=True))
 
 
 def apart(groups: Iterable[Sequence[int]], split: Split, rows: int) -> list[Sequence[int]]:
@@ -317,5 +322,5 @@ def _between_parts(groups: Sequence[Sequence[int]], splits: Mapping[str, Split],
 
 def _contradict(y: NDArray[Any]) -> bool:
     """Whether any column of y (n, K) has two different known values."""
-    columns = (column[column >= 0] if y.dtype.kind == "i" else column[~np.isnan(column)] for column in y.T)
-    return any(len(np.unique(column)) > 1 for column in columns)
+    known = np.where(y < 0, np.nan, y) if y.dtype.kind == "i" else y
+    return bool((np.fmin.reduce(known) < np.fmax.reduce(known)).any())

@@ -68,24 +68,19 @@ class MoleculeArrays:
 
 
 class _Molecule(NamedTuple):
-    """A molecule that `MoleculeReader` began; atoms (N, 11), bonds of properties and its own features if asked for."""
+    """A molecule that `MoleculeReader` began, with the name and the order of its normal form.
 
-    form: NormalForm
+    RDKit's molecule is kept for scaffolds alone. Atoms (N, 11), bonds of properties and features of the molecule are
+    there if asked for.
+    """
+
+    name: str
+    order: str
     begun: bytes | Structures
+    molecule: Any = None
     atoms: NDArray[np.float32] | None = None
     properties: tuple[Sequence[int], Sequence[int]] = ((), ())
     features: Begun | None = None
-
-    @classmethod
-    def of(cls, form: NormalForm, begun: bytes | Structures, options: FeaturizerOptions) -> _Molecule:
-        """Ask RDKit for what the reader does not read."""
-        return cls(
-            form,
-            begun,
-            extended_atoms(form.molecule) if options.atom_features == EXTENDED else None,
-            property_bonds(form.molecule, options.bond_properties) if options.bond_properties else ((), ()),
-            begin(form.molecule, form.name, options) if options.of_molecules else None,
-        )
 
 
 class _Featurizer:
@@ -96,17 +91,25 @@ class _Featurizer:
         self.reader = MoleculeReader(self.chem, as_written)
         self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
 
-    def convert(self, text: str, index: int, options: FeaturizerOptions) -> _Molecule | BadMolecule:
-        """Return the molecule of a SMILES, or why it has no graph."""
+    def convert(self, text: str, index: int, options: FeaturizerOptions, keep: bool) -> _Molecule | BadMolecule:
+        """Return the molecule of a SMILES, or why it has no graph; `keep` RDKit's molecule."""
         if reason := excess(text, options.max_nodes):
             return BadMolecule(index, reason, too_large=True)
         form = graph_form(text, options, options.asks_rdkit)
         if form is None:
             return BadMolecule(index, complaint(self.chem, text), unreadable=True)
-        count = form.molecule.GetNumAtoms()
+        molecule = form.molecule
+        count = molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
             return BadMolecule(index, f"{counted(count, 'atom')}, more than {options.max_nodes}", too_large=True)
-        return _Molecule.of(form, self.reader.begin(form.molecule), options)
+        found = _Molecule(form.name, form.order, self.reader.begin(molecule), molecule if keep else None)
+        if not options.asks_rdkit:
+            return found
+        return found._replace(
+            atoms=extended_atoms(molecule) if options.atom_features == EXTENDED else None,
+            properties=property_bonds(molecule, options.bond_properties) if options.bond_properties else ((), ()),
+            features=begin(molecule, form.name, options) if options.of_molecules else None,
+        )
 
 
 @cache
@@ -136,7 +139,7 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     found: list[_Molecule] = []
     for index, text in enumerate(smiles, first):
         try:
-            molecule = tools.convert(text, index, options)
+            molecule = tools.convert(text, index, options, scaffolds)
         except MemoryError:
             raise
         except Exception as error:  # of RDKit's C++ code
@@ -145,11 +148,11 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
             bad.append(molecule)
             continue
         rows.append(index)
-        found.append(molecule if scaffolds else molecule._replace(form=molecule.form._replace(molecule=None)))
+        found.append(molecule)
     structures = tools.reader.read([molecule.begun for molecule in found])
     if not options.as_written:
-        structures = structures.in_order([molecule.form.order for molecule in found])
-    molecules = [molecule.form.molecule for molecule in found] if scaffolds else []
+        structures = structures.in_order([molecule.order for molecule in found])
+    molecules = [molecule.molecule for molecule in found] if scaffolds else []
     cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
     if failures:
         structures = structures.of(~np.isin(np.arange(len(found)), list(failures)))
@@ -160,7 +163,7 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
         rows=np.array(rows, dtype=np.int64),
         **_arrays(found, structures, tools.reader.table, options),
         graph_features=_graph_features(found, structures, tools.reader.table, options),
-        names=tuple(molecule.form.name for molecule in found),
+        names=tuple(molecule.name for molecule in found),
         scaffolds=tuple(cores),
         alike=_alike(structures, tools, options),
         bad=tuple(sorted(bad, key=lambda row: row.index)),

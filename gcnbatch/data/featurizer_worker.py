@@ -1,17 +1,46 @@
-"""What a worker process of the featuriser runs. It imports little: NumPy and RDKit take half of a worker's start."""
+"""Worker processes of the featuriser: how they start, and what they run.
+
+This module imports little, so that they start while their caller imports NumPy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gcnbatch.data import guard
-from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays, featurize_chunk, load_rdkit
-from gcnbatch.data.normal_form import normal_form
+from gcnbatch.fileio import StrPath
+from gcnbatch.worker import Workers
+
+if TYPE_CHECKING:
+    from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
+
+SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could start
+
+
+@contextmanager
+def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | None]:
+    """Start processes while the caller imports and reads `source`; None for a small file, or for one process."""
+    count, path = processor_count(processes), Path(source)
+    if count == 1 or not path.is_file() or path.stat().st_size < SMALL_FILE:
+        yield None
+        return
+    with Workers(count, prepare, quiet=True) as workers:
+        yield workers
+
+
+def processor_count(processes: int) -> int:
+    """Return the number of worker processes; 0: one per processor."""
+    return processes or len(os.sched_getaffinity(0))
 
 
 def prepare() -> None:
-    """Prepare a worker process."""
+    """Prepare a worker process: import NumPy and RDKit, half of its start, before there are molecules."""
+    from gcnbatch.data.featurizer import load_rdkit
+
     load_rdkit()
     guard.limit_worker()
 
@@ -20,6 +49,8 @@ def featurize_timed(
     seconds: float, smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool
 ) -> MoleculeArrays:
     """Convert a chunk in a worker process, which ends if a molecule takes too long."""
+    from gcnbatch.data.featurizer import featurize_chunk
+
     return featurize_chunk(guard.timed(smiles, seconds), first, options, scaffolds)
 
 
@@ -30,10 +61,14 @@ def canonical_timed(seconds: float, smiles: list[str], options: FeaturizerOption
 
 def canonical(smiles: Iterable[str], options: FeaturizerOptions) -> dict[str, tuple[str, str]]:
     """Return canonical SMILES with and without stereochemistry, of those that RDKit can write."""
+    from gcnbatch.data.normal_form import STEREO, normal_form
+
     names = {}
     for text in smiles:
         with suppress(RuntimeError):
-            forms = [normal_form(text.strip(), options, stereo) for stereo in (True, False)]
-            exact, flat = (form.name for form in forms if form is not None)
-            names[text] = exact, flat
+            exact = flat = normal_form(text.strip(), options, stereo=True)
+            if STEREO.search(text):
+                flat = normal_form(text.strip(), options, stereo=False)
+            if exact is not None and flat is not None:
+                names[text] = exact.name, flat.name
     return names

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
-from gcnbatch.data.descriptors import Asked, ask, descriptors, names
 from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FeaturizerOptions
 from gcnbatch.data.rdkit_binary import Structures
+
+if TYPE_CHECKING:
+    from gcnbatch.data.descriptors import Asked
 
 _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
 
 
 def graph_feature_names(options: FeaturizerOptions) -> tuple[str, ...]:
     """Return the names of the features of a molecule, in order: descriptors, then counts of fragments."""
-    described = names() if options.descriptors else ()
+    described = _described().names() if options.descriptors else ()
     kinds = (kind if kind == ATOM_PAIR else f"{kind}{options.radius}" for kind in options.fingerprints)
     return (*described, *(f"{kind}={column}" for kind in kinds for column in range(options.size)))
 
@@ -61,7 +63,7 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
     """
     generators = (_generator(kind, options.radius, options.size) for kind in options.fingerprints)
     counts = [generator.GetCountFingerprintAsNumPy(molecule) for generator in generators]
-    return Begun(ask(molecule, name) if options.descriptors else None, counts)
+    return Begun(_described().ask(molecule, name) if options.descriptors else None, counts)
 
 
 def molecule_features(
@@ -81,9 +83,16 @@ def molecule_features(
     columns: list[NDArray[Any]] = [np.zeros((len(begun), 0))]
     if options.descriptors:
         asked = [one.asked for one in begun if one.asked is not None]
-        columns.append(np.clip(descriptors(asked, structures, atoms), -_LARGEST, _LARGEST))
+        columns.append(np.clip(_described().descriptors(asked, structures, atoms), -_LARGEST, _LARGEST))
     columns.append(np.array([one.counts for one in begun]).reshape(len(begun), count_columns(options)))
     return np.concatenate(columns, axis=1, dtype=np.float32)
+
+
+def _described() -> Any:
+    """Return the module of descriptors, whose tables of patterns take a tenth of a worker's start."""
+    from gcnbatch.data import descriptors
+
+    return descriptors
 
 
 @cache

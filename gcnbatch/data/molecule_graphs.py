@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice, starmap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,15 +19,14 @@ from gcnbatch.data.featurizer import (
     featurize_chunk,
     load_rdkit,
 )
+from gcnbatch.data.featurizer_worker import processor_count
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import TARGET_TYPES, Header
-from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
 from gcnbatch.worker import Workers
 
 CHUNK = 256  # molecules a worker takes at a time
-SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could start
 
 
 def featurize(
@@ -60,16 +56,15 @@ def featurize(
     scaffolds : bool
         Also compute Murcko scaffolds.
     workers : Workers or None
-        Processes of `early_workers`; None: they are started here.
+        Processes of `featurizer_worker.early_workers`; None: they are started here.
 
     Raises
     ------
     MachineError
         When RDKit is missing or processes cannot be started.
     """
-    load_rdkit()
     total = len(smiles) if isinstance(smiles, Sized) else None
-    count = _count(processes)
+    count = processor_count(processes)
     if total is not None:
         count = min(count, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
@@ -79,22 +74,11 @@ def featurize(
         elif count > 1:
             results = _in_new_processes(chunks, count, 3 * count)
         else:
+            load_rdkit()  # once, before the forks; a process loads it by itself
             results = chain.from_iterable(starmap(guarded, chunks))
         for result in results:
             bar.update(len(result.rows) + len(result.bad))
             yield result
-
-
-@contextmanager
-def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | None]:
-    """Start the processes of `featurize` while the caller reads `source`; None for a small file, or for one process."""
-    count, path = _count(processes), Path(source)
-    if count == 1 or not path.is_file() or path.stat().st_size < SMALL_FILE:
-        yield None
-        return
-    with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
-        load_rdkit()  # while the processes do so, too
-        yield workers
 
 
 def graph_part(
@@ -143,10 +127,6 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     while chunk := [text.strip() for text in islice(texts, CHUNK)]:
         yield first, chunk
         first += len(chunk)
-
-
-def _count(processes: int) -> int:
-    return processes or len(os.sched_getaffinity(0))
 
 
 def _in_new_processes(chunks: Iterator[tuple[Any, ...]], count: int, most: int) -> Iterator[MoleculeArrays]:

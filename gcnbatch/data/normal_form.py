@@ -27,7 +27,7 @@ from gcnbatch.errors import MachineError
 _MAP = re.compile(r":\d+\]")
 _OTHER_CENTRES = re.compile(r"@(?:TH|AL|SP|TB|OH)\d+")  # RDKit's canonical SMILES does not order them
 _HYDROGEN = re.compile(r"\[\d*(?:H|#1)")  # of its own
-_STEREO = re.compile(r"[@/\\]")
+STEREO = re.compile(r"[@/\\]")  # signs without which a SMILES has no stereochemistry
 
 
 class NormalForm(NamedTuple):
@@ -126,7 +126,8 @@ class _Reader:
         if len(text.split()) > 1:  # RDKit would drop everything after a blank, as the name of the molecule
             return None
         if "[" in text:
-            text = _OTHER_CENTRES.sub("", _MAP.sub("]", text))
+            if ":" in text or "@" in text:
+                text = _OTHER_CENTRES.sub("", _MAP.sub("]", text))
             if _HYDROGEN.search(text):
                 return self._without_hydrogens(text, stereo)
         return self.chem.MolFromSmiles(text) if stereo else self._flat(text)
@@ -136,7 +137,7 @@ class _Reader:
         molecule = self.chem.MolFromSmiles(text, sanitize=False)
         if molecule is None:
             return None
-        if _STEREO.search(text):
+        if STEREO.search(text):
             self.chem.RemoveStereochemistry(molecule)
         return molecule if self.chem.SanitizeMol(molecule, self._all, True) == self._done else None  # catches errors
 

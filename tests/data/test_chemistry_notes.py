@@ -14,8 +14,8 @@ from gcnbatch.data.add_splits import SplitTable, add_splits
 from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.featurizer import FeaturizerOptions, featurize_chunk
 from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D
+from gcnbatch.data.featurizer_worker import SMALL_FILE
 from gcnbatch.data.importers.smiles import import_smiles
-from gcnbatch.data.molecule_graphs import SMALL_FILE
 from gcnbatch.data.scaffolds import MAX_MURCKO_ATOMS
 from gcnbatch.data.store import Dataset, write_graphset
 

@@ -18,7 +18,7 @@ from gcnbatch.text import counted, listed
 from gcnbatch.worker import Workers
 
 _ISOTOPE = re.compile(r"\[\d")
-_BONDS = {"dative": ("->", "<-"), "quadruple": ("$",), "unspecified": ("~",)}  # signs in a canonical SMILES
+_BONDS = {kind: re.compile(signs) for kind, signs in (("dative", "->|<-"), ("quadruple", r"\$"), ("unspecified", "~"))}
 
 
 class MoleculeNotes:
@@ -41,8 +41,8 @@ class MoleculeNotes:
         self._keys.append(np.fromiter(map(hash, arrays.names), np.int64, len(arrays.names)))
         self._rows.append(arrays.rows)
         self._alike.update(arrays.alike)
-        for kind, signs in _BONDS.items():
-            self._bonds[kind] += sum(any(sign in name for sign in signs) for name in arrays.names)
+        for kind, sign in _BONDS.items():
+            self._bonds[kind] += sum(map(bool, map(sign.search, arrays.names)))
 
     def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
         """Return notes for the user; arguments as for `Copies.lines`, rows in the order in which they were added."""
@@ -100,8 +100,8 @@ def _counts(molecules: Counter[str]) -> str:
 
 
 def _about_stereo(texts: Sequence[str], options: FeaturizerOptions) -> str:
-    signs = "".join(sign for sign, seen in _seen(options).items() if not seen)
-    stereo = sum(any(sign in signs for sign in text) for text in texts)
+    unseen = [sign for sign, seen in _seen(options).items() if not seen]
+    stereo = sum(any(sign in text for sign in unseen) for text in texts)
     isotopes = 0 if options.atom_features == EXTENDED else sum(bool(_ISOTOPE.search(text)) for text in texts)
     parts = [f"{count:,} with {what}" for count, what in ((stereo, "stereochemistry"), (isotopes, "isotopes")) if count]
     return f"not seen by the features: {' and '.join(parts)}" if parts else ""

@@ -60,7 +60,7 @@ class NumberFormat:
         unclear: dict[str, str] = {}  # cells as 1.500
         grouped: dict[str, str] = {}
         for name, texts in columns:
-            values = {text for text in texts if text.lower() not in MISSING}
+            values = {text for text in set(texts) if text.lower() not in MISSING}
             if not values or not any(sign in text for text in values for sign in ",.' \u00a0\u202f"):
                 continue
             parts = {text: split_cell(text) for text in values}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import outputs, tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
+from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.cells import about_no_number
 from gcnbatch.data.importers.chemistry import MoleculeNotes
@@ -24,7 +26,7 @@ from gcnbatch.data.importers.split_columns import find_parts, read_splits, split
 from gcnbatch.data.importers.targets import Targets, joined_targets, missing_notes
 from gcnbatch.data.importers.times import read_times
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
-from gcnbatch.data.molecule_graphs import early_workers, featurize, graph_part
+from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.scaffold_groups import MURCKO
 from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header, Target
@@ -34,6 +36,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath, sha256
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.text import counted, printable, quoted, some_of
+from gcnbatch.worker import Workers
 
 _SHOWN_BAD_ROWS = 5
 _SKIPPED_COLUMNS = ("row", "id", "smiles", "reason")
@@ -60,6 +63,7 @@ def import_smiles(
     processes: int = 0,
     name: str = "",
     progress: bool = False,
+    workers: Workers | None = None,
 ) -> ImportSummary:
     """Convert a file of molecules into the data set `out`.
 
@@ -81,6 +85,8 @@ def import_smiles(
         Column of dates or numbers; see `read_times`. Empty: none.
     skip_bad_rows : bool
         Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of refusing the file.
+    workers : Workers or None
+        Processes of `early_workers`; None: they are started here.
 
     Raises
     ------
@@ -90,7 +96,7 @@ def import_smiles(
     target = output_path(out, [source])
     report = target.path.with_suffix(".skipped.csv")
     skipped = outputs.check(report, SKIPPED, [source]) if skip_bad_rows else None
-    with early_workers(source, processes) as workers:
+    with nullcontext(workers) if workers else early_workers(source, processes) as pool:
         table = read_molecules(source, smiles_column, id_column, table_format)
         if find_split and not split_column:
             used = {*feature_columns, weight_column, time_column}
@@ -106,11 +112,11 @@ def import_smiles(
         weights = row_weights(table.path, weight_column, table.others[weight_column]) if weight_column else None
         columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
         summary = ImportSummary(target.path, header, columns=tuple(role.cells() for role in roles))
-        notes, missing = MoleculeNotes(table.smiles, options, workers), MissingFeatures(header.graph_feature_names)
+        notes, missing = MoleculeNotes(table.smiles, options, pool), MissingFeatures(header.graph_feature_names)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
         with DatasetWriter(target) as writer:
-            for arrays in featurize(table.smiles, options, processes=processes, progress=progress, workers=workers):
+            for arrays in featurize(table.smiles, options, processes=processes, progress=progress, workers=pool):
                 bad.extend(arrays.bad)
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
                 own = None if columns is None else columns[arrays.rows]

@@ -26,7 +26,7 @@ _FOLD_DIGITS = 10
 
 def looks_like_split(name: str, texts: Sequence[str]) -> bool:
     """Whether a column that nobody named holds a split."""
-    values = {text.lower() for text in texts} - MISSING
+    values = {text.lower() for text in set(texts)} - MISSING
     if not values:
         return False
     return values <= _WORDS.keys() or (name.lower() in _NAMES and all(map(_is_fold, values)))
@@ -36,7 +36,7 @@ def find_parts(columns: Mapping[str, Sequence[str]]) -> str:
     """Return the only column that says of rows whether they train or test; "" if there is none or several."""
     found = []
     for name, texts in columns.items():
-        values = {text.lower() for text in texts} - MISSING
+        values = {text.lower() for text in set(texts)} - MISSING
         if values <= _WORDS.keys() and {"train", "test"} <= {_WORDS[value] for value in values}:
             found.append(name)
     return found[0] if len(found) == 1 else ""
