@@ -233,12 +233,14 @@ class _Tools:
         )
 
     def _centres(self, molecule: Any) -> list[int]:
-        copy = self._chem.Mol(molecule)
-        self._chem.FindPotentialStereoBonds(copy)
         tetrahedral, none = self._chem.StereoType.Atom_Tetrahedral, self._chem.BondStereo.STEREONONE
-        found = [one.centeredOn for one in self._chem.FindPotentialStereo(copy) if one.type == tetrahedral]
-        for ends in copy.GetSubstructMatches(self._double_bond):
-            if copy.GetBondBetweenAtoms(*ends).GetStereo() != none:
+        pairs = molecule.GetSubstructMatches(self._double_bond)
+        if pairs:
+            molecule = self._chem.Mol(molecule)  # which is changed
+            self._chem.FindPotentialStereoBonds(molecule)
+        found = [one.centeredOn for one in self._chem.FindPotentialStereo(molecule) if one.type == tetrahedral]
+        for ends in pairs:
+            if molecule.GetBondBetweenAtoms(*ends).GetStereo() != none:
                 found += ends
         return found
 

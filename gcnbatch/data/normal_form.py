@@ -73,7 +73,7 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
     if not again:
         return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
     if name != text or standardize or _HYDROGEN.search(text):  # else it was read from its name
-        molecule = reader.chem.MolFromSmiles(name)
+        molecule = reader.once_more(name)
     return None if molecule is None else NormalForm(molecule, name, "")
 
 
@@ -130,14 +130,24 @@ class _Reader:
                 text = _OTHER_CENTRES.sub("", _MAP.sub("]", text))
             if _HYDROGEN.search(text):
                 return self._without_hydrogens(text, stereo)
-        return self.chem.MolFromSmiles(text) if stereo else self._flat(text)
+        signed = STEREO.search(text) is not None
+        return self.chem.MolFromSmiles(text) if stereo and signed else self._flat(text, signed)
 
-    def _flat(self, text: str) -> Any:
-        """Read a SMILES without its stereochemistry, which RDKit would perceive when it reads in one step."""
+    def once_more(self, name: str) -> Any:
+        """Return the molecule of a canonical SMILES."""
+        if STEREO.search(name) or ("[" in name and _HYDROGEN.search(name)):
+            return self.chem.MolFromSmiles(name)
+        return self._flat(name, signed=False)
+
+    def _flat(self, text: str, signed: bool) -> Any:
+        """Read a SMILES without its stereochemistry, which RDKit would look for when it reads in one step.
+
+        `signed`: the text has some.
+        """
         molecule = self.chem.MolFromSmiles(text, sanitize=False)
         if molecule is None:
             return None
-        if STEREO.search(text):
+        if signed:
             self.chem.RemoveStereochemistry(molecule)
         return molecule if self.chem.SanitizeMol(molecule, self._all, True) == self._done else None  # catches errors
 

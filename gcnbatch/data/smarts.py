@@ -97,7 +97,18 @@ class Molecules:
         self.degree = np.bincount(self.src, minlength=count)
         self._ring_degree = np.bincount(self.src[self.in_ring], minlength=count)
         orders = np.bincount(self.src, np.array([0, 1, 2, 3, 1.5])[self.kind], count)
-        self._valence = orders.astype(np.int64) + self.hydrogens
+        none = np.zeros(count, bool)
+        self._simple = {"*": ~none, "a": self.aromatic, "A": ~self.aromatic, "in ring": self.rings > 0}
+        self._simple["isotope"] = none  # molecules with isotopes are not searched
+        self._numbers = {
+            "#": self.number,
+            "D": self.degree,
+            "X": self.degree + self.hydrogens,
+            "H": self.hydrogens,
+            "v": orders.astype(np.int64) + self.hydrogens,
+            "R": self.rings,
+            "charge": self.charge,
+        }
         self._first = np.cumsum(self.degree) - self.degree
         self._key = self.src * count + self.dst
         # Sums of these tell sets of atoms apart: two of 64 bits are never equal by chance.
@@ -174,16 +185,16 @@ class Molecules:
         """Add the neighbours of atom `known` that can be atom `new`."""
         atoms = columns[known]
         counts = self.degree[atoms]
-        before = np.cumsum(counts)
-        edges = np.arange(int(before[-1])) + np.repeat(self._first[atoms] - before + counts, counts)
+        before = counts.cumsum()
+        edges = np.arange(int(before[-1])) + (self._first[atoms] - before + counts).repeat(counts)
         added = self.dst[edges]
-        kept = np.flatnonzero(mask[added] & allowed[edges])
-        rows, added = np.repeat(np.arange(len(atoms)), counts)[kept], added[kept]
+        kept = (mask[added] & allowed[edges]).nonzero()[0]
+        rows, added = np.arange(len(atoms)).repeat(counts)[kept], added[kept]
         found = {atom: column[rows] for atom, column in columns.items()}
-        others = [column for atom, column in found.items() if atom != known]
-        if others:
-            distinct = others[0] != added
-            for column in others[1:]:
+        earlier = [column for atom, column in found.items() if atom != known]
+        if earlier:
+            distinct = earlier[0] != added
+            for column in earlier[1:]:
                 distinct &= column != added
             if not distinct.all():
                 found, added = {atom: column[distinct] for atom, column in found.items()}, added[distinct]
@@ -222,22 +233,7 @@ class Molecules:
             found = np.zeros(len(self.number), bool)
             found[self.matches(compiled(value))[0]] = True
             return found
-        simple = {"*": None, "a": self.aromatic, "A": ~self.aromatic, "in ring": self.rings > 0}
-        if name in simple:
-            mask = simple[name]
-            return np.ones(len(self.number), bool) if mask is None else mask
-        if name == "isotope":  # molecules with isotopes are not searched
-            return np.zeros(len(self.number), bool)
-        counts = {
-            "#": self.number,
-            "D": self.degree,
-            "X": self.degree + self.hydrogens,
-            "H": self.hydrogens,
-            "v": self._valence,
-            "R": self.rings,
-            "charge": self.charge,
-        }
-        return np.asarray(counts[name] == value)
+        return self._simple[name] if name in self._simple else np.asarray(self._numbers[name] == value)
 
 
 @cache
