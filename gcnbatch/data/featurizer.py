@@ -11,8 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.atom_features import EXTENDED, EXTENDED_NAMES, AtomTable
-from gcnbatch.data.extended_features import extended_atoms, property_bonds, random_walks
+from gcnbatch.data.atom_features import (
+    EXTENDED,
+    EXTENDED_NAMES,
+    AtomTable,
+    extended_atoms,
+    property_bonds,
+    random_walks,
+)
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.molecule_features import Begun, begin, graph_feature_names, molecule_features
 from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form

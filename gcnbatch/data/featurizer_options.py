@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import Any
 
 from gcnbatch.config_tree import plain
-from gcnbatch.data.atom_features import ATOM_FEATURES, EXTENDED, EXTENDED_NAMES, FEATURE_NAMES
+from gcnbatch.data.atom_features import ATOM_FEATURES, BOND_PROPERTIES, EXTENDED, EXTENDED_NAMES, FEATURE_NAMES
 from gcnbatch.data.refusals import MAX_ATOMS
 from gcnbatch.errors import InputError
 from gcnbatch.text import QUOTED, printable, quoted
 
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
-BOND_PROPERTIES = {"ring": ("ring",), "conjugated": ("conjugated",), "stereo": ("Z", "E")}  # their channels
 STANDARDIZERS = ("largest_fragment", "neutralize")
 RDKIT2D = "rdkit2d"
 FINGERPRINTS = MORGAN, CHIRAL, ATOM_PAIR = "morgan", "morgan-chiral", "atompair"

@@ -5,6 +5,12 @@ of h edges from j to i. Mode "channels" stores A^2 … A^K as further channels, 
 "propagated" replaces the features X by S^K X with the normalised adjacency S, so that a linear model on them is a K-hop
 graph convolution (Wu et al., "Simplifying graph convolutional networks", ICML 2019). Graphs never mix: the adjacency of
 several graphs is block-diagonal.
+
+The number of entries of a product is estimated before it is computed. Source: Cohen, "Size-estimation framework with
+applications to transitive closure and reachability", 1997. Every column draws an exponential key. The smallest key
+among the columns that a row reaches is exponential, with their number as rate. A further factor takes minima of these
+keys over its entries. From k keys, (k - 1) / sum of the k minima is an unbiased estimate of the number, with a relative
+standard deviation of 1 / sqrt(k - 2) for a row. For many rows it is smaller if they reach different columns.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gcnbatch.data.forecast import Reach
+from gcnbatch import philox
 from gcnbatch.data.graphs import GraphSet, bounded_ranges
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.outputs import output_path
@@ -34,6 +40,8 @@ EXPLODES = 10.0  # times the edges of the set, from which the forecast is a warn
 BYTES_PER_EDGE, NORMALIZED_BYTES_PER_EDGE = 50, 100  # of memory, measured
 SLAB_ENTRIES = 20_000_000  # most entries of a power that are computed before --keep cuts its rows
 ANNOUNCED = 256 << 20  # bytes of memory from which the need is reported before the work
+MOST_KEYS, FEWEST_KEYS = 128, 6
+KEY_WORK = 100_000_000  # entries read, times keys
 Tell = Callable[[str], object]
 
 
@@ -308,3 +316,39 @@ def _announce(source: Dataset, options: Options, tell: Tell) -> None:
 def _round(value: float) -> str:
     """Return a number rounded to three significant digits."""
     return f"{float(f'{value:.3g}'):,.0f}"
+
+
+class Reach:
+    """Columns that the rows of a product B, A B, A A B, … reach.
+
+    Parameters
+    ----------
+    matrix : sparse (N, M)
+        B.
+    work : int
+        Entries of all further factors: the more, the fewer keys are drawn.
+    """
+
+    def __init__(self, matrix: Any, work: int) -> None:
+        count = int(np.clip(KEY_WORK // max(work, 1), FEWEST_KEYS, MOST_KEYS))
+        rng = philox.generator(0, "forecast.keys")
+        keys = rng.standard_exponential((count, matrix.shape[1]), dtype=np.float32)
+        self._smallest = np.stack([_row_minimum(matrix, key) for key in keys])
+
+    def extend(self, matrix: Any) -> None:
+        """Multiply by A from the left."""
+        self._smallest = np.stack([_row_minimum(matrix, key) for key in self._smallest])
+
+    def entries(self, most: int = 0) -> float:
+        """Return the expected number of entries of the product; with `most`, at most that many count per row."""
+        of_row = (len(self._smallest) - 1) / self._smallest.sum(axis=0, dtype=np.float64)  # nothing reached: 1 / inf
+        return float(np.minimum(of_row, most).sum() if most else of_row.sum())
+
+
+def _row_minimum(matrix: Any, key: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the smallest key among each row's columns, infinity for an empty row."""
+    found = np.full(matrix.shape[0], np.inf, np.float32)
+    filled = np.flatnonzero(np.diff(matrix.indptr))
+    if len(filled):
+        found[filled] = np.minimum.reduceat(key[matrix.indices], matrix.indptr[filled])
+    return found

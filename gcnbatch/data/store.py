@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gcnbatch.data import checks, schema, shards
 from gcnbatch.data.chunks import StoredArray, reading
 from gcnbatch.data.graphs import Edges, GraphSet, Int64, Split, bounded_ranges, graph_numbers, ragged_rows, stacked
-from gcnbatch.data.joined import JoinedArray, Stored
+from gcnbatch.data.shards import JoinedArray, Stored
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from gcnbatch.data.importers import edges, features, graph_tables, names, plain_csv
+from gcnbatch.data.importers import edges, graph_tables, names, plain_csv
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
 from gcnbatch.data.tables import delimited, files
@@ -23,9 +23,8 @@ SIZES = {
     delimited: {"BLOCK_FIELDS": 12, "RECORDS": 2},
     files: {"BLOCK_CHARS": 20},
     names: {"_BLOCK": 3},
-    features: {"BLOCK_BYTES": 30},
     edges: {"BUCKETS": 4, "RUN": 5, "BLOCK": 6},
-    graph_tables: {"ID_BLOCK": 3},
+    graph_tables: {"BLOCK_BYTES": 30, "ID_BLOCK": 3},
     plain_csv: {"NODE_BLOCK": 3},
 }
 NAMES = {
@@ -207,7 +206,7 @@ def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatc
         (edges, "BUCKETS", 256),
         (edges, "RUN", 1 << 14),
         (edges, "BLOCK", 1 << 13),
-        (features, "BLOCK_BYTES", 1 << 14),
+        (graph_tables, "BLOCK_BYTES", 1 << 14),
     ):
         monkeypatch.setattr(module, name, value)
     peak_of(tmp_path, 10, 10, 2)  # imports modules

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from gcnbatch.backends.products import HostProducts, open_products
 from gcnbatch.data import khop as khop_module
-from gcnbatch.data.forecast import Reach
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.khop import Options, adjacency, keep_largest, normalized, write
+from gcnbatch.data.khop import Options, Reach, adjacency, keep_largest, normalized, write
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import assert_graphsets_equal, build_graphset

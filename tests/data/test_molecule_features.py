@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.data import descriptors
-from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES
-from gcnbatch.data.extended_features import random_walks
+from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES, random_walks
 from gcnbatch.data.featurizer import featurize_chunk
 from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet

@@ -6,19 +6,19 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.importers.cells import check_stored_names, finite_numbers, sorted_labels
-from gcnbatch.data.importers.common import MAX_CHANNELS
+from gcnbatch.data.importers.common import MAX_CHANNELS, compact_type
 from gcnbatch.data.importers.edges import EdgeFile
-from gcnbatch.data.importers.features import FeatureFile
 from gcnbatch.data.importers.names import Finder, NameList, Names, finder, number_type
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
@@ -30,6 +30,7 @@ from gcnbatch.text import counted, quoted
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
 ID_BLOCK = 1 << 16  # nodes per block of ids
+BLOCK_BYTES = 1 << 22  # of features returned at a time
 
 
 def _require(table: Table, name: str) -> None:
@@ -231,3 +232,49 @@ def _ends(path: Path, block: Block, nodes: Nodes) -> tuple[Int64, Int64]:
         node = columns["src" if src[row] < 0 else "dst"][row]
         raise InputError(place, f"unknown node {quoted(node)}{where}", "a node of the node table")
     return src, dst
+
+
+class FeatureFile:
+    """The feature columns `names` (at least one) of the table `path`; each number takes 4 bytes on disk.
+
+    Attributes
+    ----------
+    dtype : type
+        The type that `compact` would choose for all rows so far.
+    """
+
+    def __init__(self, scratch: Scratch, path: Path, names: tuple[str, ...]) -> None:
+        self._path, self.names = path, names
+        self._rows = scratch.rows(np.float32, len(names))
+        self._low, self._high, self._whole = np.inf, -np.inf, True
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Type of the features."""
+        return compact_type(self._low, self._high) if self._whole else np.float32
+
+    def add(self, block: Block) -> None:
+        """Add the features of the next rows of the table.
+
+        Raises
+        ------
+        InputError
+            For text that is not a finite 32-bit number.
+        """
+        columns = (finite_numbers(self._path, name, block.columns[name], block.before) for name in self.names)
+        x = np.stack(list(columns), axis=1)
+        if self._whole:
+            self._whole = np.array_equal(x, np.round(x))
+            self._low, self._high = min(self._low, x.min()), max(self._high, x.max())
+        self._rows.append(x.astype(np.float32))
+
+    def blocks(self, order: NDArray[np.integer[Any]], advance: Callable[[int], object]) -> Iterator[NDArray[Any]]:
+        """Yield the rows ``order[0], order[1], …`` of the table in blocks; call `advance` with the size of each."""
+        step = max(1, BLOCK_BYTES // (4 * len(self.names)))
+        for first in range(0, len(order), step):
+            rows = order[first : first + step]
+            cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+            starts, lasts = rows[np.concatenate([[0], cuts])], rows[np.concatenate([cuts, [len(rows)]]) - 1]
+            parts = list(zip(starts.tolist(), (lasts + 1).tolist(), strict=True))
+            yield self._rows.read(parts).astype(self.dtype)
+            advance(len(rows))

@@ -12,6 +12,9 @@ model that ignores bonds cannot do better than the prior.
   exactly two atoms are bonded; the shuffle decides which. The 10 x 10 pairs are the 100 classes.
 
 Elements ignore valence: the graphs have the shape of molecules, but are not molecules.
+
+The 75 atom features of `gcnbatch.data.featurizer` are computed from a skeleton and elements. The skeleton determines
+all of them but the element: two colourings of one skeleton differ only in the 44 columns of elements.
 """
 
 from __future__ import annotations
@@ -26,14 +29,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from gcnbatch import __version__, philox
-from gcnbatch.data.atom_features import FEATURE_NAMES
+from gcnbatch.data.atom_features import FEATURE_NAMES, SYMBOLS
 from gcnbatch.data.featurizer_options import BOND_CHANNELS
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.schema import Header, Target
-from gcnbatch.data.synthetic.atoms import ELEMENT, atom_columns, one_hot
-from gcnbatch.data.synthetic.skeletons import Skeletons, grow
+from gcnbatch.data.synthetic.skeletons import AROMATIC, Skeletons, grow
 
 CHUNK = 2048  # graphs per chunk; seed, number and size determine a chunk
+_COLUMN = {name: column for column, name in enumerate(FEATURE_NAMES)}
+ELEMENT = {symbol: column for column, symbol in enumerate(SYMBOLS)}
+_TWICE_ORDER = np.array([2, 4, 6, 3])  # of a single, double, triple, aromatic bond
 Drawn = tuple[Skeletons, Int64, Int64, NDArray[Any]]  # skeletons, atom_columns, elements (N,), targets (G, K)
 
 
@@ -226,3 +231,41 @@ RECIPES = {
     ),
     "quickstart": MoleculeRecipe(1_000, "binary", tuple("-".join(pair) for pair in _QUICK_TASKS), (), _quickstart),
 }
+
+
+def atom_columns(skeletons: Skeletons) -> NDArray[np.int64]:
+    """Return the five feature columns that the skeleton sets for each node, (N, 5).
+
+    They are degree, implicit valence, hybridisation, hydrogens and aromatic (-1 if it is not). Two nodes with equal
+    rows differ only in their element and their neighbours. Missing bonds up to four count as hydrogens, as in carbon,
+    for every element.
+    """
+    ends = np.concatenate([skeletons.u, skeletons.v])
+    kinds = np.concatenate([skeletons.kind, skeletons.kind])
+    count = skeletons.n_nodes
+    valence = np.bincount(ends, weights=_TWICE_ORDER[kinds], minlength=count).astype(np.int64)
+    highest = np.zeros(count, dtype=np.int64)
+    np.maximum.at(highest, ends, np.array([0, 1, 2, 1])[kinds])
+    aromatic = np.zeros(count, dtype=bool)
+    aromatic[ends[kinds == AROMATIC]] = True
+    hydrogens = np.maximum(4 - (valence + 1) // 2, 0)
+    return np.stack(
+        [
+            _COLUMN["degree=0"] + skeletons.degree(),
+            _COLUMN["implicit_valence=0"] + hydrogens,
+            _COLUMN["hybridisation=sp3"] - highest,
+            _COLUMN["hydrogens=0"] + hydrogens,
+            np.where(aromatic, _COLUMN["aromatic"], -1),
+        ],
+        axis=1,
+    )
+
+
+def one_hot(columns: Int64, elements: Int64) -> NDArray[np.int8]:
+    """Return the features (N, 75) of nodes with these `atom_columns` (N, 5) and elements (N,), places in SYMBOLS."""
+    x = np.zeros((len(elements), len(FEATURE_NAMES)), dtype=np.int8)
+    rows = np.arange(len(elements))
+    x[rows, elements] = 1
+    for column in columns.T:
+        x[rows[column >= 0], column[column >= 0]] = 1
+    return x
