@@ -25,8 +25,7 @@ from gcnbatch.data.importers.common import (
     with_self_channel,
 )
 from gcnbatch.data.importers.edges import build_edges
-from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
-from gcnbatch.data.importers.ogb_nodes import LABELS, import_nodes
+from gcnbatch.data.importers.ogb_nodes import LABELS, counts, import_nodes, label_targets, stored_splits
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header, Target

@@ -1,4 +1,7 @@
-"""``data import ogb`` of node sets, such as ogbn-products: one graph in blocks; edges are sorted on disk."""
+"""``data import ogb`` of node sets, such as ogbn-products: one graph in blocks; edges are sorted on disk.
+
+At the end stand the readers of files that graph sets have, too: counts, labels, splits.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.importers.common import ImportSummary, folder_source
 from gcnbatch.data.importers.edges import EdgeFile
-from gcnbatch.data.importers.ogb_files import counts, label_targets, stored_splits
 from gcnbatch.data.importers.scratch import Scratch
-from gcnbatch.data.schema import Header, Target
+from gcnbatch.data.importers.targets import Targets, number_targets
+from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Header, Target
 from gcnbatch.data.tables.formats import open_table
-from gcnbatch.data.tables.numbers import NumberReader, open_numbers
+from gcnbatch.data.tables.numbers import NumberReader, load_numbers, open_numbers
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output
@@ -188,3 +191,50 @@ def _ids(mapping: Path, nodes: int) -> tuple[NDArray[np.str_], list[str]]:
     if not np.array_equal(np.sort(order), np.arange(nodes)):
         raise InputError(str(path), counted(len(order), "row"), f"each node from 0 to {nodes - 1} once")
     return np.concatenate(names)[np.argsort(order)], [f"ids: column {quoted(table.names[1])} of {path}"]
+
+
+def counts(path: Path) -> Int64:
+    """Return the number of nodes or edges of each graph."""
+    values = load_numbers(path, np.int64)
+    if values.shape[1] != 1 or (values < 0).any():
+        raise InputError(str(path), "more than one number in a row, or a negative one", "one count per graph")
+    if values.max() > MAX_GRAPH_NODES:
+        raise InputError(str(path), f"a count of {values.max()}", f"at most {MAX_GRAPH_NODES}")
+    return values[:, 0]
+
+
+def label_targets(path: Path, y: NDArray[np.float64], task: Target | None) -> Targets:
+    """Return labels `y (R, K)`, NaN where missing, as targets; one column of 0, 1, … C-1 is classes."""
+    if np.isinf(y).any():
+        raise InputError(f"{path}, row {np.argwhere(np.isinf(y))[0][0] + 1}", "an infinite label", "a finite number")
+    names = [f"task{column}" for column in range(y.shape[1])]
+    values = np.unique(y[~np.isnan(y)])
+    classes = y.shape[1] == 1 and len(values) > 2 and np.array_equal(values, np.arange(len(values)))
+    if task != "multiclass" and not (task is None and classes):
+        return number_targets(path, names, y, task)
+    if y.shape[1] != 1 or len(values) < 2:
+        raise InputError(
+            str(path),
+            f"{counted(y.shape[1], 'column')}, {counted(len(values), 'value')}",
+            "one column of at least 2 classes",
+        )
+    numbers = np.where(np.isnan(y), -1, np.searchsorted(values, y)).astype(np.int32)
+    return Targets(numbers, "multiclass", ("class",), tuple(f"{value:g}" for value in values))
+
+
+def stored_splits(folder: Path, rows_of_set: int, what: str) -> tuple[dict[str, Split], list[Path]]:
+    """Return the splits of a folder by name, and their files; `what` names a row."""
+    splits, files = {}, []
+    for kind in sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else ():
+        rows = {}
+        for part in SPLIT_PARTS:
+            file = kind / f"{part}.csv.gz"
+            rows[part] = load_numbers(file, np.int64).reshape(-1)
+            files.append(file)
+        every = np.concatenate(list(rows.values()))
+        if (every < 0).any() or (every >= rows_of_set).any() or len(np.unique(every)) != len(every):
+            raise InputError(
+                str(kind), f"a {what} twice or out of range", f"{what}s 0 to {rows_of_set - 1}, each at most once"
+            )
+        splits[kind.name] = Split(**rows)
+    return splits, files
