@@ -39,7 +39,6 @@ _PRIMITIVE = re.compile(
 )
 _ORGANIC = re.compile(r"Cl|Br|[BCNOPSFI*Aa]|[bcnops]")
 _BOND = re.compile(r"[-=#:~@!&,;]+")
-_ANY = ("*", 0)
 _USUAL_BOND = ("or", ("-", 0), (":", 0))
 
 
