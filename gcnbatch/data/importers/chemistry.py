@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import EXTENDED
-from gcnbatch.data.copies import Copies, groups_of, keys, names_of
+from gcnbatch.data.copies import Copies, Names, groups_of, keys, names_of
 from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.normal_form import STEREO
 from gcnbatch.text import counted, listed
 from gcnbatch.worker import Workers
 
@@ -29,7 +30,7 @@ class MoleculeNotes:
 
     def __init__(self, smiles: Sequence[str], options: FeaturizerOptions, workers: Workers | None = None) -> None:
         self._smiles, self._options, self._workers = smiles, options, workers
-        self._keys: list[Int64] = []
+        self._names: list[str] = []
         self._looks: list[Int64] = []
         self._rows: list[Int64] = []
         self._alike: Counter[str] = Counter()
@@ -38,7 +39,7 @@ class MoleculeNotes:
     def add(self, arrays: MoleculeArrays, part: GraphSet) -> None:
         """Add a chunk of molecules, and their graphs."""
         self._looks.append(np.fromiter(keys(part, whole=True), np.int64, part.n_graphs))
-        self._keys.append(np.fromiter(map(hash, arrays.names), np.int64, len(arrays.names)))
+        self._names += arrays.names
         self._rows.append(arrays.rows)
         self._alike.update(arrays.alike)
         for kind, sign in _BONDS.items():
@@ -58,20 +59,24 @@ class MoleculeNotes:
 
     def _copies(self, texts: Sequence[str]) -> Copies:
         """Compare molecules whose names without stereochemistry, or whose features agree."""
-        names, looks, signed = np.concatenate(self._keys), np.concatenate(self._looks), _seen(self._options)
+        names, looks, signed = list(self._names), np.concatenate(self._looks), _seen(self._options)
         if self._options.sees_stereo:  # then names have stereochemistry
             rows = [row for row, text in enumerate(texts) if any(sign in text for sign in signed)]
-            known = self._named(texts[row] for row in rows)
+            known = self._named(rows, texts)
             for row in rows:
                 if texts[row] in known:
-                    names[row] = hash(known[texts[row]][1])
-        groups = groups_of(names)
-        groups += [group for group in groups_of(looks) if len(set(names[group].tolist())) > 1]
+                    names[row] = known[texts[row]][1]
+        groups = groups_of(np.fromiter(map(hash, names), np.int64, len(names)))
+        groups += [group for group in groups_of(looks) if len({names[row] for row in group}) > 1]
         rows = sorted({row for group in groups for row in group})
-        return Copies.of(rows, texts, self._named(texts[row] for row in rows), looks, self._options)
+        return Copies.of(rows, texts, self._named(rows, texts), looks, self._options)
 
-    def _named(self, texts: Iterable[str]) -> dict[str, tuple[str, str]]:
-        return names_of(list(dict.fromkeys(texts)), self._options, self._workers)
+    def _named(self, rows: Sequence[int], texts: Sequence[str]) -> Names:
+        """Return the names of these rows; without stereochemistry in its text, a molecule has its name already."""
+        known = {} if self._options.as_written else {texts[row]: self._names[row] for row in rows}
+        plain = {text: (name, name) for text, name in known.items() if not STEREO.search(text)}
+        others = dict.fromkeys(texts[row] for row in rows if texts[row] not in plain)
+        return plain | names_of(list(others), self._options, self._workers)
 
     def _about_salts(self, texts: Iterable[str]) -> str:
         count = sum("." in text for text in texts)
