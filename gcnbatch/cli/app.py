@@ -26,6 +26,7 @@ from gcnbatch.text import QUOTED, printable
 
 EXIT_CODES = "Exit codes: 0 done; 1 a comparison or check failed; 2 input or configuration; 3 machine; 130 interrupted."
 _LONGEST_NAME = 255
+_NEW_OBJECTS = 20_000  # before Python looks for garbage; its 700 would take 7 % of the time of imports
 # What the system says of a path that cannot be used, and what it could be.
 _OF_PATHS = {
     errno.ENAMETOOLONG: "",
@@ -219,6 +220,7 @@ def _run() -> None:
     previous = {number: signal.signal(number, signal.default_int_handler) for number in ending}
     _open_standard_streams()
     atexit.register(gc.freeze)  # else Python's exit scans all imported objects several times
+    gc.set_threshold(_NEW_OBJECTS)
     try:
         sys.exit(_settle(_call()))
     finally:
