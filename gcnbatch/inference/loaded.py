@@ -112,18 +112,24 @@ class LoadedRun:
         submit, seconds = workers.submit, guard.SECONDS
         return Begun([(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks])
 
-    def finish(self, begun: Begun) -> Predictions:
+    def finish(self, begun: Begun, applicability: bool = False) -> Predictions:
         """Return the predictions of all rows; ids are their numbers.
 
-        A molecule that cannot be read, or ends its process, has a reason in place of numbers.
+        A molecule that cannot be read, or ends its process, has a reason in place of numbers. `applicability`: add
+        nearness to the training molecules, if there is a domain.
         """
         part = self._read(begun)
-        made: Predictions = self._make(self.predictor.predict(part, lambda count: None), 0).rows
+        predictor = self.predictor if applicability else self._alone
+        made: Predictions = self._make(predictor.predict(part, lambda count: None), 0).rows
         return made
 
-    def predict(self, smiles: Sequence[str]) -> Predictions:
+    @cached_property
+    def _alone(self) -> Predictor:
+        return replace(self.predictor, domain=None)
+
+    def predict(self, smiles: Sequence[str], applicability: bool = False) -> Predictions:
         """Return the predictions of SMILES, at least one; see `finish`."""
-        return self.finish(self.begin(smiles))
+        return self.finish(self.begin(smiles), applicability)
 
     def graphs(self, smiles: str) -> GraphSet:
         """Return the graph of a molecule.
