@@ -46,6 +46,7 @@ _MODULES = {
     "tune": "tune",
     "baseline": "baseline",
     "explain": "explain",
+    "serve": "serve",
     "compare-runs": "compare_runs",
     "report": "report",
     "compare-backends": "compare",
