@@ -33,7 +33,9 @@ def serve(given: ServeOptions) -> None:
     gcnbatch.errors.InputError: runs: none; expected at least one
     """
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise MachineError("gcnbatch serve", f"{missing[0]} is not installed", hint="Install it: pip install 'gcnbatch[serve]'.")
+        raise MachineError(
+            "gcnbatch serve", f"{missing[0]} is not installed", hint="Install it: pip install 'gcnbatch[serve]'."
+        )
     from gcnbatch.serving.bodies import Limits
     from gcnbatch.serving.server import Models, serve
 

@@ -122,13 +122,17 @@ class RunExplainer:
         for of in found.outputs:
             strongest = ", ".join(f"{part['name']} {part['attribution']:+.3g}" for part in of["features"])
             if strongest:
-                shown.append(paragraph(f"{of['output']}: strongest features of the whole molecule: {strongest}.", "note"))
+                shown.append(
+                    paragraph(f"{of['output']}: strongest features of the whole molecule: {strongest}.", "note")
+                )
         drawings = draw([one.smiles for one in found.nearest])
         entries = []
         for one, picture in zip(found.nearest, drawings, strict=True):
             values = [f"{name}: {value}" for name, value in self.measured(one).items() if value is not None]
             entries.append((Html(picture), [one.id, f"similarity {one.similarity:.2f}", *values, one.smiles]))
-        return Html("".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))]))
+        return Html(
+            "".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))])
+        )
 
 
 def _is_drawn(layout: Layout | None) -> bool:

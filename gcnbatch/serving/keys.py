@@ -51,7 +51,9 @@ def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     given = _digest(key.strip())
     if kind.lower() != "bearer" or not any([hmac.compare_digest(given, one) for one in keys]):
-        raise Refused(401, "a key is missing or wrong: send the header 'Authorization: Bearer KEY'", WWW_Authenticate="Bearer")
+        raise Refused(
+            401, "a key is missing or wrong: send the header 'Authorization: Bearer KEY'", WWW_Authenticate="Bearer"
+        )
 
 
 def _digest(key: str) -> bytes:

@@ -79,7 +79,9 @@ def interface(described: Mapping[str, Any]) -> str:
 
 def _call(call: Mapping[str, Any]) -> Iterator[Html]:
     yield paragraph(call["summary"])
-    rows = [["body", kind, _kind(of["schema"])] for kind, of in call.get("requestBody", {"content": {}})["content"].items()]
+    rows = [
+        ["body", kind, _kind(of["schema"])] for kind, of in call.get("requestBody", {"content": {}})["content"].items()
+    ]
     rows += [[one["in"], one["name"], one.get("description", "")] for one in call.get("parameters", ())]
     for status, of in call["responses"].items():
         kinds = ", ".join(f"{kind} {_kind(one['schema'])}".strip() for kind, one in of["content"].items())
@@ -115,5 +117,3 @@ def editor() -> dict[str, tuple[bytes, str, dict[str, str]]]:
         kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         found[str(path.relative_to(_JSME))] = path.read_bytes(), kind, kept
     return found
-
-

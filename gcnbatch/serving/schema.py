@@ -156,7 +156,9 @@ def openapi(keys: bool) -> dict[str, Any]:
             return {"$ref": f"#/components/schemas/{kind.__name__}"}
         return made
 
-    def call(summary: str, body: Any, answers: dict[str, Any], statuses: tuple[int, ...], named: bool) -> dict[str, Any]:
+    def call(
+        summary: str, body: Any, answers: dict[str, Any], statuses: tuple[int, ...], named: bool
+    ) -> dict[str, Any]:
         contents = {kind: {"schema": {"type": "string"} if one is None else of(one)} for kind, one in answers.items()}
         refused = {JSON: {"schema": of(Refusal)}}
         found: dict[str, Any] = {
@@ -177,7 +179,9 @@ def openapi(keys: bool) -> dict[str, Any]:
         "/health": {"get": call("State of the server; needs no key.", None, {JSON: Health}, (503,), False)},
         "/models": {"get": call("The models.", None, {JSON: list[ModelInfo]}, every, False)},
     }
-    predict = "Predict molecules. A CSV is answered by a CSV, row by row, unless the header Accept asks for another kind."
+    predict = (
+        "Predict molecules. A CSV is answered by a CSV, row by row, unless the header Accept asks for another kind."
+    )
     explain = "Explain a prediction: attributions of atoms, and the nearest training molecules."
     for start, named in (("", False), ("/models/{name}", True)):
         answers = {JSON: Predicted, CSV: None, HTML: None}

@@ -26,7 +26,11 @@ from gcnbatch.serving.keys import read_keys
 from gcnbatch.serving.queue import PredictionQueue, Runs
 
 Say = Callable[[str], object]
-_HEADERS = [("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"), ("X-Frame-Options", "SAMEORIGIN")]
+_HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+]
 _END_SECONDS = 10  # after a signal, for answers under way
 _CONNECTIONS = 1000
 
