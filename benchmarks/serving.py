@@ -134,6 +134,7 @@ def send(url: str, molecules: int, seconds: float) -> int:
 
 
 def main() -> None:
+    """Run the tests and print their rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--backend", default="auto")

@@ -46,8 +46,8 @@ def table(
     lines = []
     for row, drawing in enumerate(drawings):
         text = "" if smiles is None else smiles[row]
-        drawing = f'<div class="drawing" style="width: 180px; background: #fff">{drawing}</div>' if drawing else ""
-        molecule = f'<td class="words molecule">{drawing}<b>{html(str(ids[row]))}</b>{_small(text)}</td>'
+        picture = f'<div class="drawing" style="width: 180px; background: #fff">{drawing}</div>' if drawing else ""
+        molecule = f'<td class="words molecule">{picture}<b>{html(str(ids[row]))}</b>{_small(text)}</td>'
         if reason := errors[row]:
             cells = f'<td class="words" colspan="{len(names)}">{html(reason)}</td>'
         else:
@@ -57,8 +57,8 @@ def table(
     rows = "\n".join(lines)
     more = "" if shown == len(ids) else f'<p class="note">{len(ids) - shown:,} further rows are not shown.</p>'
     return Html(
-        f'<div class="scroll" tabindex="0"><table class="predictions">\n<thead><tr><th class="words">molecule</th>{heads}'
-        f"</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>{more}"
+        '<div class="scroll" tabindex="0"><table class="predictions">\n<thead><tr><th class="words">molecule</th>'
+        f"{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>{more}"
     )
 
 

@@ -66,7 +66,7 @@ def embedder(member: Model) -> Model:
 
 @dataclass(frozen=True)
 class _Space:
-    """Training graphs of a member in its embedding: scaled points and their squared norms, scale of the columns, unit."""
+    """Training graphs of a member in its embedding: scaled points, squared norms, scale of the columns, and unit."""
 
     member: Model
     points: Float32
@@ -97,7 +97,7 @@ class _Space:
 
 
 class Neighbour(NamedTuple):
-    """A training molecule: SMILES, id, similarity to another molecule, and its targets (K,), NaN or -1 where missing."""
+    """A training molecule: SMILES, id, similarity to another one, and its targets (K,), NaN or -1 where missing."""
 
     smiles: str
     id: str

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.molecule_drawings import Layout, draw, layouts
+from gcnbatch.data.molecule_drawings import draw, layouts
 from gcnbatch.explanation import drawing
 from gcnbatch.explanation.integrated import Explainer
 from gcnbatch.explanation.marks import marks_of, panels_of, strongest_of
@@ -99,7 +100,9 @@ class RunExplainer:
                     "completeness_error": float(found.errors[0, at]),
                 }
             )
-        svg = drawing.file(layout, panels_of(found.names, figures, marks)) if _is_drawn(layout) else ""
+        svg = ""
+        if layout is not None and layout.paths:
+            svg = drawing.file(layout, panels_of(found.names, figures, marks))
         domain = None if self._private else run.predictor.domain
         nearest = domain.neighbours(smiles, NEIGHBOURS) if domain is not None else []
         return Explanation(smiles if layout is None else layout.smiles, outputs, nearest, svg, self._notes)
@@ -109,7 +112,7 @@ class RunExplainer:
         header = self._run.header
         found: dict[str, float | str | None] = {}
         for name, value in zip(header.task_names, one.targets.tolist(), strict=True):
-            if value != value or (header.target != "regression" and value < 0):
+            if math.isnan(value) or (header.target != "regression" and value < 0):
                 found[name] = None
             else:
                 found[name] = value if header.target == "regression" else labels_of(header, name)[int(value)]
@@ -133,7 +136,3 @@ class RunExplainer:
         return Html(
             "".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))])
         )
-
-
-def _is_drawn(layout: Layout | None) -> bool:
-    return layout is not None and bool(layout.paths)

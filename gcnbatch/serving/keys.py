@@ -50,7 +50,8 @@ def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
         return
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     given = _digest(key.strip())
-    if kind.lower() != "bearer" or not any([hmac.compare_digest(given, one) for one in keys]):
+    same = [hmac.compare_digest(given, one) for one in keys]  # all of them, so that the time tells nothing
+    if kind.lower() != "bearer" or not any(same):
         raise Refused(
             401, "a key is missing or wrong: send the header 'Authorization: Bearer KEY'", WWW_Authenticate="Bearer"
         )
