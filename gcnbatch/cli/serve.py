@@ -11,10 +11,11 @@ from gcnbatch.options.prediction import ServeOptions
 
 EPILOG = """\b
 Examples:
-  gcnbatch serve runs/tox21                          then open http://127.0.0.1:8000/
-  gcnbatch serve runs/tox21 runs/logp --port 8080    two models, by the names of their folders
+  gcnbatch serve runs/tox21              then open http://127.0.0.1:8000/
+  gcnbatch serve runs/tox21 runs/logp    two models, named like their folders
   gcnbatch serve runs/tox21 --host 0.0.0.0 --token-file keys.txt
-  curl http://127.0.0.1:8000/predict -H 'Content-Type: application/json' -d '{"smiles": ["CCO"]}'
+  curl http://127.0.0.1:8000/predict -H 'Content-Type: application/json' \\
+    -d '{"smiles": ["CCO"]}'
 
 The page / predicts molecules that are pasted, dropped as a CSV or drawn. /docs describes requests for programs:
 POST /predict with JSON or a CSV, GET /models, GET /health. Molecules that arrive together are predicted together.

@@ -107,7 +107,6 @@ part("draw").addEventListener("toggle", () => {
   if (frame || !part("draw").open) return;
   frame = document.createElement("iframe");
   frame.title = "Molecule editor";
-  frame.setAttribute("sandbox", "allow-scripts");
   frame.src = "editor/index.html";
   part("editor").append(frame);
 });

@@ -67,6 +67,7 @@ class Service:
             Route("/docs", _fixed(pages.interface(json.loads(described)), HTML)),
             Route("/openapi.json", _fixed(described, JSON)),
             *(Route(f"/editor/{name}", _fixed(*file)) for name, file in pages.editor().items()),
+            Route("/favicon.ico", _fixed(b"", "image/x-icon")),  # browsers ask for it
             Route("/health", self.health),
             Route("/models", self._checked(self.models)),
         ]

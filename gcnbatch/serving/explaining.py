@@ -131,7 +131,8 @@ class RunExplainer:
         drawings = draw([one.smiles for one in found.nearest])
         entries = []
         for one, picture in zip(found.nearest, drawings, strict=True):
-            values = [f"{name}: {value}" for name, value in self.measured(one).items() if value is not None]
+            measured = {name: value for name, value in self.measured(one).items() if value is not None}
+            values = [f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}" for name, value in measured.items()]
             entries.append((Html(picture), [one.id, f"similarity {one.similarity:.2f}", *values, one.smiles]))
         return Html(
             "".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))])

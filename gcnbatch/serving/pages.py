@@ -1,7 +1,8 @@
 """The pages of the server, made once: that of predictions, that of the interface, and the frame of the editor.
 
 Molecules are drawn with JSME (B. Bienfait and P. Ertl, J. Cheminf. 5:24, 2013; BSD, see ``jsme/license.txt``), without
-its InChI and its code for old browsers. It runs in a sandboxed frame, which has no access to the page and its key.
+its InChI and its code for old browsers. It compiles code at run time, so it has a frame with a policy of its own, which
+forbids requests; that of the page allows its one script alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _JSME = Path(__file__).with_name("jsme")
 FRAME = "index.html"
 _FRAME_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; sandbox allow-scripts"
+    "img-src 'self' data:"
 )
 _FRAME_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Molecule editor</title>
@@ -29,8 +30,8 @@ _FRAME_PAGE = """<!doctype html>
 <script>
 function jsmeOnLoad() {
   const editor = new JSApplet.JSME("editor", "100%", "360px", { options: "query,hydrogens,noautoez" });
-  editor.setCallBack("AfterStructureModified", () => parent.postMessage({ smiles: editor.smiles() }, "*"));
-  parent.postMessage({ ready: true }, "*");
+  const tell = () => parent.postMessage({ smiles: editor.smiles() }, location.origin);
+  editor.setCallBack("AfterStructureModified", tell);
 }
 </script><script src="jsme.nocache.js"></script></body></html>
 """

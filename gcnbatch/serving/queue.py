@@ -145,21 +145,24 @@ class PredictionQueue:
     def _take(self, wait: bool) -> list[_Job]:
         """Return the job that is next and those that join it; none if none waits, with `wait` only at the end."""
         with self._change:
-            while wait and not self._jobs and not self._ended:
+            while not (taken := self._next()) and wait and not self._ended:
                 self._change.wait()
-            taken: list[_Job] = []
-            left: deque[_Job] = deque()
-            size = 0
-            for job in self._jobs:
-                if taken and (size >= BATCH or not job.joins(taken[0])):
-                    left.append(job)
-                    continue
-                self.waiting -= len(job.smiles)
-                if job.result.set_running_or_notify_cancel():  # else its request has ended
-                    taken.append(job)
-                    size += len(job.smiles)
-            self._jobs = left
             return taken
+
+    def _next(self) -> list[_Job]:
+        taken: list[_Job] = []
+        left: deque[_Job] = deque()
+        size = 0
+        for job in self._jobs:
+            if taken and (size >= BATCH or not job.joins(taken[0])):
+                left.append(job)
+                continue
+            self.waiting -= len(job.smiles)
+            if job.result.set_running_or_notify_cancel():  # else its request has ended
+                taken.append(job)
+                size += len(job.smiles)
+        self._jobs = left
+        return taken
 
     def _begin(self, jobs: list[_Job]) -> tuple[list[_Job], Begun] | None:
         """Let processes read the molecules of jobs, or make their call."""

@@ -40,11 +40,26 @@ class Models:
     """What is loaded, and where it predicts."""
 
     folders: Sequence[Path]
-    backend: str
-    device: int
-    cuda: CudaConfig | None
-    processes: int
-    level: Level
+    backend: str = "auto"
+    device: int = 0
+    cuda: CudaConfig | None = None
+    processes: int = 0
+    level: Level = "training"
+
+    def names(self) -> list[str]:
+        """Return the names of the models: those of the folders.
+
+        Raises
+        ------
+        InputError
+            For no run, and for two of one name.
+        """
+        names = [folder.resolve().name for folder in self.folders]
+        if not names:
+            raise InputError("runs", "none", "at least one")
+        if twice := next((name for at, name in enumerate(names) if name in names[:at]), ""):
+            raise InputError(f"model {twice}", "the name of two folders", "different names", "Rename one of them.")
+        return names
 
 
 def serve(
@@ -79,13 +94,12 @@ def serve(
     InputError
         For runs that cannot be served, an address that cannot be used, and one of others than this host without keys.
     """
-    if not (names := _names(models.folders)):
-        raise InputError("runs", "none", "at least one")
+    models.names()
     keys = read_keys(token_file) if token_file is not None else ()
     if not keys and not _is_local(host):
         raise InputError("--token-file", f"missing, with --host {host}", "a file of keys", "Or serve 127.0.0.1 alone.")
     with _bound(host, port) as listener:
-        queue = PredictionQueue(lambda: _loaded(models, names, say), limits.waiting)
+        queue = PredictionQueue(lambda: loaded(models, say), limits.waiting)
         try:
             service = Service(queue, queue.start(), limits, keys, private)
             _run(service.app(), listener, lambda: ready(_url(host, listener)))
@@ -94,24 +108,23 @@ def serve(
 
 
 @contextmanager
-def _loaded(models: Models, names: Sequence[str], say: Say) -> Iterator[Runs]:
+def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
+    """Load the runs; close their processes at the end.
+
+    Raises
+    ------
+    InputError
+        As `Models.names` and `LoadedRun`.
+    """
     machine = Machine.open(models.backend, models.device, models.cuda, models.processes)
     with machine.workers, shared_processors():
         runs = {
             name: LoadedRun(folder, machine, models.level, say)
-            for name, folder in zip(names, models.folders, strict=True)
+            for name, folder in zip(models.names(), models.folders, strict=True)
         }
         for run in runs.values():
             run.predict(["C"], applicability=True)  # compiles and keeps what the first request would wait for
         yield runs
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of the models: those of the folders."""
-    names = [folder.resolve().name for folder in folders]
-    if twice := next((name for at, name in enumerate(names) if name in names[:at]), ""):
-        raise InputError(f"model {twice}", "the name of two folders", "different names", "Rename one, or link to it.")
-    return names
 
 
 def _is_local(host: str) -> bool:
