@@ -108,7 +108,7 @@ def clients(url: str, pid: int, count: int, seconds: float) -> dict[str, float]:
 
 def resident_mb(pid: int) -> int:
     """Return the resident memory of a process and of its children, in MB."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    children = [one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
     pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in [pid, *children])
     return pages * 4096 // 10**6
 

@@ -42,7 +42,8 @@ def predict(url: str, *smiles: str) -> list[Any]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]  # by thread
+    return [int(one) for own in found for one in own]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -62,7 +63,9 @@ def test_a_signal_ends_it_after_the_answers_under_way(runs: list[Path], number: 
 def test_a_process_that_dies_is_replaced_and_costs_no_molecule(runs: list[Path]) -> None:
     with started(runs[0], "--processes", "2") as (process, url):
         before = predict(url, "CCO")
-        for child in children(process.pid):
+        own = children(process.pid)
+        assert len(own) == 2
+        for child in own:
             os.kill(child, signal.SIGKILL)
         assert predict(url, "CCO") == before
         assert predict(url, *["CCO"] * 10) == [{**before[0], "id": str(row)} for row in range(1, 11)]
