@@ -28,10 +28,12 @@ _FRAME_PAGE = """<!doctype html>
 <style>body { margin: 0; background: #fff; } #editor { width: 100%; height: 360px; }</style></head>
 <body><div id="editor"></div>
 <script>
+function tell() {
+  parent.postMessage({ smiles: drawing.smiles() }, location.origin);
+}
 function jsmeOnLoad() {
-  const editor = new JSApplet.JSME("editor", "100%", "360px", { options: "query,hydrogens,noautoez" });
-  const tell = () => parent.postMessage({ smiles: editor.smiles() }, location.origin);
-  editor.setCallBack("AfterStructureModified", tell);
+  window.drawing = new JSApplet.JSME("editor", "100%", "360px", { options: "hydrogens" });
+  drawing.setCallBack("AfterStructureModified", tell);
 }
 </script><script src="jsme.nocache.js"></script></body></html>
 """
