@@ -132,7 +132,10 @@ class RunExplainer:
         entries = []
         for one, picture in zip(found.nearest, drawings, strict=True):
             measured = {name: value for name, value in self.measured(one).items() if value is not None}
-            values = [f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}" for name, value in measured.items()]
+            values = [
+                f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}"
+                for name, value in measured.items()
+            ]
             entries.append((Html(picture), [one.id, f"similarity {one.similarity:.2f}", *values, one.smiles]))
         return Html(
             "".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))])

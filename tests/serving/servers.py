@@ -52,9 +52,7 @@ class Server:
     queue: PredictionQueue
     runs: Runs
 
-    def ask(
-        self, method: str, path: str, body: Any = None, kind: str = "", accept: str = "", **headers: str
-    ) -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "", accept: str = "", **headers: str) -> Answer:
         connection = HTTPConnection(urlsplit(self.url).netloc, timeout=120)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         given |= {"Content-Type": kind} if kind else {}

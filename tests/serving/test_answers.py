@@ -66,11 +66,15 @@ def test_a_csv_is_answered_as_infer_writes_it(server: Server, runs: list[Path], 
     answer = server.predict_csv((tmp_path / "new.csv").read_text())
     assert (answer.status, answer.kind) == (200, CSV)
     gcnbatch.infer(runs[0], tmp_path / "new.csv", tmp_path / "out.csv", keep_columns=["structure"], backend="cpu")
-    served, expected = (list(csv.DictReader(io.StringIO(text))) for text in (answer.text, (tmp_path / "out.csv").read_text()))
+    served, expected = (
+        list(csv.DictReader(io.StringIO(text))) for text in (answer.text, (tmp_path / "out.csv").read_text())
+    )
     assert list(served[0]) == list(expected[0])
     numbers = [name for name in served[0] if name.startswith(("even", "third")) and not name.endswith("_set")]
     for one, other in zip(served, expected, strict=True):
-        assert [one[name] for name in ("id", "structure", "error")] == [other[name] for name in ("id", "structure", "error")]
+        assert [one[name] for name in ("id", "structure", "error")] == [
+            other[name] for name in ("id", "structure", "error")
+        ]
         pairs = [(float(one[name] or "nan"), float(other[name] or "nan")) for name in numbers]
         assert np.allclose(*np.array(pairs).T, rtol=1e-5, atol=1e-7, equal_nan=True)
 
@@ -81,7 +85,10 @@ def test_body_and_answer_may_be_of_different_kinds(server: Server) -> None:
     assert [(one["id"], one["error"]) for one in as_json.json["molecules"]] == [("a", None), ("b", "not valid SMILES")]
     as_csv = server.predict(["CCO", "xx"], "/models/plain/predict", CSV)
     rows = list(csv.DictReader(io.StringIO(as_csv.text)))
-    assert [(row["id"], row["smiles"], row["error"]) for row in rows] == [("1", "CCO", ""), ("2", "xx", "not valid SMILES")]
+    assert [(row["id"], row["smiles"], row["error"]) for row in rows] == [
+        ("1", "CCO", ""),
+        ("2", "xx", "not valid SMILES"),
+    ]
     assert float(rows[0]["even"]) == pytest.approx(as_json.json["molecules"][0]["outputs"]["even"]["value"])
     page = server.predict(["CCO", "<b>"], "/models/plain/predict", HTML)
     assert (page.status, page.kind) == (200, HTML)

@@ -26,7 +26,9 @@ from tests.training.runs import environment
 @contextmanager
 def started(run: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     words = [sys.executable, "-m", "gcnbatch", "serve", str(run), "--port", "0", "--backend", "cpu", *options]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().strip()

@@ -101,9 +101,7 @@ def test_a_drawn_molecule_is_predicted(tab: Browser, alone: Server) -> None:
     assert elsewhere(tab, alone) == []
 
 
-def test_it_asks_for_a_key_and_a_model_where_these_are_needed(
-    tab: Browser, runs: list[Path], tmp_path: Path
-) -> None:
+def test_it_asks_for_a_key_and_a_model_where_these_are_needed(tab: Browser, runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("0123456789abcdef\n")
     with serving(runs, token_file=tmp_path / "keys") as server:
         tab.open(f"{server.url}/")

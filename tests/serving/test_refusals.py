@@ -31,7 +31,13 @@ KEY = "0123456789abcdef0123"
         ("/predict", '{"smiles": "CCO"}', JSON, 422, "'smiles': Input should be a valid array"),
         ("/predict", '{"smiles": [1]}', JSON, 422, "'smiles.0': Input should be a valid string"),
         ("/predict", '{"smiles": ["C"], "path": "/etc/passwd"}', JSON, 422, "'path': Extra inputs are not permitted"),
-        ("/predict", '{"smiles": ["C"]}', JSON, 422, "no model is named, and there are several. Known: mixture, plain."),
+        (
+            "/predict",
+            '{"smiles": ["C"]}',
+            JSON,
+            422,
+            "no model is named, and there are several. Known: mixture, plain.",
+        ),
         ("/predict", '{"smiles": ["C"], "model": "plan"}', JSON, 404, "no model 'plan'. Did you mean 'plain'?"),
         ("/models/..%2F..%2Fetc/predict", '{"smiles": ["C"]}', JSON, 404, "no such path"),
         ("/models/etc/predict", '{"smiles": ["C"]}', JSON, 404, "no model 'etc'"),
@@ -158,7 +164,9 @@ def test_runs_that_cannot_be_served(
             pass
         return str(caught.value)
 
-    assert re.search(r"run: a model of graphs; expected a model of molecules, as .* was not trained", refusal(trained[0]))
+    assert re.search(
+        r"run: a model of graphs; expected a model of molecules, as .* was not trained", refusal(trained[0])
+    )
     assert "no feature column 'assay'" in refusal(described[0])
     assert "model plain: the name of two folders" in refusal(runs[0], runs[0])
     assert refusal() == "runs: none; expected at least one"
