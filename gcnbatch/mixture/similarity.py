@@ -23,7 +23,7 @@ from scipy import sparse
 from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
-BLOCK = 256  # rows of a block
+BLOCK = 64  # rows of a block: few, as a product of one molecule takes the time of them all
 
 
 class Similarity:
