@@ -33,6 +33,7 @@ from gcnbatch.serving.schema import CSV, HTML, JSON, ExplainRequest, PredictRequ
 from gcnbatch.text import QUOTED, printable, quoted
 
 PART = 256  # rows of JSON that are predicted as one job, and written together
+_PATIENCE = 0.05  # seconds until a part asks a full queue again
 _AHEAD = 8  # parts of a request that wait or are predicted
 Result = TypeVar("Result")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -150,7 +151,7 @@ class Service:
         under_way: deque[tuple[Chunk, asyncio.Task[Predictions]]] = deque()
         try:
             async for chunk in chunks:
-                answer = self._in_time(self._queue.predict(run, chunk.smiles, applicability))
+                answer = self._part(run, chunk, applicability, begun=bool(under_way))
                 under_way.append((chunk, asyncio.create_task(answer)))
                 if len(under_way) >= _AHEAD:
                     yield _with_own(under_way[0][0], await under_way[0][1])
@@ -160,6 +161,17 @@ class Service:
         finally:
             for _, job in under_way:
                 job.cancel()
+            await chunks.aclose()
+
+    async def _part(self, run: LoadedRun, chunk: Chunk, applicability: bool, begun: bool) -> Predictions:
+        """Return the predictions of a chunk; one of an answer that has `begun` waits where the queue is full."""
+        while True:
+            try:
+                return await self._in_time(self._queue.predict(run, chunk.smiles, applicability))
+            except Refused as error:
+                if error.status != 503 or not begun:
+                    raise
+            await asyncio.sleep(_PATIENCE)
 
     async def _in_time(self, job: Awaitable[Result]) -> Result:
         try:

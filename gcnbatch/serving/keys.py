@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.requests import Request
@@ -14,7 +16,6 @@ from gcnbatch.serving.bodies import Refused
 
 _LEAST = 16  # characters of a key
 _FILE_BYTES = 1 << 20
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
@@ -45,7 +46,7 @@ def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
     Refused
     """
     if not keys:
-        if (request.url.hostname or "").strip("[]") not in _LOCAL:
+        if not _is_local(request.url.hostname or ""):
             raise Refused(421, "the header Host names another host than this one; a server without keys is local")
         return
     kind, _, key = request.headers.get("authorization", "").partition(" ")
@@ -55,6 +56,12 @@ def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
         raise Refused(
             401, "a key is missing or wrong: send the header 'Authorization: Bearer KEY'", WWW_Authenticate="Bearer"
         )
+
+
+def _is_local(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
 
 
 def _digest(key: str) -> bytes:

@@ -48,7 +48,7 @@ def predict(tab: Browser, text: str) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_predicts_and_explains_at_every_width(tab: Browser, alone: Server, width: int, dark: bool) -> None:
     tab.open(f"{alone.url}/", width, dark)
-    assert tab.run("document.activeElement.id") == "smiles"
+    tab.wait("document.activeElement.id === 'smiles'")
     predict(tab, "OCC(O)CO\nxx<i>")
     assert tab.run("document.getElementById('state').textContent") == "2 molecules"
     assert tab.run("document.querySelectorAll('#answer svg').length") == 1

@@ -118,6 +118,12 @@ def test_a_slow_prediction_and_a_full_queue(strict: Server) -> None:
     assert strict.get("/health").json["waiting"] == 0
 
 
+def test_an_answer_that_has_begun_waits_for_a_full_queue(runs: list[Path]) -> None:
+    with serving(runs[:1], LIMITS._replace(waiting=300)) as server:
+        found = server.predict_csv("smiles\n" + "C\n" * 3000)  # parts of 256
+    assert (found.status, found.text.count("\n")) == (200, 3001)
+
+
 def test_a_failure_is_no_secret_and_no_end(strict: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("inner words")
