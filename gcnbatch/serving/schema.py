@@ -141,58 +141,62 @@ STATUSES = {
     503: "Too many molecules wait, or the models are gone.",
     504: "The prediction takes too long.",
 }
-_BOTH = {JSON: PredictRequest, CSV: None}
+_OF_CSV = {
+    "model": "Name of the model.",
+    "smiles_column": "Column of SMILES; empty: as in training, else detected.",
+    "id_column": "Column of ids; empty: as in training, else detected.",
+    "applicability": "1: add nearness to the training molecules.",
+}
+
+
+class _Schemas(dict[str, Any]):
+    """Schemas by name, collected while calls are described."""
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        """Return the schema of a type, or of text for None; a class becomes a reference."""
+        if kind is None:
+            return {"type": "string"}
+        made = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
+        self.update(made.pop("$defs", {}))
+        if not isinstance(kind, type) or not issubclass(kind, BaseModel):
+            return made
+        self[kind.__name__] = made
+        return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+    def contents(self, kinds: dict[str, Any]) -> dict[str, Any]:
+        """Return bodies by content type."""
+        return {name: {"schema": self.of(kind)} for name, kind in kinds.items()}
+
+    def call(self, summary: str, answers: dict[str, Any], statuses: tuple[int, ...], **more: Any) -> dict[str, Any]:
+        """Return a call with its answers and refusals."""
+        responses = {"200": {"description": "Done.", "content": self.contents(answers)}}
+        for status in statuses:
+            responses[str(status)] = {"description": STATUSES[status], "content": self.contents({JSON: Refusal})}
+        return {"summary": summary, "responses": responses, **more}
 
 
 def openapi(keys: bool) -> dict[str, Any]:
     """Return the description of the interface; with `keys`, requests need one."""
-    schemas: dict[str, Any] = {}
-
-    def of(kind: Any) -> dict[str, Any]:
-        made = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(made.pop("$defs", {}))
-        if isinstance(kind, type):
-            schemas[kind.__name__] = made
-            return {"$ref": f"#/components/schemas/{kind.__name__}"}
-        return made
-
-    def call(
-        summary: str, body: Any, answers: dict[str, Any], statuses: tuple[int, ...], named: bool
-    ) -> dict[str, Any]:
-        contents = {kind: {"schema": {"type": "string"} if one is None else of(one)} for kind, one in answers.items()}
-        refused = {JSON: {"schema": of(Refusal)}}
-        found: dict[str, Any] = {
-            "summary": summary,
-            "responses": {"200": {"description": "Done.", "content": contents}}
-            | {str(status): {"description": STATUSES[status], "content": refused} for status in statuses},
-        }
-        if named:
-            found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
-        if body is not None:
-            kinds = {kind: {"schema": {"type": "string"} if one is None else of(one)} for kind, one in body.items()}
-            found["requestBody"] = {"required": True, "content": kinds}
-        return found
-
+    schemas = _Schemas()
     every = (401, 421) if keys else (421,)
     working = (*every, 404, 406, 408, 413, 415, 422, 500, 503, 504)
     paths: dict[str, Any] = {
-        "/health": {"get": call("State of the server; needs no key.", None, {JSON: Health}, (503,), False)},
-        "/models": {"get": call("The models.", None, {JSON: list[ModelInfo]}, every, False)},
+        "/health": {"get": schemas.call("State of the server; needs no key.", {JSON: Health}, (503,), security=[])},
+        "/models": {"get": schemas.call("The models.", {JSON: list[ModelInfo]}, every)},
     }
-    predict = (
-        "Predict molecules. A CSV is answered by a CSV, row by row, unless the header Accept asks for another kind."
-    )
+    named = [_parameter("name", "path", "Name of the model.")]
+    of_csv = [_parameter(name, "query", f"Of a CSV. {text}") for name, text in _OF_CSV.items()]
+    predict = "Predict molecules. A CSV is answered by a CSV unless the header Accept asks for another kind."
     explain = "Explain a prediction: attributions of atoms, and the nearest training molecules."
-    for start, named in (("", False), ("/models/{name}", True)):
-        answers = {JSON: Predicted, CSV: None, HTML: None}
-        paths[f"{start}/predict"] = {"post": call(predict, _BOTH, answers, working, named)}
-        one = {JSON: ExplainRequest}
-        paths[f"{start}/explain"] = {"post": call(explain, one, {JSON: Explanation, HTML: None}, working, named)}
-    for number, name in enumerate(("model", "smiles_column", "id_column", "applicability")):
-        for path in ("/predict", "/models/{name}/predict"):
-            what = ("Model", "Column of SMILES", "Column of ids", "1: add nearness to the training molecules")[number]
-            query = {"name": name, "in": "query", "schema": {"type": "string"}, "description": f"Of a CSV: {what}."}
-            paths[path]["post"].setdefault("parameters", []).append(query)
+    for start, own in (("", []), ("/models/{name}", named)):
+        for name, summary, parameters, bodies, answers in (
+            ("predict", predict, own + of_csv, {JSON: PredictRequest, CSV: None}, {JSON: Predicted, CSV: None}),
+            ("explain", explain, own, {JSON: ExplainRequest}, {JSON: Explanation}),
+        ):
+            body = {"required": True, "content": schemas.contents(bodies)}
+            kinds = {**answers, HTML: None}
+            call = schemas.call(summary, kinds, working, requestBody=body, parameters=parameters)
+            paths[f"{start}/{name}"] = {"post": call}
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "gcnbatch serve", "version": __version__, "description": "Predictions of trained models."},
@@ -202,5 +206,8 @@ def openapi(keys: bool) -> dict[str, Any]:
     if keys:
         found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         found["security"] = [{"key": []}]
-        paths["/health"]["get"]["security"] = []
     return found
+
+
+def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}, "description": text}
