@@ -150,7 +150,10 @@ class Domain:
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
         pairs = ((space, source_of(*space.member.reading)) for space in self._spaces)
-        distances = [space.distance(self._embed(space.member, source)) for space, source in pairs]
+        distances = [
+            space.distance(self._embed(space.member, source)) if source.n_graphs else np.zeros(0)
+            for space, source in pairs
+        ]
         found[DISTANCE] = np.stack(distances).mean(axis=0).astype(np.float32)
         return found
 

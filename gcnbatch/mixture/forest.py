@@ -51,7 +51,7 @@ class Forest:
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the mean of the trees' values, (n, K), for rows `x (n, P)`."""
-        if len(x) * len(self.nodes) <= _TOGETHER:
+        if 0 < len(x) * len(self.nodes) <= _TOGETHER:
             return self._together(np.ascontiguousarray(x.T).ravel(), len(x))
         found = np.zeros((len(x), self.values.shape[1]))
         for first in range(0, len(x), _BLOCK):

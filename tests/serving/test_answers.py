@@ -60,6 +60,13 @@ def test_a_bad_row_has_a_reason_and_costs_no_other(server: Server) -> None:
     assert [one["id"] for one in found] == ["1", "2", "3", "4", "5", "6"]
 
 
+@pytest.mark.parametrize("model", ["plain", "mixture"])
+@pytest.mark.parametrize("applicability", [False, True])
+def test_molecules_of_which_none_can_be_read(server: Server, model: str, applicability: bool) -> None:
+    found = molecules_of(server, model, ["xx", ""], applicability=applicability)
+    assert [one["error"] for one in found] == ["not valid SMILES", "blank SMILES"]
+
+
 def test_a_csv_is_answered_as_infer_writes_it(server: Server, runs: list[Path], tmp_path: Path) -> None:
     rows = [f"M{row},{'C' * (1 + row % 16)}O,note {row}" for row in range(700)]  # several parts
     (tmp_path / "new.csv").write_text("\n".join(["mol_id,structure,remark", *rows]) + "\n")
