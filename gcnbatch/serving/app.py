@@ -62,19 +62,20 @@ class Service:
 
     def app(self) -> Starlette:
         """Return the application."""
-        described = json.dumps(openapi(bool(self._keys)))
-        routes = [
-            Route("/", _fixed(pages.main(list(self._runs), bool(self._keys)), HTML)),
-            Route("/docs", _fixed(pages.interface(json.loads(described)), HTML)),
-            Route("/openapi.json", _fixed(described, JSON)),
-            *(Route(f"/editor/{name}", _fixed(*file)) for name, file in pages.editor().items()),
-            Route("/favicon.ico", _fixed(b"", "image/x-icon")),  # browsers ask for it
-            Route("/health", self.health),
-            Route("/models", self._checked(self.models)),
-        ]
+        described = openapi(bool(self._keys))
+        routes = []  # the first that matches answers: those that must be quick come first
         for start in ("", "/models/{name}"):
             routes.append(Route(f"{start}/predict", self._checked(self.predict), methods=["POST"]))
             routes.append(Route(f"{start}/explain", self._checked(self.explain), methods=["POST"]))
+        routes += [
+            Route("/health", self.health),
+            Route("/models", self._checked(self.models)),
+            Route("/", _fixed(pages.main(list(self._runs), bool(self._keys)), HTML)),
+            Route("/docs", _fixed(pages.interface(described), HTML)),
+            Route("/openapi.json", _fixed(json.dumps(described), JSON)),
+            Route("/favicon.ico", _fixed(b"", "image/x-icon")),  # browsers ask for it
+            *(Route(f"/editor/{name}", _fixed(*file)) for name, file in pages.editor().items()),
+        ]
         handlers: dict[Any, Any] = {Refused: _refuse, HTTPException: _no_such, Exception: _failed}
         return Starlette(routes=routes, exception_handlers=handlers)
 
