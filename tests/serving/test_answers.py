@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 
 import gcnbatch
+from gcnbatch.predictions import Predictions
 from gcnbatch.serving import schema
+from gcnbatch.serving.answers import molecules
 from gcnbatch.serving.schema import CSV, HTML, JSON
+from tests.builders import build_graphset
 from tests.serving.servers import Server, at_once
 
 SMILES = ["CCO", "c1ccccc1", "no molecule", "OCC(O)CO", "C" * 15, "C" * 40_000]
@@ -108,6 +111,36 @@ def test_a_csv_may_have_applicability_and_labels(server: Server) -> None:
     answer = server.predict_csv("smiles,even\nCCO,1\nCCN,x\n", "/predict?model=plain&applicability=1")
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert all(0 < float(row["nearest_similarity"]) <= 1 for row in rows)
+
+
+def test_whatever_a_model_gives_is_in_the_answer() -> None:
+    header = build_graphset(4, target="multiclass", seed=1).header
+    task, (first, second, _) = header.task_names[0], header.class_names
+    outputs = np.array([[0.7, 0.2, 0.1], [np.nan] * 3], np.float32)
+    more: dict[str, Any] = {
+        f"{task}_set": np.array([f"{first}|{second}", ""]),
+        f"p({first})_calibrated": np.array([0.6, np.nan], np.float32),
+        "nearest_similarity": np.array([0.5, np.nan], np.float32),
+        "embedding_distance": np.array([1.5, np.nan], np.float32),
+    }
+    errors = np.array(["", "not valid SMILES"])
+    table = Predictions(header, np.array(["a", "b"]), outputs, outputs / 2, errors, more=more, smiles=["CCO", "xx"])
+    known, unknown = molecules(table)
+    assert known == {
+        "id": "a",
+        "smiles": "CCO",
+        "outputs": {
+            task: {"class": first, "set": f"{first}|{second}"},
+            f"p({first})": {"value": 0.7, "deviation": 0.35, "calibrated": 0.6},
+            f"p({second})": {"value": 0.2, "deviation": 0.1},
+            f"p({header.class_names[2]})": {"value": 0.1, "deviation": 0.05},
+        },
+        "nearest_similarity": 0.5,
+        "embedding_distance": 1.5,
+        "error": None,
+    }
+    assert unknown == {"id": "b", "smiles": "xx", "outputs": None, "error": "not valid SMILES"}
+    assert schema.Predicted.model_validate({"model": "m", "molecules": [known, unknown]})
 
 
 def test_requests_that_arrive_together_are_predicted_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
