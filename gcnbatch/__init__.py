@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from gcnbatch.api.prediction import infer as infer
     from gcnbatch.api.report import report as report
     from gcnbatch.api.run import Run as Run
+    from gcnbatch.api.run import load as load
+    from gcnbatch.api.serving import serve as serve
     from gcnbatch.api.study import Study as Study
     from gcnbatch.api.study import tune as tune
     from gcnbatch.api.training import resume as resume
@@ -74,11 +76,13 @@ PUBLIC: dict[str, str] = {
     "train": "gcnbatch.api.training",
     "resume": "gcnbatch.api.training",
     "Run": "gcnbatch.api.run",
+    "load": "gcnbatch.api.run",
     "infer": "gcnbatch.api.prediction",
     "InferenceSummary": "gcnbatch.inference.ensemble",
     "Predictions": "gcnbatch.predictions",
     "explain": "gcnbatch.api.explanation",
     "ExplanationSummary": "gcnbatch.explanation.command",
+    "serve": "gcnbatch.api.serving",
     "Attributions": "gcnbatch.explanation.attributions",
     "tune": "gcnbatch.api.study",
     "Study": "gcnbatch.api.study",

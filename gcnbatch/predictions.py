@@ -36,7 +36,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import fileio, hdf5, outputs, tables
+from gcnbatch import fileio, hdf5, outputs, shown, tables
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath
@@ -71,6 +71,8 @@ class Predictions:
         Columns of the input, as they were.
     more : dict of (R,) float or str
         Further columns: calibrated probabilities, intervals, sets; NaN or "" where missing.
+    smiles : sequence of R str, or None
+        The molecules, which a notebook shows.
     """
 
     header: Header
@@ -80,9 +82,15 @@ class Predictions:
     errors: NDArray[np.str_] | None = None
     kept: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    smiles: Sequence[str] | None = None
 
     def __repr__(self) -> str:
         return f"<Predictions: {counted(len(self.ids), 'row')} of {listed(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table with drawn molecules, for a notebook."""
+        errors = [""] * len(self.ids) if self.errors is None else self.errors.tolist()
+        return shown.table(self.header, self.ids.tolist(), self.smiles, self.by_output(), self.beside, errors)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +107,7 @@ class Predictions:
             None if self.errors is None else self.errors[rows],
             {name: texts[rows] for name, texts in self.kept.items()},
             {name: values[rows] for name, values in self.more.items()},
+            None if self.smiles is None else [self.smiles[row] for row in rows.tolist()],
         )
 
     def join(self, *others: Predictions) -> Predictions:
@@ -119,6 +128,34 @@ class Predictions:
             {name: np.concatenate([table.more[name] for table in every]) for name in self.more},
         )
 
+    def by_output(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """Return the columns (R,) of each output: ``value``, and where there are some, further kinds.
+
+        These are ``deviation``, ``low``, ``high``, ``calibrated`` and ``set``. A multiclass task comes first, with
+        ``class`` and ``set``.
+        """
+        found: dict[str, dict[str, NDArray[Any]]] = {}
+        if self.header.target == "multiclass":
+            found[self.header.task_names[0]] = {"class": self._classes()}
+        for k, name in enumerate(self.names):
+            own = {"value": self.outputs[:, k]} | ({} if self.std is None else {"deviation": self.std[:, k]})
+            found.setdefault(name, {}).update(own)
+        for name, columns in found.items():
+            kinds = ("low", "high", "calibrated", "set")
+            columns |= {kind: self.more[f"{name}_{kind}"] for kind in kinds if f"{name}_{kind}" in self.more}
+        return found
+
+    @property
+    def beside(self) -> dict[str, NDArray[np.floating]]:
+        """Columns (R,) of the applicability domain by name."""
+        return {name: self.more[name] for name in _OF_DOMAIN if name in self.more}
+
+    def _classes(self) -> NDArray[np.str_]:
+        """Return the predicted class (R,) of a multiclass task, "" where it is not known."""
+        known = np.isfinite(self.outputs).all(axis=1)
+        best = np.where(known, np.nan_to_num(self.outputs).argmax(axis=1), 0)
+        return np.where(known, np.array(self.header.class_names)[best], "")
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name: text, or numbers; "" and NaN are missing."""
         columns: dict[str, NDArray[Any]] = {"id": self.ids}
@@ -129,9 +166,7 @@ class Predictions:
             columns[name] = values
 
         if self.header.target == "multiclass":
-            known = np.isfinite(self.outputs).all(axis=1)
-            best = np.where(known, np.nan_to_num(self.outputs).argmax(axis=1), 0)
-            add(self.header.task_names[0], np.where(known, np.array(self.header.class_names)[best], ""))
+            add(self.header.task_names[0], self._classes())
         for k, name in enumerate(self.names):
             add(name, self.outputs[:, k])
             if self.std is not None:
@@ -406,7 +441,7 @@ class _JsonLines(Sink):
 
 def _json_text(table: Predictions) -> str:
     columns = table.columns()
-    rows = zip(*(_json_values(values) for values in columns.values()), strict=True)
+    rows = zip(*(json_values(values) for values in columns.values()), strict=True)
     return "".join(json_line(dict(zip(columns, cells, strict=True))) + "\n" for cells in rows)
 
 
@@ -459,7 +494,8 @@ def _refuse_nul(name: str, texts: Sequence[str]) -> None:
             )
 
 
-def _json_values(values: NDArray[Any]) -> list[str | float | None]:
+def json_values(values: NDArray[Any]) -> list[str | float | None]:
+    """Return a column as values of JSON, None for those that are missing or not finite."""
     if values.dtype.kind != "f":
         return [text or None for text in values.tolist()]
     # Convert through text: the shortest number that reads back as a float32, not all digits of its float64.

@@ -59,13 +59,13 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
-    def open(self, page: Path, width: int = 1200, dark: bool = False) -> None:
-        """Open a file in a window of this width, and wait until it is loaded."""
+    def open(self, page: Path | str, width: int = 1200, dark: bool = False) -> None:
+        """Open a file or a URL in a window of this width, and wait until it is loaded."""
         self.errors, self.requests = [], []
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-        self._call("Page.navigate", url=page.resolve().as_uri())
+        self._call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         self._wait("Page.loadEventFired")
 
     def run(self, script: str) -> Any:
@@ -81,6 +81,24 @@ class Browser:
         x, y = self.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({place}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str, code: int, text: str = "", modifiers: int = 0) -> None:
+        """Press a key where the focus is; 2: with Ctrl."""
+        about = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def type(self, text: str) -> None:
+        """Type a text where the focus is."""
+        self._call("Input.insertText", text=text)
+
+    def wait(self, script: str) -> Any:
+        """Return the value of an expression once it is true."""
+        deadline = time.monotonic() + SECONDS
+        while not (found := self.run(script)):
+            assert time.monotonic() < deadline, f"not true in {SECONDS:g} s: {script}"
+            time.sleep(0.05)
+        return found
 
     def picture(self, path: Path) -> None:
         """Write the whole page as a PNG file."""

@@ -253,6 +253,20 @@ class Run:
         return report(self.folder, figures=figures)
 
 
+def load(folder: StrPath) -> Run:
+    """Return the run in a folder, as `Run.load`; in a notebook, its predictions are a table with drawn molecules.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 4, [0.2, 1.9, -0.3, 0.1] * 4)
+    >>> run = gcnbatch.train(data=graphs, epochs=1, settings={"model.widths": [4]}, out="run")
+    >>> gcnbatch.load("run").predict("CCO")
+    <Predictions: 1 row of task0>
+    """
+    return Run.load(folder)
+
+
 def folder_of(run: Run | StrPath) -> Path:
     """Return the folder of a run."""
     return run.folder if isinstance(run, Run) else Path(run)

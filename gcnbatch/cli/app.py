@@ -47,6 +47,7 @@ _MODULES = {
     "tune": "tune",
     "baseline": "baseline",
     "explain": "explain",
+    "serve": "serve",
     "compare-runs": "compare_runs",
     "report": "report",
     "compare-backends": "compare",

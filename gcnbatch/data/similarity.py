@@ -28,18 +28,33 @@ class KnownMolecules:
 
     def __init__(self, smiles: Sequence[str], options: FeaturizerOptions) -> None:
         self._options = options
-        self._known = [one for one in map(self._fingerprint, smiles) if one is not None]
+        found = ((place, self._fingerprint(text)) for place, text in enumerate(smiles))
+        readable = [(place, one) for place, one in found if one is not None]
+        self._places, self._known = [place for place, _ in readable], [one for _, one in readable]
 
     def nearest(self, smiles: Sequence[str]) -> NDArray[np.float32]:
         """Return the similarity (Q,) of each molecule to the nearest known one, 0 to 1; NaN if it cannot be read."""
-        from rdkit.DataStructs import BulkTanimotoSimilarity
-
         found = np.full(len(smiles), np.nan, dtype=np.float32)
         for row, text in enumerate(smiles):
-            fingerprint = self._fingerprint(text)
-            if fingerprint is not None:
-                found[row] = max(BulkTanimotoSimilarity(fingerprint, self._known), default=0.0)
+            if (similarities := self._similarities(text)) is not None:
+                found[row] = max(similarities, default=0.0)
         return found
+
+    def neighbours(self, smiles: str, count: int) -> list[tuple[int, float]]:
+        """Return position and similarity of the most similar known molecules, the nearest first.
+
+        There is none for a molecule that cannot be read.
+        """
+        similarities = np.array(self._similarities(smiles) or ())
+        order = np.argsort(-similarities, kind="stable")[:count].tolist()
+        return [(self._places[at], float(similarities[at])) for at in order]
+
+    def _similarities(self, text: str) -> list[float] | None:
+        """Return the similarity to each known molecule; None for one that cannot be read."""
+        from rdkit.DataStructs import BulkTanimotoSimilarity
+
+        fingerprint = self._fingerprint(text)
+        return None if fingerprint is None else list(BulkTanimotoSimilarity(fingerprint, self._known))
 
     def _fingerprint(self, text: str) -> Any:
         molecule = normal_molecule(text, self._options)

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +23,9 @@ from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts
 from gcnbatch.explanation import drawing
 from gcnbatch.explanation.attribution_tables import Unreadable, open_tables
 from gcnbatch.explanation.attributions import Attributions
-from gcnbatch.explanation.drawing import Panel, mark_values
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
-from gcnbatch.explanation.page import INDEX, MOST_CARDS, STRONGEST, Card, render
+from gcnbatch.explanation.marks import marks_of, panels_of, strongest_of
+from gcnbatch.explanation.page import INDEX, MOST_CARDS, Card, render
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.models import Model, load_models, mean_and_deviation, sources_of
 from gcnbatch.inference.molecules import CsvOptions
@@ -324,7 +323,7 @@ class _Writer:
         ]
 
     def _draw(self, rows: Rows, found: Attributions, shown: list[Layout | None]) -> None:
-        marks, strongest = _marks(found, shown), _strongest(found)
+        marks, strongest = marks_of(found, shown), strongest_of(found)
         joined = [found.joined_sums] if self._explainer.joins else []
         figures = np.stack([rows.predictions, found.sums, found.errors, *joined], axis=2)
         for at, layout in enumerate(shown):
@@ -336,61 +335,11 @@ class _Writer:
                 self._largest = self._largest or f"{quoted(name)} has {why}"
                 self._too_large += 1
             if self._output.drawings and layout is not None and layout.paths:
-                panels = [
-                    Panel((task, _line(*own)), values)
-                    for task, own, values in zip(found.names, figures[at].tolist(), marks[at].atoms, strict=True)
-                ]
+                panels = panels_of(found.names, figures[at], marks[at])
                 (self._folder / DRAWINGS).mkdir(exist_ok=True)
                 place = self._folder / DRAWINGS / f"{rows.numbers[at]}_{_UNSAFE.sub('_', name)[:60]}.svg"
                 place.write_text(drawing.file(layout, panels), encoding="utf-8")
                 self._drawn += 1
-
-
-class _Marks(NamedTuple):
-    """Values of a molecule's marks (T, M): atoms with half of their bonds, and both apart; without a drawing, none."""
-
-    atoms: NDArray[np.int64]
-    apart: NDArray[np.int64]
-
-
-def _marks(found: Attributions, shown: Sequence[Layout | None]) -> list[_Marks]:
-    bonds, with_bonds = found.bonds(), found.atoms
-    ends = np.searchsorted(bonds.graph, np.arange(len(shown) + 1))
-    marks = []
-    none = np.zeros((len(found.names), 0), np.int64)
-    for at, layout in enumerate(shown):
-        if layout is None or not layout.paths:
-            marks.append(_Marks(none, none))
-            continue
-        own = slice(ends[at], ends[at + 1])
-        of_pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
-        pairs = zip(bonds.begin[own].tolist(), bonds.end[own].tolist(), strict=True)
-        for pair, values in zip(pairs, bonds.values[own], strict=True):
-            of_pairs[pair] = of_pairs.get(pair, 0.0) + values
-        nodes = slice(found.graphs.node_ptr[at], found.graphs.node_ptr[at + 1])
-        apart = mark_values(layout, found.nodes[nodes], of_pairs)
-        marks.append(_Marks(mark_values(layout, with_bonds[nodes], {}), apart))
-    return marks
-
-
-def _strongest(found: Attributions) -> list[list[list[tuple[str, float]]]]:
-    """Return the names and attributions of the strongest features of each molecule, for every output."""
-    joined, names = found.joined, found.graphs.header.graph_feature_names
-    ptr = np.searchsorted(joined.graph, np.arange(found.graphs.n_graphs + 1)).tolist()
-    strongest = []
-    for begin, end in pairwise(ptr):
-        values, features = joined.values[begin:end], joined.feature[begin:end]
-        best = np.argsort(-np.abs(values), axis=0, kind="stable")[:STRONGEST].T
-        every = [[(names[features[row]], float(values[row, at])) for row in rows] for at, rows in enumerate(best)]
-        strongest.append(every)
-    return strongest
-
-
-def _line(prediction: float, total: float, error: float, joined: float | None = None) -> str:
-    """Return the figures of an output in a drawing."""
-    if joined is None:
-        return f"{prediction:.3g}, sum {total:+.3g}"
-    return f"{prediction:.3g}, atoms {total - joined:+.3g}, features {joined:+.3g}"
 
 
 def _title(runs: Sequence[Path], data: Data) -> str:

@@ -27,7 +27,6 @@ _JOINED = (
     "The model also reads features of whole molecules. Below each drawing are their share of the sum and the strongest "
     "of them. They are measured against the mean of the training molecules, counts of fragments against 0."
 )
-STRONGEST = 3  # features of a molecule that a card names
 _BOX = f"{-MARGIN} {-MARGIN} {WIDTH + 2 * MARGIN} {HEIGHT + 2 * MARGIN}"
 
 

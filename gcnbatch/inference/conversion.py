@@ -45,6 +45,11 @@ class Converter:
     columns: Columns
     readings: tuple[Reading, ...]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to say of the features, for the user."""
+        return self.columns.features.notes
+
     def smiles(self, rows: table.Block) -> list[str]:
         """Return the SMILES without blanks around them and extensions of CXSMILES."""
         return list(map(without_extension, rows[self.columns.smiles]))

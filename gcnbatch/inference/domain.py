@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ from gcnbatch.training.run import read_config
 from gcnbatch.training.trained import Scale
 
 DISTANCE = "embedding_distance"
+_CANDIDATES, _BLOCK = 8, 256  # points that may be the nearest of a query; queries of a block
 _SAMPLE = 1000  # training graphs whose nearest neighbours give the unit
 _PART = re.compile(r"[a-z]+\d+(-[a-z]+\d+)*")
 Float32 = NDArray[np.float32]
@@ -65,10 +66,11 @@ def embedder(member: Model) -> Model:
 
 @dataclass(frozen=True)
 class _Space:
-    """Training graphs of a member in its embedding: scaled points, scale of the columns, and the unit of distance."""
+    """Training graphs of a member in its embedding: scaled points, squared norms, scale of the columns, and unit."""
 
     member: Model
     points: Float32
+    norms: Float32
     scale: Float32
     unit: float
 
@@ -81,16 +83,26 @@ class _Space:
         scale = np.where(deviation > 0, deviation, 1).astype(np.float32)
         points = embedded / scale
         step = -(-len(points) // _SAMPLE)
-        unit = float(np.median(_distances(points, points[::step], skip=1))) if len(points) > 1 else 0.0
-        return cls(member, points, scale, unit or 1.0)
+        norms = np.einsum("pe,pe->p", points, points)
+        unit = float(np.median(_distances(points, norms, points[::step], skip=1))) if len(points) > 1 else 0.0
+        return cls(member, points, norms, scale, unit or 1.0)
 
     def distance(self, embedded: Float32) -> NDArray[np.float64]:
         with np.errstate(over="ignore", invalid="ignore"):
             queries = embedded / self.scale
         finite = np.isfinite(queries).all(axis=1)
         found = np.full(len(queries), np.nan)
-        found[finite] = _distances(self.points, queries[finite]) / self.unit
+        found[finite] = _distances(self.points, self.norms, queries[finite]) / self.unit
         return found
+
+
+class Neighbour(NamedTuple):
+    """A training molecule: SMILES, id, similarity to another one, and its targets (K,), NaN or -1 where missing."""
+
+    smiles: str
+    id: str
+    similarity: float
+    targets: NDArray[Any]
 
 
 class Domain:
@@ -113,16 +125,20 @@ class Domain:
     def __init__(self, members: Sequence[Model], choice: BackendChoice, batch_size: int = 0) -> None:
         self._choice, self._batch_size = choice, batch_size
         self._spaces: list[_Space] = []
-        known: dict[str, None] = {}
+        known: dict[str, tuple[str, NDArray[Any]]] = {}
         for member in members:
             with training_data(member) as dataset:
                 rows = read_split(member.place / SPLITS, len(dataset.y)).train
                 smiles = dataset.smiles()
-                known |= dict.fromkeys([smiles[row] for row in rows.tolist()] if smiles is not None else [])
+                if smiles is not None:
+                    measured = dataset.measured
+                    for row in rows.tolist():
+                        known.setdefault(smiles[row], (str(dataset.ids[row]), measured[row]))
                 own = embedder(member)
                 self._spaces.append(_Space.of(own, self._embed(own, BatchSource(dataset.read(rows), *own.reading))))
         options = FeaturizerOptions.from_header(members[0].header.featurizer) if known else None
         self._molecules = KnownMolecules(list(known), options) if options else None
+        self._known = [(text, *about) for text, about in known.items()]
 
     def columns(self, source_of: Callable[..., BatchSource], smiles: Sequence[str] | None) -> dict[str, Float32]:
         """Return ``nearest_similarity`` (the nearest of all members) and ``embedding_distance`` (their mean), (M,).
@@ -134,9 +150,18 @@ class Domain:
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
         pairs = ((space, source_of(*space.member.reading)) for space in self._spaces)
-        distances = [space.distance(self._embed(space.member, source)) for space, source in pairs]
+        distances = [
+            space.distance(self._embed(space.member, source)) if source.n_graphs else np.zeros(0)
+            for space, source in pairs
+        ]
         found[DISTANCE] = np.stack(distances).mean(axis=0).astype(np.float32)
         return found
+
+    def neighbours(self, smiles: str, count: int) -> list[Neighbour]:
+        """Return the training molecules that are most similar to one, the nearest first; none without SMILES."""
+        found = [] if self._molecules is None else self._molecules.neighbours(smiles, count)
+        known = ((self._known[place], similarity) for place, similarity in found)
+        return [Neighbour(text, name, similarity, targets) for (text, name, targets), similarity in known]
 
     def _embed(self, member: Model, source: BatchSource) -> Float32:
         progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
@@ -163,14 +188,27 @@ def _recorded(folder: Path) -> bool:
     return (folder / DIGEST).is_file()
 
 
-def _distances(points: Float32, queries: Float32, skip: int = 0) -> NDArray[np.float64]:
-    """Return the distance (Q,) of each query from the nearest point, or from the nearest but `skip`."""
-    from sklearn.neighbors import NearestNeighbors
+def _distances(points: Float32, norms: Float32, queries: Float32, skip: int = 0) -> NDArray[np.float64]:
+    """Return the distance (Q,) of each query from the nearest point, or from the nearest but `skip`.
 
-    if not len(queries):
-        return np.zeros(0)
-    found = NearestNeighbors(n_neighbors=1 + skip, algorithm="brute").fit(points)
-    return np.asarray(found.kneighbors(queries)[0][:, skip])
+    Squared distances from products, |p|² - 2 pq, which cancel, choose candidates, whose own distances are computed.
+
+    Parameters
+    ----------
+    points : (P, E)
+    norms : (P,)
+        |p|²
+    queries : (Q, E)
+    """
+    found, count = np.zeros(len(queries)), min(_CANDIDATES + skip, len(points))
+    for first in range(0, len(queries), _BLOCK):
+        block = queries[first : first + _BLOCK]
+        apart = norms - 2 * (block @ points.T)
+        nearest = np.argpartition(apart, count - 1, axis=1)[:, :count]
+        difference = points[nearest].astype(np.float64) - block[:, None]
+        squares = np.einsum("qce,qce->qc", difference, difference)
+        found[first : first + _BLOCK] = np.sqrt(np.partition(squares, skip, axis=1)[:, skip])
+    return found
 
 
 TABLE, PICTURE = "applicability.csv", "applicability.png"

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -311,9 +311,10 @@ def predict(
     InputError
         When runs and data cannot be used or do not match.
     """
-    found = _Collected()
-    infer(folders, as_input(data), found, csv=CsvOptions(processes=processes), quiet=True, **options)
-    return found.table()
+    found, source = _Collected(), as_input(data)
+    infer(folders, source, found, csv=CsvOptions(processes=processes), quiet=True, **options)
+    table = found.table()
+    return replace(table, smiles=source) if isinstance(source, list) else table
 
 
 class _Collected(Sink):

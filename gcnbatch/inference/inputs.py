@@ -37,7 +37,7 @@ from gcnbatch.fileio import StrPath
 from gcnbatch.inference import molecules
 from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
 from gcnbatch.inference.models import Model, input_header
-from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.molecules import SMILES, CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
@@ -49,7 +49,6 @@ WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
 PART_BYTES = 1 << 25
 PROCESS_ROWS = 1 << 14  # a process that makes tables starts as long as it makes so many rows
 Data = Path | GraphSet | list[str]  # a file, graphs or SMILES
-SMILES = "smiles"  # the column of SMILES in memory
 
 
 @contextmanager
@@ -92,7 +91,7 @@ def open_input(
             with _workers(dataset.n_graphs - skip, options.processes, share) as workers:
                 yield _stored(dataset, input_header(members), by_parts, skip, share, readings, workers)
     elif path.is_dir() or is_table(path):
-        header = _check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
+        header = check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
         about = (header, tuple(readings), options, max(PART_ROWS, batch_size), skip, share)
         with molecules.open_file(path, *about) as source:
             yield source
@@ -106,7 +105,7 @@ def _check_members(members: Sequence[Model], place: str, header: Header) -> None
         check_fit(member, place, header, "Prepare the data as for the run.", outputs=False)
 
 
-def _check_smiles(members: Sequence[Model], place: str, got: str, expected: str) -> Header:
+def check_smiles(members: Sequence[Model], place: str, got: str, expected: str) -> Header:
     """Refuse molecules for models that were not trained on any; return the header of the graphs to make."""
     header = input_header(members)
     if not is_molecular(header.featurizer):
@@ -134,7 +133,7 @@ def _open_given(
         with _workers(data.n_graphs, options.processes, ALL) as workers:
             yield Input(data.n_graphs, iter([part]), notes=notes, workers=workers, remarks=remarks)
         return
-    header = _check_smiles(members, "data", "SMILES", "graphs")
+    header = check_smiles(members, "data", "SMILES", "graphs")
     for row, text in enumerate(data):
         if not isinstance(text, str):
             raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")

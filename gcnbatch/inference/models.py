@@ -54,13 +54,9 @@ class Model(Trained):
     ) -> tuple[NDArray[np.floating], str]:
         rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
         loss = Loss(self.header.target, uniform_weights(self.header))
-        task = RunnerTask(self.model, loss, source, no_targets(self.header, rows), TrainConfig(), seed=0)
-        runner = choice.make_runner(task)
-        try:
-            runner.load_state(self.weights)
+        task = RunnerTask(self.model, loss, source, no_targets(self.header, rows), TrainConfig(), 0, self.weights)
+        with choice.runner(task) as runner:
             (logits,) = predict_rows(runner, source, [np.arange(rows, dtype=np.int64)], batch_size, progress)
-        finally:
-            runner.close()
         assert logits is not None
         if self.header.target == "regression":
             scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
 from pathlib import Path
+from typing import NamedTuple
 
 from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.endings import KNOWN, is_table
@@ -99,6 +100,7 @@ class _Folder(Table):
 SAMPLE_ROWS = 1000  # in which a decimal comma is detected
 ROW_BYTES = 32  # of a molecule, roughly, to start processes before the rows are counted
 ALL_COLUMNS = "all"
+SMILES = "smiles"  # the column of SMILES in memory
 
 
 @contextmanager
@@ -106,15 +108,47 @@ def open_smiles(
     smiles: list[str], header: Header, readings: tuple[Reading, ...], options: CsvOptions, part_rows: int
 ) -> Iterator[Input]:
     """Open SMILES in memory: a table of one column, whose rows are numbered."""
-    features = FeatureColumns.of("data", (), header)
-    names = ("smiles",)
-    columns = Columns("smiles", "", _kept(names, "", options), None, features)
-    converter, size = Converter(header, columns, readings), _size(part_rows)
-    given = Table(Path("data"), names, [Block(0, {"smiles": smiles})])
+    names = (SMILES,)
+    converter, size = smiles_converter(header, readings, _kept(names, "", options)), _size(part_rows)
+    given = Table(Path("data"), names, [Block(0, {SMILES: smiles})])
     with _workers(len(smiles), options.processes) as workers:
-        parts = _parts(given.chunks(molecule_graphs.CHUNK, names), converter, workers, size)
+        parts, notes = _parts(given.chunks(molecule_graphs.CHUNK, names), converter, workers, size), converter.notes
         several = len(smiles) > molecule_graphs.CHUNK
-        yield Input(len(smiles), parts, False, features.notes, several, workers if len(smiles) > size else None)
+        yield Input(len(smiles), parts, False, notes, several, workers if len(smiles) > size else None)
+
+
+def smiles_converter(header: Header, readings: tuple[Reading, ...], kept: tuple[str, ...] = ()) -> Converter:
+    """Return what converts chunks of a table with the column of SMILES alone.
+
+    Raises
+    ------
+    InputError
+        When the models read features from columns.
+    """
+    return Converter(header, Columns(SMILES, "", kept, None, FeatureColumns.of("data", (), header)), readings)
+
+
+class Rows(NamedTuple):
+    """Rows of a file of molecules: which columns are read, how many rows there are, notes for the user, the chunks."""
+
+    columns: Columns
+    total: int
+    notes: tuple[str, ...]
+    chunks: Iterator[Block]
+
+
+@contextmanager
+def open_rows(path: Path, header: Header, options: CsvOptions, skip: int = 0) -> Iterator[Rows]:
+    """Open a file or a folder of molecules, after its first `skip` rows; a first pass counts rows and checks the table.
+
+    Raises
+    ------
+    InputError
+        For a table that cannot be read, has no row, or lacks a column.
+    """
+    columns, total, notes = _checked(path, header, options)
+    with open_tables(path, options.format) as source:
+        yield Rows(columns, total, notes, source.chunks(molecule_graphs.CHUNK, columns.names(), skip))
 
 
 @contextmanager
@@ -129,15 +163,16 @@ def open_file(
 ) -> Iterator[Input]:
     """Open a file or a folder of molecules; a first pass counts the rows and checks the table."""
     processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
-    with _workers(_bytes(path) // ROW_BYTES, processes) as workers:  # they start during the first pass
-        columns, total, notes = _checked(path, header, options)
-        trained_on = columns.labels is not None and not path.is_dir() and header.source.get("sha256") == sha256(path)
-        converter, size = Converter(header, columns, readings), _size(part_rows)
-        with open_tables(path, options.format) as source:
-            chunks = source.chunks(molecule_graphs.CHUNK, columns.names(), skip)
-            own = (chunk for chunk in chunks if share.has((chunk.before - skip) // size))
-            parts = _parts(own, converter, workers, size)
-            yield Input(total, parts, trained_on, notes, True, workers if total - skip > size else None)
+    with (
+        _workers(_bytes(path) // ROW_BYTES, processes) as workers,  # they start during the first pass
+        open_rows(path, header, options, skip) as rows,
+    ):
+        alone = rows.columns.labels is not None and not path.is_dir()
+        trained_on = alone and header.source.get("sha256") == sha256(path)
+        converter, size = Converter(header, rows.columns, readings), _size(part_rows)
+        own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
+        parts = _parts(own, converter, workers, size)
+        yield Input(rows.total, parts, trained_on, rows.notes, True, workers if rows.total - skip > size else None)
 
 
 def _bytes(path: Path) -> int:

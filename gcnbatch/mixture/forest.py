@@ -25,6 +25,7 @@ _FEATURES = 0.1  # share of the features that each node tries
 _SPLIT = 4  # rows of the smallest node that is split
 _BLOCK = 4096
 _LEVELS = 4  # that rows descend before those at leaves are taken out
+_TOGETHER = 1 << 14  # rows times trees up to which all trees are descended at once
 _LEAF = -1
 
 
@@ -50,11 +51,27 @@ class Forest:
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the mean of the trees' values, (n, K), for rows `x (n, P)`."""
+        if 0 < len(x) * len(self.nodes) <= _TOGETHER:
+            return self._together(np.ascontiguousarray(x.T).ravel(), len(x))
         found = np.zeros((len(x), self.values.shape[1]))
         for first in range(0, len(x), _BLOCK):
             rows = slice(first, first + _BLOCK)
             self._add(np.ascontiguousarray(x[rows].T).ravel(), found[rows])
         return found / len(self.nodes)
+
+    def _together(self, x: NDArray[np.float32], count: int) -> NDArray[np.float64]:
+        """Return the mean of the trees' values of few rows, whose columns `x` has one after the other.
+
+        Trees are added in their order, so each row's bits are those of `_add`.
+        """
+        columns, thresholds, children, leaves = self._links
+        rows, nodes = np.tile(np.arange(count), len(self.nodes)), np.repeat(self._roots, count)
+        while ((leaf := leaves.take(nodes)) < 0).any():
+            for _ in range(_LEVELS):
+                second = x.take(columns.take(nodes) * count + rows) > thresholds.take(nodes)
+                nodes = children.take(nodes) + second
+        values = self.values[leaf].reshape(len(self.nodes), -1).astype(np.float64)
+        return np.cumsum(values, axis=0)[-1].reshape(count, -1) / len(self.nodes)
 
     def _add(self, x: NDArray[np.float32], found: NDArray[np.float64]) -> None:
         """Add the value of each tree; `x` has the columns of a block one after the other."""

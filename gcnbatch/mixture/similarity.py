@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from scipy import sparse
 from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
-BLOCK = 256  # rows of a block
+BLOCK = 64  # rows of a block: few, as a product of one molecule takes the time of them all
 
 
 class Similarity:
@@ -51,6 +52,9 @@ class Similarity:
         """
         jobs = jobs or self._jobs
         slices = [slice(first, first + BLOCK) for first in range(0, len(molecules), BLOCK)]
+        if len(slices) == 1:  # a thread takes longer to start
+            yield slices[0], self._block(molecules)
+            return
         with ThreadPoolExecutor(jobs) as threads:
             for first in range(0, len(slices), jobs):
                 some = slices[first : first + jobs]
@@ -95,9 +99,15 @@ def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
 
 def blas_threads(count: int) -> Any:
     """Return a context in which BLAS has `count` threads: 1 where blocks have threads of their own."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    return _threadpools().limit(limits=count, user_api="blas")
 
-    return threadpool_limits(count, user_api="blas")
+
+@cache
+def _threadpools() -> Any:
+    """Return the libraries with threads: to find them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def thresholds(counts: Any) -> Any:

@@ -45,6 +45,9 @@ class Trees:
             for output, forest in self.forests.items():
                 found[rows, output : output + forest.values.shape[1]] = forest.predict(x)
 
+        if len(molecules) <= _BLOCK:  # a thread takes longer to start
+            predict_block(0)
+            return found
         with ThreadPoolExecutor(jobs) as threads:
             list(threads.map(predict_block, range(0, len(molecules), _BLOCK)))
         return found

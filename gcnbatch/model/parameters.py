@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
@@ -99,9 +99,12 @@ class ParameterLayout:
             if slot.spec.trainable == trainable
         }
 
-    def initial(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Return the initial value of every parameter; it depends on (seed, name) only, so all backends start alike."""
-        return {name: _initial(slot.spec, seed) for name, slot in self.slots.items()}
+    def initial(self, seed: int, known: Container[str] = ()) -> dict[str, NDArray[np.float32]]:
+        """Return the initial value of every parameter but those whose value is known.
+
+        It depends on (seed, name) only, so all backends start alike.
+        """
+        return {name: _initial(slot.spec, seed) for name, slot in self.slots.items() if name not in known}
 
     def misfit(self, arrays: Mapping[str, NDArray[np.float32]]) -> Misfit | None:
         """Return the first of these arrays with values that no training gives; None if there is none."""

@@ -1,8 +1,8 @@
-"""Parameters of the commands that read trained runs and data: ``infer`` and ``explain``."""
+"""Parameters of the commands that predict with trained runs: ``infer``, ``explain`` and ``serve``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gcnbatch.fileio import StrPath
 from gcnbatch.options.common import (
@@ -10,6 +10,7 @@ from gcnbatch.options.common import (
     Messages,
     Quiet,
     ResidentKey,
+    Say,
     Settings,
     names,
     output_folder,
@@ -34,9 +35,20 @@ Data = Annotated[
 ]
 
 
+def _level() -> Any:
+    return option(
+        "Level of intervals and sets: share of right ones.",
+        default="training",
+        metavar="P",
+        shown="as in training",
+        typed=float,
+        doc='Level of conformal intervals and sets; "training": as in training; None: predictions alone.',
+    )
+
+
 @declaration
-class PredictingOptions:
-    """Where runs predict, and how a file of molecules is read."""
+class PlaceOptions:
+    """Where runs predict."""
 
     _: KW_ONLY
     backend: Backend = "auto"
@@ -47,6 +59,14 @@ class PredictingOptions:
         "Set a key of [cuda]; see train --keys.",
         'Keys of [cuda] by name, such as ``{"cuda.precision": "tf32"}``.',
     )
+    say: Messages = silent
+
+
+@declaration
+class PredictingOptions(PlaceOptions):
+    """Where runs predict, and how a file of molecules is read."""
+
+    _: KW_ONLY
     smiles_column: str = option("CSV: column of SMILES.", default="", shown="as in training")
     id_column: str = option("CSV: column of ids.", default="", shown="as in training, else row numbers")
     delimiter: str = option("CSV: sign between fields: comma, semicolon, tab or bar.", default="", shown="detected")
@@ -54,7 +74,6 @@ class PredictingOptions:
     processes: int = option("CSV: worker processes.", default=0, min=0, shown="one per processor")
     spreadsheet: bool = option("CSV: put ' before texts that a spreadsheet would run (=, +, -, @).", default=False)
     quiet: Quiet = True
-    say: Messages = silent
 
 
 @declaration
@@ -97,14 +116,7 @@ class InferOptions(PredictingOptions):
         doc="The task whose value `top` and `threshold` take; empty: the only one.",
     )
     resume: bool = option("Go on where a killed prediction was stopped (.csv, .jsonl).", default=False)
-    level: "Level" = option(
-        "Level of intervals and sets: share of right ones.",
-        default="training",
-        metavar="P",
-        shown="as in training",
-        typed=float,
-        doc='Level of conformal intervals and sets; "training": as in training; None: predictions alone.',
-    )
+    level: "Level" = _level()
     applicability: bool = option("Add nearness to the run's training molecules, from its data set.", default=False)
 
 
@@ -150,3 +162,28 @@ class ExplainOptions(PredictingOptions):
     )
     no_drawings: bool = option("No SVG files.", default=False)
     parquet: bool = option("Tables as Parquet in place of CSV.", default=False)
+
+
+@declaration
+class ServeOptions(PlaceOptions):
+    """``gcnbatch serve``."""
+
+    runs: Runs
+    _: KW_ONLY
+    host: str = option("Address to listen on.", default="127.0.0.1", metavar="ADDRESS")
+    port: int = option("Port; 0: a free one.", default=8000, min=0, max=65535, metavar="N")
+    token_file: StrPath | None = option(
+        "Keys, one a line; needed on any address but this machine's.", default=None, metavar="FILE"
+    )
+    level: "Level" = _level()
+    private: bool = option("Show no training molecules.", default=False)
+    max_body: int = option("Largest body of a request, in MiB.", default=16, min=1, metavar="MIB")
+    max_molecules: int = option(
+        "Most molecules of JSON; a CSV is limited by its bytes alone.", default=10_000, min=1, metavar="N"
+    )
+    max_waiting: int = option("Most molecules of all requests that may wait.", default=100_000, min=1, metavar="N")
+    timeout: float = option(
+        "Most seconds for a body to arrive, and for each part of an answer.", default=60.0, min=0.001, metavar="S"
+    )
+    processes: int = option("Processes that read molecules.", default=0, min=0, shown="one per processor")
+    ready: Annotated[Say, Python("Called with the URL when requests are answered.")] = silent

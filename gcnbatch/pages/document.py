@@ -14,7 +14,7 @@ from gcnbatch.text import html
 REPORT = "report.html"
 
 
-def document(title: str, body: Iterable[Html], failed: bool = False, more: str = "") -> str:
+def document(title: str, body: Iterable[Html], failed: bool = False, more: str = "", allowed: str = "") -> str:
     """Return a page as the text of a file.
 
     Parameters
@@ -26,11 +26,14 @@ def document(title: str, body: Iterable[Html], failed: bool = False, more: str =
         Show the verdict as a failure.
     more : str
         Name, without ending, of a further style sheet and script of this folder.
+    allowed : str
+        Requests that the policy allows, as its directives.
     """
     style, program = ("".join(_part(f"{name}.{kind}") for name in ("page", more) if name) for kind in ("css", "js"))
     state = "failed" if failed else "passed"
     digest = base64.b64encode(hashlib.sha256(program.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy += f"; {allowed}" if allowed else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

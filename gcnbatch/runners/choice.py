@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, Runner
@@ -10,6 +11,7 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.ranks.world import World
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -107,10 +109,11 @@ class BackendChoice:
             why = why or f"{backend.name} does not take {reason}"
         raise refused or _refused(backend, str(reason))
 
-    def make_runner(self, task: RunnerTask) -> Runner:
-        """Return the runner of `backend_for` this task."""
-        backend = self.backend_for([task])
-        return registry.entry(backend.name).runners.make_runner(backend, [task])
+    @contextmanager
+    def runner(self, task: RunnerTask) -> Iterator[Runner]:
+        """Open the runner of `backend_for` this task."""
+        with closing(make_runner(self.backend_for([task]), [task])) as runner:
+            yield runner
 
     def _backends(self) -> Iterator[Backend]:
         """Yield the candidates, fastest first; each is opened once."""
@@ -118,6 +121,33 @@ class BackendChoice:
         for entry in self._ready:
             self._opened.append(entry.open(self._device, self._options))
             yield self._opened[-1]
+
+
+class KeptRunners(BackendChoice):
+    """A choice that keeps its runners, for models that predict small inputs again and again.
+
+    A task with the model of an earlier one has its parameters, too. Where the backend computes by operations, it gets
+    the same runner.
+    """
+
+    def __init__(self, name: str, device: int = 0, options: CudaConfig | None = None) -> None:
+        super().__init__(name, device, options)
+        self._kept: dict[int, tuple[RunnerTask, OpsRunner]] = {}
+
+    @contextmanager
+    def runner(self, task: RunnerTask) -> Iterator[Runner]:
+        """Open the runner of `backend_for` this task, or the kept one."""
+        if (kept := self._kept.get(id(task.model))) is not None:
+            kept[1].take(task)
+            yield kept[1]
+            return
+        runner = make_runner(self.backend_for([task]), [task])
+        if isinstance(runner, OpsRunner):
+            self._kept[id(task.model)] = task, runner  # the task keeps the model alive, whose number is the key
+            yield runner
+        else:
+            with closing(runner):
+                yield runner
 
 
 def _refused(backend: Backend, reason: str) -> InputError:

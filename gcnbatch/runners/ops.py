@@ -42,6 +42,12 @@ class OpsRunner(SingleRunner):
         self._feed = self._open_feed(backend, task)
         self._prepared: Flow | None = None  # one-graph data set: state after the model's constant layers
 
+    def take(self, task: RunnerTask) -> None:
+        """Go on with the data of a task that has the model and the parameters of this one."""
+        self._feed.close()
+        self._task, self._prepared = task, None
+        self._feed = self._open_feed(self._backend, task)
+
     def _open_feed(self, backend: Backend, task: RunnerTask) -> Feed:
         return backend.feed(task.source, task.targets)
 

@@ -59,7 +59,7 @@ class ModelState:
         self.weight_decay, self.l2 = (self._upload(values) for values in _decay(task.model, task.train))
         self.loss_weights = self._upload(task.loss.weights)
         self.updates = 0
-        for name, value in (self.layout.initial(task.seed) | dict(task.initial)).items():
+        for name, value in (self.layout.initial(task.seed, task.initial) | dict(task.initial)).items():
             backend.write(self.parameters[name], value)
 
     def take_loss(self) -> tuple[float, float]:

@@ -34,7 +34,7 @@ def test_importing_the_package_takes_no_time_and_no_library() -> None:
     )
     seconds, modules = json.loads(done.stdout)
     assert seconds < 0.15
-    assert not {"numpy", "scipy", "sklearn", "pydantic", "h5py", "rdkit", "pycuda", "cuda"} & set(modules)
+    assert not {"numpy", "scipy", "sklearn", "pydantic", "h5py", "rdkit", "pycuda", "cuda", "starlette"} & set(modules)
 
 
 def test_the_list_is_what_type_checkers_see() -> None:
@@ -85,7 +85,7 @@ FUNCTIONS = {
     **{f"bench {name}": (f"bench_{name}",) for name in ("spmm", "spgemm", "tune")},
     **{f"benchmark {name}": (name,) for name in ("moleculenet", "moleculeace", "admet")},
     **{f"kernels {name}": (f"{name}_kernels",) for name in ("build", "list", "clear")},
-    **{name: (name,) for name in ("infer", "tune", "baseline", "explain", "report", "info")},
+    **{name: (name,) for name in ("infer", "tune", "baseline", "explain", "serve", "report", "info")},
 }
 
 

@@ -47,6 +47,7 @@ TEXTS = {  # parameters that are texts, but no paths
         "figures",
         "fingerprint",
         "freeze",
+        "host",
         "id_column",
         "jobs",
         "keep_columns",
@@ -158,6 +159,11 @@ CALLS = {
         },
         "--backend cpu -q --processes 1",
     ),
+    "serve": Call(  # an address that no machine has
+        "serve",
+        {"runs": Place("run"), "token_file": Place("keys.txt", option="--token-file")},
+        "--host 192.0.2.1 --backend cpu -q",
+    ),
     "baseline": Call("baseline", {"config": _CONFIG, "data": _DATA, "out": made()}, "-q --trees 2"),
     "explain": Call(
         "explain",
@@ -263,6 +269,7 @@ def _write_tables() -> None:
     rows = "".join(f"{text},{row % 3 % 2}\n" for row, text in enumerate(smiles))
     for path, text in {
         "table.csv": f"smiles,y\n{rows}",
+        "keys.txt": "0123456789abcdef\n",
         "splits.csv": "part\n" + "train\ntrain\nvalid\ntest\n" * 16,
         "E.csv": "graph,src,dst\ng1,a,b\n",
         "N.csv": "graph,node,charge\ng1,a,0\ng1,b,1\ng2,a,0\n",

@@ -44,6 +44,9 @@ def test_similarity_is_1_for_a_known_molecule_and_falls_with_the_difference() ->
     assert 0 < found[1] < 1
     assert found[2] == 0
     assert np.isnan(found[3])
+    assert known.neighbours("Oc1ccccc1", 5) == [(1, 1.0), (0, pytest.approx(0.0, abs=0.2))]
+    assert known.neighbours("Oc1ccccc1", 1) == [(1, 1.0)]
+    assert known.neighbours("C(", 1) == []
     salt = KnownMolecules(["CCO"], FeaturizerOptions(largest_fragment=True)).nearest(["CCO.Cl"])
     assert salt[0] == 1
 

@@ -49,6 +49,13 @@ def test_a_forest_repeats_from_its_seed_with_any_number_of_jobs() -> None:
     assert not np.array_equal(first, third)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("rows", [0, 1, 2, 100])
+def test_few_rows_are_predicted_as_many(outputs: int, rows: int) -> None:
+    forest = grow(X[:400], Z[:400, :outputs], 40, seed=0)
+    assert np.array_equal(forest.predict(X[:rows]), forest.predict(X)[:rows])
+
+
 def test_a_forest_survives_its_arrays() -> None:
     forest = grow(X[:200], Z[:200], 5, seed=0)
     assert np.array_equal(Forest.from_arrays(forest.arrays()).predict(X), forest.predict(X))

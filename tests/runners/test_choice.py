@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gcnbatch.backends import registry
+from gcnbatch.backends.base import Runner
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.lab.backend_comparison.workload import opened
-from gcnbatch.runners.choice import BackendChoice, make_runner, refusal
+from gcnbatch.runners.choice import BackendChoice, KeptRunners, make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, NamedBackend, register
 from tests.training.runs import configure, write_set
@@ -30,12 +32,25 @@ def made(name: str, **about: str) -> MadeEntry:
     return MadeEntry(name, **{"made": NamedBackend(name), **about})
 
 
+def runner_of(choice: BackendChoice, task: RunnerTask) -> Runner:
+    with choice.runner(task) as runner:
+        return runner
+
+
+def test_a_choice_may_keep_its_runners(task: RunnerTask) -> None:
+    choice, fresh = KeptRunners("cpu"), BackendChoice("cpu")
+    again = replace(task, targets=task.targets.copy())
+    assert runner_of(choice, task) is runner_of(choice, again)
+    assert runner_of(choice, task) is not runner_of(choice, replace(task, model=copy(task.model)))
+    assert runner_of(fresh, task) is not runner_of(fresh, task)
+
+
 def test_auto_opens_only_the_fastest_backend_that_can_start(monkeypatch, task: RunnerTask) -> None:
     entries = made("best", made="no driver"), made("good"), made("slow")
     register(monkeypatch, *entries)
     said: list[str] = []
     choice = BackendChoice("auto", 3, say=said.append)
-    assert choice.make_runner(task).backend == choice.backend_for([task]).name == choice.fastest.name == "good"
+    assert runner_of(choice, task).backend == choice.backend_for([task]).name == choice.fastest.name == "good"
     assert [entry.opened for entry in entries] == [[], [(3, None)], []]
     assert said == []
 
@@ -46,7 +61,7 @@ def test_auto_reports_a_slower_backend_that_takes_the_task(monkeypatch, task: Ru
     said: list[str] = []
     choice = BackendChoice("auto", say=said.append)
     assert choice.fastest.name == "best"
-    assert [choice.make_runner(task).backend for _ in range(2)] == ["slow", "slow"]
+    assert [runner_of(choice, task).backend for _ in range(2)] == ["slow", "slow"]
     assert said == ["backend slow: best does not take sparse features"] * 2
     assert [len(entry.opened) for entry in entries] == [1, 1, 1]
 
@@ -129,7 +144,7 @@ def test_a_task_that_the_named_backend_refuses_is_an_error(monkeypatch, task, na
     choice = BackendChoice(name)
     backend = choice.fastest
     assert refusal(backend, task) == "this"
-    for make in (lambda: choice.make_runner(task), lambda: make_runner(backend, [task])):
+    for make in (lambda: runner_of(choice, task), lambda: make_runner(backend, [task])):
         with pytest.raises(InputError) as error:
             make()
         assert str(error.value) == message

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from typer.testing import CliRunner
 from gcnbatch.cli.app import app
 from gcnbatch.data.endings import is_table
 from tests.ranks.launcher import find_launcher, mpirun
+from tests.training.runs import environment
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w*)[ ]*(?:title=\"([^\"]+)\")?\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+SERVED, ADDRESS = "served", "http://127.0.0.1:8000/"
 FEW = {"--epochs": "2", "--folds": "2", "--ensemble": "2", "--trials": "3"}  # whatever the page says
 
 
@@ -50,8 +54,10 @@ def run(block: Block, names: dict[str, Any]) -> None:
     """Run a block in the current folder; `names` are the variables of the page's Python so far.
 
     An installation only has its extras checked. Commands of the package run in this process, with few epochs; those
-    under mpirun run under it, if it is there.
+    under mpirun run under it, if it is there. A server runs in a process, `names[SERVED]`, on a free port.
     """
+    if served := names.get(SERVED):
+        block = replace(block, text=block.text.replace(ADDRESS, served[1]))
     if block.language == "python":
         exec(compile("\n" * block.line + block.text, "page", "exec"), names)
     elif block.language == "toml":
@@ -60,9 +66,20 @@ def run(block: Block, names: dict[str, Any]) -> None:
             Path(block.title).write_text(block.text, encoding="utf-8")
     elif block.language == "sh":
         for words in lines(block):
-            _run_command(words)
+            if words[:2] == ["gcnbatch", "serve"]:
+                names[SERVED] = _serve(words)
+            else:
+                _run_command(words)
     else:
         assert block.language in ("", "text"), block.language
+
+
+def _serve(words: list[str]) -> tuple[subprocess.Popen[str], str]:
+    """Start a server; return its process and address."""
+    command = [sys.executable, "-m", *words, "--port", "0", "--backend", "cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
 
 
 def _run_command(words: list[str]) -> None:
@@ -74,7 +91,7 @@ def _run_command(words: list[str]) -> None:
         assert done.exit_code == 0, (words, done.output, done.exception)
     elif words[0] in ("pip", "uv"):
         check_extras(" ".join(words))
-    elif words[:3] != ["python3", "-m", "venv"] and words[0] != ".":
+    elif words[:3] != ["python3", "-m", "venv"] and words[0] != "." and (words[0] != "curl" or shutil.which("curl")):
         subprocess.run(words, check=True)
 
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from gcnbatch.cli.app import app
 from gcnbatch.tuning import page
-from tests.site.pages import ROOT, blocks, commands_in_text, run
+from tests.site.pages import ROOT, SERVED, blocks, commands_in_text, run
 from tests.training.runs import lighten
 
 DOCS = ROOT / "docs"
@@ -60,8 +60,14 @@ def place(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_every_block_of_a_page_runs(name: str, place: Path) -> None:
     PREPARED.get(name, lambda folder: None)(place)
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks(DOCS / name):
-        run(block, names)
+    try:
+        for block in blocks(DOCS / name):
+            run(block, names)
+    finally:
+        if SERVED in names:
+            process, _ = names[SERVED]
+            process.terminate()
+            process.communicate()
 
 
 def prepare_molecules(folder: Path) -> None:

@@ -1,0 +1,155 @@
+"""A run in memory, which predicts and explains molecules again and again: for a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data import guard, molecule_graphs
+from gcnbatch.data.graphs import GraphSet, concatenate
+from gcnbatch.data.tables.table import Block
+from gcnbatch.errors import InputError
+from gcnbatch.inference import conversion
+from gcnbatch.inference.conversion import convert_guarded, convert_timed
+from gcnbatch.inference.domain import Domain
+from gcnbatch.inference.inputs import check_smiles
+from gcnbatch.inference.molecules import SMILES, CsvOptions, smiles_converter
+from gcnbatch.inference.parts import Part
+from gcnbatch.inference.predictor import Predictor, Request
+from gcnbatch.inference.tabulation import RowMaker, Selection
+from gcnbatch.inference.trust import Level
+from gcnbatch.predictions import Predictions, as_it_is
+from gcnbatch.runners.choice import KeptRunners
+from gcnbatch.worker import Shared, WorkerDied, Workers
+
+Say = Callable[[str], object]
+
+
+class Machine(NamedTuple):
+    """Where runs predict: the backend, whose runners are kept, and the processes that read SMILES.
+
+    The models of all runs are used by the thread that opened it.
+    """
+
+    choice: KeptRunners
+    workers: Workers
+
+    @classmethod
+    def open(cls, backend: str, device: int = 0, cuda: CudaConfig | None = None, processes: int = 0) -> Machine:
+        """Open the backend and start the processes; 0: one per processor.
+
+        Raises
+        ------
+        InputError, BackendUnavailable, MachineError
+            As `gcnbatch.backends.registry.open_backend`.
+        """
+        choice = KeptRunners(backend, device, cuda)
+        return cls(choice, Workers(processes or len(os.sched_getaffinity(0)), conversion.prepare, quiet=True))
+
+
+class Begun(NamedTuple):
+    """SMILES that processes read: each chunk with the call."""
+
+    calls: list[tuple[Block, Future[Part]]]
+
+
+class LoadedRun:
+    """A run in memory.
+
+    Parameters
+    ----------
+    folder : Path
+    machine : Machine
+    level : float, "training" or None
+        Level of conformal intervals and sets.
+    say : callable
+        Called with each message for the user.
+
+    Attributes
+    ----------
+    folder : Path
+    predictor : Predictor
+        It has an applicability domain if the data set of the run is in its place; else `why_no_domain` says why.
+
+    Raises
+    ------
+    InputError
+        As `Predictor.load`; also when the models were not trained on SMILES, or read features from columns.
+    """
+
+    def __init__(self, folder: Path, machine: Machine, level: Level = "training", say: Say = lambda line: None) -> None:
+        self.folder, self._machine = folder, machine
+        request = Request([folder], [], machine.choice.fastest.name, 0, None, 0, CsvOptions(), level, False)
+        self.predictor = Predictor.load(request, machine.choice, say)
+        header = check_smiles(self.predictor.members, str(folder), "a model of graphs", "a model of molecules")
+        self._converter = smiles_converter(header, self.predictor.readings)
+        self.why_no_domain = ""
+        try:
+            self.predictor = replace(self.predictor, domain=Domain(self.predictor.members, machine.choice))
+        except InputError as error:
+            self.why_no_domain = str(error)
+            say(f"no applicability and no nearest training molecules: {error}")
+        for note in (*self._converter.notes, *self.predictor.trust.notes):
+            say(note)
+        self.header = self.predictor.members[0].header
+        self._make = RowMaker(self.header, self.predictor.trust, Selection(), as_it_is, fail=False)
+
+    @cached_property
+    def _shared(self) -> Shared:
+        return Shared(self._converter)
+
+    def begin(self, smiles: Sequence[str]) -> Begun:
+        """Let processes read SMILES, at least one."""
+        workers = self._machine.workers
+        size = min(-(-len(smiles) // workers.count), molecule_graphs.CHUNK)
+        chunks = [Block(at, {SMILES: list(smiles[at : at + size])}) for at in range(0, len(smiles), size)]
+        submit, seconds = workers.submit, guard.SECONDS
+        return Begun([(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks])
+
+    def finish(self, begun: Begun, applicability: bool = False) -> Predictions:
+        """Return the predictions of all rows; ids are their numbers.
+
+        A molecule that cannot be read, or ends its process, has a reason in place of numbers. `applicability`: add
+        nearness to the training molecules, if there is a domain.
+        """
+        part = self._read(begun)
+        predictor = self.predictor if applicability else self._alone
+        made: Predictions = self._make(predictor.predict(part, lambda count: None), 0).rows
+        return made
+
+    @cached_property
+    def _alone(self) -> Predictor:
+        return replace(self.predictor, domain=None)
+
+    def predict(self, smiles: Sequence[str], applicability: bool = False) -> Predictions:
+        """Return the predictions of SMILES, at least one; see `finish`."""
+        return self.finish(self.begin(smiles), applicability)
+
+    def graphs(self, smiles: str) -> GraphSet:
+        """Return the graph of a molecule.
+
+        Raises
+        ------
+        InputError
+            When it cannot be read.
+        """
+        rows = Block(0, {SMILES: [smiles]})
+        converter = replace(self._converter, readings=())
+        parts = convert_guarded(rows, Shared(converter))
+        parts[0].texts().refuse_bad_row(0)
+        return concatenate([part.graphs() for part in parts])
+
+    def _read(self, begun: Begun) -> Part:
+        parts: list[Part] = []
+        for chunk, call in begun.calls:
+            try:
+                parts.append(call.result())
+            except (WorkerDied, MemoryError):
+                parts += convert_guarded(chunk, self._shared)
+        return Part.joined(parts)

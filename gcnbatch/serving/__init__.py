@@ -1,0 +1,1 @@
+"""``gcnbatch serve``: predictions over HTTP, and a page in the browser."""

@@ -1,0 +1,130 @@
+"""Bodies of requests: JSON in memory, a CSV in a temporary file whose rows come chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+
+from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.smi import without_extension
+from gcnbatch.data.tables.table import with_numbers
+from gcnbatch.errors import GcnbatchError, misfit
+from gcnbatch.inference.molecules import CsvOptions, open_rows
+
+Body = TypeVar("Body", bound=BaseModel)
+TABLE = "the table"  # what messages call the file of a CSV
+
+
+class Refused(Exception):
+    """A request that is answered by a status and one line.
+
+    Parameters
+    ----------
+    status : int
+    message : str
+    headers : dict of str
+    """
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class Limits(NamedTuple):
+    """Limits of a request: bytes of the body, molecules of JSON, seconds for the body and for each part of the answer.
+
+    `waiting`: molecules of all requests that may wait.
+    """
+
+    body: int
+    molecules: int
+    seconds: float
+    waiting: int
+
+
+async def pieces(request: Request, limits: Limits) -> AsyncGenerator[bytes]:
+    """Yield the body.
+
+    Raises
+    ------
+    Refused
+        When it is too large or comes too slowly.
+    """
+    most = f"{limits.body >> 20:,} MiB"
+    if int(request.headers.get("content-length") or 0) > limits.body:
+        raise Refused(413, f"the body has more than {most}", Connection="close")
+    size = 0
+    try:
+        async with asyncio.timeout(limits.seconds):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > limits.body:
+                    raise Refused(413, f"the body has more than {most}", Connection="close")
+                yield piece
+    except TimeoutError:
+        raise Refused(408, f"the body has not arrived in {limits.seconds:g} s", Connection="close") from None
+    except ClientDisconnect:
+        raise Refused(408, "the body has not arrived") from None
+
+
+async def read_json(request: Request, kind: type[Body], limits: Limits) -> Body:
+    """Return a body of JSON.
+
+    Raises
+    ------
+    Refused
+        As `pieces`, and when it is not as expected.
+    """
+    body = b"".join([piece async for piece in pieces(request, limits)])
+    try:
+        return kind.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise Refused(422, misfit(error, "body")) from None
+
+
+class Chunk(NamedTuple):
+    """Some rows: SMILES as they are predicted, ids, and columns that the answer repeats."""
+
+    smiles: list[str]
+    ids: NDArray[np.str_]
+    kept: dict[str, NDArray[np.str_]]
+
+
+async def csv_chunks(
+    request: Request, limits: Limits, header: Header, smiles_column: str, id_column: str
+) -> AsyncGenerator[Chunk]:
+    """Yield the rows of a body of CSV for models of this header; the body is complete before the first ones.
+
+    An answer that began earlier would wait for a client that sends all before it reads.
+
+    Raises
+    ------
+    Refused
+        As `pieces`, and when the table cannot be read.
+    """
+    with TemporaryDirectory(prefix="gcnbatch-") as folder, ExitStack() as stack:
+        path = Path(folder) / "body.csv"
+        with path.open("wb") as file:
+            async for piece in pieces(request, limits):
+                file.write(piece)
+        try:
+            opened = open_rows(path, header, CsvOptions(smiles_column, id_column))
+            columns, _, _, chunks = await run_in_threadpool(stack.enter_context, opened)
+            while (rows := await run_in_threadpool(next, chunks, None)) is not None:
+                ids = with_numbers(rows.texts(columns.id) if columns.id else [""] * len(rows), rows.before)
+                kept = {columns.smiles: np.array(rows.texts(columns.smiles), dtype=np.str_)}
+                yield Chunk(list(map(without_extension, rows[columns.smiles])), np.array(ids, dtype=np.str_), kept)
+        except GcnbatchError as error:
+            error.rename(str(path), TABLE)
+            raise Refused(422, str(error)) from error

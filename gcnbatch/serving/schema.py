@@ -1,0 +1,213 @@
+"""What requests and answers hold: the classes that check requests, and from which OpenAPI is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from gcnbatch import __version__
+
+JSON, CSV, HTML = "application/json", "text/csv", "text/html"
+
+
+class PredictRequest(BaseModel):
+    """Molecules to predict."""
+
+    model_config = ConfigDict(extra="forbid")
+    smiles: list[str] = Field(min_length=1, description="SMILES, one per molecule.")
+    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
+    applicability: bool = Field(False, description="Add nearness to the training molecules.")
+
+
+class ExplainRequest(BaseModel):
+    """A molecule to explain."""
+
+    model_config = ConfigDict(extra="forbid")
+    smiles: str
+    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
+
+
+class Output(BaseModel):
+    """An output of a molecule; what the model does not give is absent."""
+
+    value: float | None = Field(None, description="Probability, or value in the output's unit.")
+    deviation: float | None = Field(None, description="Standard deviation over the models.")
+    low: float | None = Field(None, description="Lower end of the conformal interval.")
+    high: float | None = Field(None, description="Upper end of the conformal interval.")
+    calibrated: float | None = Field(None, description="Calibrated probability.")
+    set: str | None = Field(None, description="Conformal set of labels, joined by |; {} without a label.")
+    class_: str | None = Field(None, alias="class", description="Predicted class of a multiclass task.")
+
+
+class Molecule(BaseModel):
+    """A predicted molecule."""
+
+    id: str = Field(description="Id of the CSV, else the number of the row.")
+    smiles: str
+    outputs: dict[str, Output] | None = Field(description="Outputs by name; null with an error.")
+    nearest_similarity: float | None = Field(None, description="Tanimoto similarity to the nearest training molecule.")
+    embedding_distance: float | None = Field(None, description="Distance to the nearest in the model; 1 is usual.")
+    error: str | None = Field(description="Why there is no prediction.")
+
+
+class Predicted(BaseModel):
+    """Predicted molecules, in the order of the request."""
+
+    model: str
+    molecules: list[Molecule]
+
+
+class Part(BaseModel):
+    """An atom, by its symbol, or a feature of the whole molecule, and what it adds to the output."""
+
+    name: str
+    attribution: float
+
+
+class Explained(BaseModel):
+    """What the parts of a molecule add to an output: integrated gradients."""
+
+    output: str
+    prediction: float | None
+    atoms: list[Part]
+    features: list[Part] = Field(description="The strongest features of the whole molecule.")
+    completeness_error: float = Field(description="What the sum of all attributions misses.")
+
+
+class Nearest(BaseModel):
+    """A training molecule."""
+
+    id: str
+    smiles: str
+    similarity: float
+    measured: dict[str, float | str | None]
+
+
+class Explanation(BaseModel):
+    """Explanation of a prediction."""
+
+    model: str
+    smiles: str = Field(description="The molecule with its atoms in the order of the attributions.")
+    outputs: list[Explained]
+    nearest: list[Nearest]
+    drawing: str = Field(description="SVG with a panel for each output.")
+    notes: list[str]
+
+
+class OutputName(BaseModel):
+    """An output of a model."""
+
+    name: str
+    unit: str
+
+
+class ModelInfo(BaseModel):
+    """A model."""
+
+    name: str
+    target: str = Field(description="binary, multiclass or regression")
+    outputs: list[OutputName]
+    networks: int
+    backend: str
+    level: float | None = Field(description="Level of intervals and sets; null: there are none.")
+    applicability: str = Field(description="Empty, or why nearness to the training molecules is not known.")
+
+
+class Health(BaseModel):
+    """State of the server."""
+
+    status: str = Field(description="ok or failed")
+    waiting: int = Field(description="Molecules that wait.")
+    version: str
+
+
+class Refusal(BaseModel):
+    """Why a request was refused."""
+
+    error: str
+
+
+STATUSES = {
+    401: "A key is missing or wrong.",
+    404: "No such path, or no model of that name.",
+    406: "No such kind of answer.",
+    408: "The body arrives too slowly.",
+    413: "The body is too large, or has too many molecules.",
+    415: "No such kind of body.",
+    421: "Another host is named than this one.",
+    422: "The body is not as expected, or a table cannot be read.",
+    500: "The prediction failed.",
+    503: "Too many molecules wait, or the models are gone.",
+    504: "The prediction takes too long.",
+}
+_OF_CSV = {
+    "model": "Name of the model.",
+    "smiles_column": "Column of SMILES; empty: as in training, else detected.",
+    "id_column": "Column of ids; empty: as in training, else detected.",
+    "applicability": "1: add nearness to the training molecules.",
+}
+
+
+class _Schemas(dict[str, Any]):
+    """Schemas by name, collected while calls are described."""
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        """Return the schema of a type, or of text for None; a class becomes a reference."""
+        if kind is None:
+            return {"type": "string"}
+        made = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
+        self.update(made.pop("$defs", {}))
+        if not isinstance(kind, type) or not issubclass(kind, BaseModel):
+            return made
+        self[kind.__name__] = made
+        return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+    def contents(self, kinds: dict[str, Any]) -> dict[str, Any]:
+        """Return bodies by content type."""
+        return {name: {"schema": self.of(kind)} for name, kind in kinds.items()}
+
+    def call(self, summary: str, answers: dict[str, Any], statuses: tuple[int, ...], **more: Any) -> dict[str, Any]:
+        """Return a call with its answers and refusals."""
+        responses = {"200": {"description": "Done.", "content": self.contents(answers)}}
+        for status in statuses:
+            responses[str(status)] = {"description": STATUSES[status], "content": self.contents({JSON: Refusal})}
+        return {"summary": summary, "responses": responses, **more}
+
+
+def openapi(keys: bool) -> dict[str, Any]:
+    """Return the description of the interface; with `keys`, requests need one."""
+    schemas = _Schemas()
+    every = (401, 421) if keys else (421,)
+    working = (*every, 404, 406, 408, 413, 415, 422, 500, 503, 504)
+    paths: dict[str, Any] = {
+        "/health": {"get": schemas.call("State of the server; needs no key.", {JSON: Health}, (503,), security=[])},
+        "/models": {"get": schemas.call("The models.", {JSON: list[ModelInfo]}, every)},
+    }
+    named = [_parameter("name", "path", "Name of the model.")]
+    of_csv = [_parameter(name, "query", f"Of a CSV. {text}") for name, text in _OF_CSV.items()]
+    predict = "Predict molecules. A CSV is answered by a CSV unless the header Accept asks for another kind."
+    explain = "Explain a prediction: attributions of atoms, and the nearest training molecules."
+    for start, own in (("", []), ("/models/{name}", named)):
+        for name, summary, parameters, bodies, answers in (
+            ("predict", predict, own + of_csv, {JSON: PredictRequest, CSV: None}, {JSON: Predicted, CSV: None}),
+            ("explain", explain, own, {JSON: ExplainRequest}, {JSON: Explanation}),
+        ):
+            body = {"required": True, "content": schemas.contents(bodies)}
+            kinds = {**answers, HTML: None}
+            call = schemas.call(summary, kinds, working, requestBody=body, parameters=parameters)
+            paths[f"{start}/{name}"] = {"post": call}
+    found: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "gcnbatch serve", "version": __version__, "description": "Predictions of trained models."},
+        "paths": paths,
+        "components": {"schemas": dict(sorted(schemas.items()))},
+    }
+    if keys:
+        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"key": []}]
+    return found
+
+
+def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}, "description": text}

@@ -1,0 +1,205 @@
+"""Starting and ending the server: address, runs, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from gcnbatch.backends.blas import shared_processors
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.errors import InputError
+from gcnbatch.inference.loaded import LoadedRun, Machine
+from gcnbatch.inference.trust import Level
+from gcnbatch.serving.app import Service
+from gcnbatch.serving.bodies import Limits
+from gcnbatch.serving.keys import read_keys
+from gcnbatch.serving.queue import PredictionQueue, Runs
+
+Say = Callable[[str], object]
+_HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+]
+_END_SECONDS = 10  # after a signal, for answers under way
+_CONNECTIONS = 1000
+
+
+@dataclass(frozen=True)
+class Models:
+    """What is loaded, and where it predicts."""
+
+    folders: Sequence[Path]
+    backend: str = "auto"
+    device: int = 0
+    cuda: CudaConfig | None = None
+    processes: int = 0
+    level: Level = "training"
+
+    def names(self) -> list[str]:
+        """Return the names of the models: those of the folders.
+
+        Raises
+        ------
+        InputError
+            For no run, and for two of one name.
+        """
+        names = [folder.resolve().name for folder in self.folders]
+        if not names:
+            raise InputError("runs", "none", "at least one")
+        if twice := next((name for at, name in enumerate(names) if name in names[:at]), ""):
+            raise InputError(f"model {twice}", "the name of two folders", "different names", "Rename one of them.")
+        return names
+
+
+def serve(
+    models: Models,
+    host: str,
+    port: int,
+    limits: Limits,
+    token_file: Path | None = None,
+    private: bool = False,
+    ready: Say = lambda line: None,
+    say: Say = lambda line: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    models : Models
+    host, port
+        Address; port 0: a free one.
+    limits : Limits
+    token_file : Path or None
+        Keys of users.
+    private : bool
+        Show no training molecules.
+    ready : callable
+        Called with the URL when requests are answered.
+    say : callable
+        Called with each message for the user.
+
+    Raises
+    ------
+    InputError
+        For runs that cannot be served, an address that cannot be used, and one of others than this host without keys.
+    """
+    models.names()
+    keys = read_keys(token_file) if token_file is not None else ()
+    if not keys and not _is_local(host):
+        raise InputError("--token-file", f"missing, with --host {host}", "a file of keys", "Or serve 127.0.0.1 alone.")
+    with _bound(host, port) as listener:
+        queue = PredictionQueue(lambda: loaded(models, say), limits.waiting)
+        try:
+            service = Service(queue, queue.start(), limits, keys, private)
+            _run(service.app(), listener, lambda: ready(_url(host, listener)))
+        finally:
+            queue.close()
+
+
+@contextmanager
+def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
+    """Load the runs; close their processes at the end.
+
+    Raises
+    ------
+    InputError
+        As `Models.names` and `LoadedRun`.
+    """
+    machine = Machine.open(models.backend, models.device, models.cuda, models.processes)
+    with machine.workers, shared_processors():
+        runs = {
+            name: LoadedRun(folder, machine, models.level, say)
+            for name, folder in zip(models.names(), models.folders, strict=True)
+        }
+        for run in runs.values():
+            run.predict(["C"], applicability=True)  # compiles and keeps what the first request would wait for
+        yield runs
+
+
+def _is_local(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise InputError("--host", f"{host}: {error.strerror}", "an address of this machine") from error
+    return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a socket that has the address; it does not listen yet."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, number) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(address)
+            except OSError as error:
+                raise _unusable(host, port, error) from error
+            yield listener
+    except socket.gaierror as error:
+        raise InputError("--host", f"{host}: {error.strerror}", "an address of this machine") from error
+
+
+def _unusable(host: str, port: int, error: OSError) -> InputError:
+    if error.errno == errno.EADDRINUSE:
+        return InputError("--port", f"{port} is in use", "a free one", "Port 0 takes any.")
+    if error.errno == errno.EACCES:
+        return InputError("--port", f"{port} may not be used", "one above 1023")
+    return InputError("--host", f"{host}: {error.strerror}", "an address of this machine")
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}/"
+
+
+def _run(app: Starlette, listener: socket.socket, ready: Callable[[], object]) -> None:
+    """Answer requests until a signal; then those under way, for some seconds."""
+    server: uvicorn.Server
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # uvicorn would raise them again at the end
+            loop.add_signal_handler(number, _stop)
+        loop.call_later(0, _when_started)
+        yield
+
+    def _stop() -> None:
+        server.should_exit = True
+
+    def _when_started() -> None:
+        if server.started:
+            ready()
+        else:
+            asyncio.get_running_loop().call_later(0.01, _when_started)
+
+    app.router.lifespan_context = lifespan
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=_HEADERS,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_END_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])

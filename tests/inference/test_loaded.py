@@ -1,0 +1,45 @@
+"""A run in memory predicts molecules as `Run.predict`, whatever it has predicted before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gcnbatch
+from gcnbatch.inference.loaded import LoadedRun, Machine
+from tests.inference.runs import SMILES
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    found = Machine.open("cpu", processes=2)
+    with found.workers:
+        yield found
+
+
+def test_predictions_do_not_depend_on_those_before(chemistry: tuple[Path, Path, Path], machine: Machine) -> None:
+    run, smiles = LoadedRun(chemistry[0], machine), [*SMILES, "no molecule", "C" * 20]
+    whole = gcnbatch.load(chemistry[0]).predict(smiles, backend="cpu", processes=1)
+    for first in (0, 3, 0, 11):
+        for rows in (slice(first, first + 1), slice(first, None), slice(0, 12)):
+            found = run.predict(smiles[rows])
+            assert np.array_equal(found.outputs, whole.outputs[rows], equal_nan=True)
+            assert found.errors is not None
+            assert whole.errors is not None
+            assert found.errors.tolist() == whole.errors[rows].tolist()
+
+
+def test_the_nearest_training_molecules_come_with_ids_and_targets(
+    chemistry: tuple[Path, Path, Path], machine: Machine
+) -> None:
+    domain = LoadedRun(chemistry[0], machine).predictor.domain
+    assert domain is not None
+    first, second = domain.neighbours("CCO", 2)
+    assert first.similarity >= second.similarity
+    rows = [line.split(",") for line in chemistry[1].read_text().splitlines()]
+    (row,) = [row for row in rows if row[0] == first.id]
+    assert first.smiles == row[1]
+    assert first.targets.tolist() == [float(row[2]), float(row[3])]

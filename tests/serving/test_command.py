@@ -1,0 +1,116 @@
+"""The command: its address on stdout, signals, processes that die, and a machine without the libraries."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+import gcnbatch
+from gcnbatch.errors import MachineError
+from tests.training.runs import environment
+
+
+@contextmanager
+def started(run: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    words = [sys.executable, "-m", "gcnbatch", "serve", str(run), "--port", "0", "--backend", "cpu", *options]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def predict(url: str, *smiles: str) -> list[Any]:
+    body = json.dumps({"smiles": smiles}).encode()
+    request = Request(f"{url}predict", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=60) as answer:
+        return list(json.load(answer)["molecules"])
+
+
+def children(pid: int) -> list[int]:
+    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]  # by thread
+    return [int(one) for own in found for one in own]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_after_the_answers_under_way(runs: list[Path], number: signal.Signals) -> None:
+    with started(runs[0], "--processes", "1") as (process, url):
+        assert url.startswith("http://127.0.0.1:")
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.extend(predict(url, *["CCO"] * 8000)))
+        thread.start()
+        time.sleep(0.5)  # the molecules take seconds
+        process.send_signal(number)
+        thread.join()
+        assert len(found) == 8000
+        assert process.wait(30) == 0
+
+
+def test_a_process_that_dies_is_replaced_and_costs_no_molecule(runs: list[Path]) -> None:
+    with started(runs[0], "--processes", "2") as (process, url):
+        before = predict(url, "CCO")
+        own = children(process.pid)
+        assert len(own) == 2
+        for child in own:
+            os.kill(child, signal.SIGKILL)
+        assert predict(url, "CCO") == before
+        assert predict(url, *["CCO"] * 10) == [{**before[0], "id": str(row)} for row in range(1, 11)]
+
+
+def test_after_kill_nothing_is_left_and_it_starts_again(runs: list[Path]) -> None:
+    with started(runs[0], "--processes", "1") as (process, url):
+        before, own = predict(url, "CCO", "CCN"), children(process.pid)
+        assert own
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() and _is_alive(pid) for pid in own):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    port = url.rstrip("/").rpartition(":")[2]
+    with started(runs[0], "--processes", "1", "--port", port) as (_, again):
+        assert again == url
+        assert predict(again, "CCO", "CCN") == before
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("gcnbatch.api.serving.find_spec", lambda name: None)
+    with pytest.raises(MachineError, match=r"starlette is not installed. Install it: pip install 'gcnbatch\[serve\]'."):
+        gcnbatch.serve("run")
+
+
+def test_a_model_whose_data_set_is_gone_is_served_without_applicability(runs: list[Path], tmp_path: Path) -> None:
+    import shutil
+
+    run = shutil.copytree(runs[0], tmp_path / "moved")
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("molecules.h5", "gone.h5"))
+    with started(run, "--processes", "1") as (process, url):
+        assert predict(url, "CCO")[0]["error"] is None
+        assert "gone.h5" in json.load(urlopen(f"{url}models"))[0]["applicability"]
+        process.terminate()
+        assert process.stderr is not None
+        assert "no applicability and no nearest training molecules" in process.stderr.read()
