@@ -1,16 +1,16 @@
 """The member "trees": extremely randomised trees, grown by scikit-learn and kept as plain arrays.
 
 Nodes of a tree are numbered level by level, so that the children of its k-th inner node are the nodes 2k + 1 and
-2k + 2: no child is stored. A node takes 2 bytes, an inner node 4 more, a leaf 4 for each output.
+2k + 2: no child is stored. A node takes 2 bytes, an inner node 2 more, a leaf 4 for each output.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,31 @@ from gcnbatch.mixture.normal_scores import Arrays
 TREES = 300
 _LEAST_TREES = 30
 _BYTES = 40_000_000  # of the arrays for 10,000 rows; fewer trees where they would be larger
-_BYTES_OF_A_ROW = 9  # and tree, about, for one output
-_FEATURES = 0.1  # share of the features that each node tries
 _SPLIT = 4  # rows of the smallest node that is split
 _BLOCK = 4096
 _LEVELS = 4  # that rows descend before those at leaves are taken out
 _LEAF = -1
+
+
+class Growth(NamedTuple):
+    """How trees grow.
+
+    Parameters
+    ----------
+    features : float
+        Share of the features that each node tries.
+    leaf : int
+        Fewest rows of a leaf.
+    leaves : float
+        Leaves of a tree, at most about, for each row.
+    """
+
+    features: float
+    leaf: int
+    leaves: float
+
+
+VALUES, CLASSES = Growth(0.1, 1, 0.75), Growth(0.05, 3, 1 / 3)
 
 
 @dataclass(frozen=True)
@@ -38,14 +57,14 @@ class Forest:
         Number of nodes of each tree.
     features : int16, (nodes of all trees,)
         Column that a node compares; -1 at leaves.
-    thresholds : float32, (inner nodes,)
-        A row goes to the second child if its value is larger.
+    thresholds : float16, (inner nodes,)
+        A row goes to the second child if its value, a number that float16 can represent, is larger.
     values : float32, (leaves, K)
     """
 
     nodes: NDArray[np.int32]
     features: NDArray[np.int16]
-    thresholds: NDArray[np.float32]
+    thresholds: NDArray[np.float16]
     values: NDArray[np.float32]
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -94,6 +113,19 @@ class Forest:
         leaves = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
         return np.maximum(self.features, 0).astype(np.int64), thresholds, children, leaves
 
+    def first(self, count: int) -> Forest:
+        """Return the forest of the first trees."""
+        nodes = int(self.nodes[:count].sum())
+        leaves = int((self.features[:nodes] == _LEAF).sum())
+        inner = nodes - leaves
+        return Forest(self.nodes[:count], self.features[:nodes], self.thresholds[:inner], self.values[:leaves])
+
+    @classmethod
+    def join(cls, forests: Sequence[Forest]) -> Forest:
+        """Return the forest of the trees of all."""
+        keys = ("nodes", "features", "thresholds", "values")
+        return cls(*(np.concatenate([getattr(forest, key) for forest in forests]) for key in keys))
+
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""
         return {
@@ -112,19 +144,25 @@ class Forest:
 def grow(
     x: NDArray[np.float32],
     z: NDArray[np.float64],
+    growth: Growth,
     trees: int,
     seed: int,
     jobs: int = 1,
     weights: NDArray[np.float64] | None = None,
 ) -> Forest:
-    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,).
+    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,); float16 can represent `x`.
 
     Classes are columns of 0 and 1.
     """
     from sklearn.ensemble import ExtraTreesRegressor
 
     model = ExtraTreesRegressor(
-        trees, max_features=_FEATURES, min_samples_split=_SPLIT, random_state=seed % 2**32, n_jobs=jobs
+        trees,
+        max_features=growth.features,
+        min_samples_leaf=growth.leaf,
+        min_samples_split=_SPLIT,
+        random_state=seed,
+        n_jobs=jobs,
     )
     with warnings.catch_warnings():  # threads of scikit-learn can lose the filters of each other, and it warns of that
         warnings.simplefilter("ignore")
@@ -139,23 +177,22 @@ def from_sklearn(model: Any) -> Forest:
     return Forest(nodes, *(np.concatenate(part) for part in zip(*trees, strict=True)))
 
 
-def tree_count(rows: int, labelled: int, outputs: int) -> int:
-    """Return the number of trees of each task, so that all arrays keep their size.
+def tree_count(rows: int, forests: Sequence[tuple[int, int]], growth: Growth) -> int:
+    """Return the number of trees of each forest, so that all arrays keep their size.
 
     Parameters
     ----------
     rows : int
         Training rows.
-    labelled : int
-        Labelled rows, summed over tasks.
-    outputs : int
-        Of a task.
+    forests : pairs of int
+        Labelled rows and outputs of each forest.
+    growth : Growth
     """
-    most = _BYTES * max(rows / 10_000, 1) / (labelled * (_BYTES_OF_A_ROW + 3 * (outputs - 1)))
-    return int(np.clip(most, _LEAST_TREES, TREES))
+    of_all = sum(labelled * growth.leaves * (2 * 2 + 2 + 4 * outputs) for labelled, outputs in forests)
+    return int(np.clip(_BYTES * max(rows / 10_000, 1) / of_all, _LEAST_TREES, TREES))
 
 
-def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float32], NDArray[np.float32]]:
+def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float16], NDArray[np.float32]]:
     """Return columns of nodes, thresholds of inner nodes and values of leaves, each in the order of levels."""
     levels = []
     level = np.zeros(1, np.int64)
@@ -169,7 +206,7 @@ def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float32], NDArra
     return features, _round_down(tree.threshold[order[~is_leaf]]), tree.value[order[is_leaf], :, 0].astype(np.float32)
 
 
-def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return float32 that compare with every float32 as the float64 do."""
-    rounded = thresholds.astype(np.float32)
-    return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded).astype(np.float32)
+def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float16]:
+    """Return float16 that compare with every float16 as the float64 do."""
+    rounded = thresholds.astype(np.float16)
+    return np.where(rounded > thresholds, np.nextafter(rounded, np.float16(-np.inf)), rounded).astype(np.float16)

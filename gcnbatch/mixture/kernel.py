@@ -87,7 +87,7 @@ def choose(problem: Problem, molecules: Prepared) -> dict[int, Choice]:
     kinds = KINDS if problem.target == "regression" else KINDS[:1]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
     found: dict[int, Choice] = {}
-    for rows, tasks in _systems(problem):
+    for rows, tasks in problem.sharing():
         some = _sample(problem, rows)
         columns = [problem.tasks[task] for task in tasks]
         kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
@@ -143,14 +143,14 @@ def fit(
     """Return the regression, and out-of-fold predictions (n, K) like those of `predict`."""
     values = problem.values
     left_out = np.full_like(values, np.nan)
-    systems = _systems(problem)
+    systems = problem.sharing()
     exact = _is_exact([len(rows) for rows, _ in systems], len(values))
     if exact:
         landmarks = molecules
     else:
         order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
-        systems = _systems(problem, least=1.0)  # without missing cells
+        systems = problem.sharing(1.0)  # without missing cells
     similarity = Similarity(landmarks, problem.jobs)
     own = similarity.matrix(landmarks)
     weights = np.zeros((len(landmarks), values.shape[1]))
@@ -158,7 +158,7 @@ def fit(
     for rows, tasks in systems:
         ridge, columns = choices[tasks[0]].ridge, [problem.tasks[task] for task in tasks]
         targets = _targets(problem, [scales], rows, columns)
-        places = np.concatenate([np.arange(of.start, of.stop) for of in columns])
+        places = problem.columns(tasks)
         if exact:
             is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
             found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets)
@@ -186,21 +186,6 @@ def activate(target: Target, regressions: Float64) -> Float64:
 
 
 # ------------------------------------------------------------------------------------------------ internals
-
-
-def _systems(problem: Problem, least: float = 0.5) -> list[tuple[NDArray[np.int64], list[int]]]:
-    """Return learnable tasks that share linear algebra, with the rows that have labels of them.
-
-    These are tasks with labels in at least a share `least` of the rows, and tasks with the same labelled rows.
-    """
-    found: dict[bytes, tuple[NDArray[np.int64], list[int]]] = {}
-    for task, columns in enumerate(problem.tasks):
-        if problem.is_learnable(columns):
-            rows = problem.rows(columns)
-            key = b"" if len(rows) >= least * len(problem.y) else rows.tobytes()
-            others, tasks = found.get(key, (rows, []))
-            found[key] = np.union1d(others, rows), [*tasks, task]
-    return list(found.values())
 
 
 def _is_exact(sizes: Sequence[int], rows: int) -> bool:
