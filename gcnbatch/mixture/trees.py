@@ -21,7 +21,7 @@ from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales
 from gcnbatch.mixture.store import split
 
-_OF_A_PART = 30  # fewest trees that predict a left-out part; not all are kept if the forest would be too large
+_OF_A_PART = 50  # fewest trees that predict a left-out part; not all are kept if the forest would be too large
 _BLOCK = 4096
 Advance = Callable[[int, int], object]
 
