@@ -4,9 +4,13 @@ It is the mean of a Tanimoto similarity for each fingerprint of counts, and of a
 
     exp(-|s - s'|² / S)        of the S normal scores of descriptors.
 
-Counts enter the Tanimoto similarity as bits, "at least 1, 2, 3, 5", so that intersections are products of matrices:
+Counts enter the Tanimoto similarity as bits, "at least 1, 2, 3, 5":
 
     T(a, b) = |a and b| / (|a| + |b| - |a and b|)
+
+The level of a count is the number of its bits, so that |a and b| is the sum of  min(level in a, level in b)  over
+fragments: a product of the matrix that has a 1 for each fragment and level of a molecule, and of these minima for each
+landmark.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
+_LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
 
 class Similarity:
@@ -37,10 +42,7 @@ class Similarity:
 
     def __init__(self, landmarks: Prepared, jobs: int = 1) -> None:
         self._jobs = jobs
-        self._bits = []
-        for counts in landmarks.counts:
-            bits = thresholds(counts)
-            self._bits.append((np.ascontiguousarray(bits.T.toarray()), np.diff(bits.indptr).astype(np.float32)))
+        self._minima = [(_minima(counts), _sizes(counts)) for counts in landmarks.counts]
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 
@@ -72,12 +74,12 @@ class Similarity:
         total /= max(self._scores.shape[0], 1)
         np.minimum(total, 0, out=total)
         np.exp(total, out=total)
-        for counts, (landmarks, sizes) in zip(molecules.counts, self._bits, strict=True):
-            bits = thresholds(counts)
-            common = bits @ landmarks
-            either = np.diff(bits.indptr).astype(np.float32)[:, None] + sizes - common
+        for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
+            common = (_one_hot(counts, minima.dtype) @ minima).astype(np.float32)
+            either = _sizes(counts)[:, None] + sizes
+            either -= common
             total += np.divide(common, either, out=common, where=either > 0)
-        total /= 1 + len(self._bits)
+        total /= 1 + len(self._minima)
         return np.asarray(total, np.float32)
 
 
@@ -100,12 +102,27 @@ def blas_threads(count: int) -> Any:
     return threadpool_limits(count, user_api="blas")
 
 
-def thresholds(counts: Any) -> Any:
-    """Return the bits "at least 1, 2, 3, 5" of counts (n, F) as a CSR array (n, 4 F) of ones, float32."""
-    parts = []
-    for least in THRESHOLDS:
-        bits = counts.copy()
-        bits.data = (counts.data >= least).astype(np.float32)
-        bits.eliminate_zeros()
-        parts.append(bits)
-    return sparse.csr_array(sparse.hstack(parts, format="csr"))
+def _sizes(counts: Any) -> NDArray[np.float32]:
+    """Return the number of bits (n,) of counts (n, F)."""
+    ends = np.concatenate([[0], np.cumsum(_LEVELS[counts.data], dtype=np.int64)])[counts.indptr]
+    return np.diff(ends).astype(np.float32)
+
+
+def _one_hot(counts: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a CSR array (n, 4 F) that has a 1 for the fragment and level of each count of `counts (n, F)`."""
+    columns = counts.indices * len(THRESHOLDS) + (_LEVELS[counts.data] - 1)
+    parts = np.ones(len(columns), dtype), columns, counts.indptr
+    return sparse.csr_array(parts, shape=(counts.shape[0], len(THRESHOLDS) * counts.shape[1]))
+
+
+def _minima(counts: Any) -> NDArray[np.unsignedinteger]:
+    """Return min(level, own level) of each fragment, level and row of `counts (n, F)`, (4 F, n).
+
+    The integers are as small as their sums allow: products read them from memory.
+    """
+    rows, columns = counts.shape
+    own = _LEVELS[counts.toarray().T]
+    found = np.empty((columns, len(THRESHOLDS), rows), np.min_scalar_type(len(THRESHOLDS) * columns))
+    for level in range(len(THRESHOLDS)):
+        np.minimum(own, level + 1, out=found[:, level])
+    return found.reshape(-1, rows)
