@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from gcnbatch.mixture.normal_scores import Arrays
 
-TREES = 300
+TREES = 200
 _LEAST_TREES = 30
 _BYTES = 40_000_000  # of the arrays for 10,000 rows; fewer trees where they would be larger
 _SPLIT = 4  # rows of the smallest node that is split
-_BLOCK = 4096
-_LEVELS = 4  # that rows descend before those at leaves are taken out
+BLOCK = 256  # rows that descend together
+_LEVELS = 3  # that rows descend before those at leaves are taken out
 _LEAF = -1
+_COLUMN = 0xFFFF
 
 
 class Growth(NamedTuple):
@@ -58,7 +59,7 @@ class Forest:
     features : int16, (nodes of all trees,)
         Column that a node compares; -1 at leaves.
     thresholds : float16, (inner nodes,)
-        A row goes to the second child if its value, a number that float16 can represent, is larger.
+        A row goes to the second child if its value is larger.
     values : float32, (leaves, K)
     """
 
@@ -67,38 +68,45 @@ class Forest:
     thresholds: NDArray[np.float16]
     values: NDArray[np.float32]
 
-    def predict(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predict(self, x: NDArray[np.float16]) -> NDArray[np.float64]:
         """Return the mean of the trees' values, (n, K), for rows `x (n, P)`."""
-        found = np.zeros((len(x), self.values.shape[1]))
-        for first in range(0, len(x), _BLOCK):
-            rows = slice(first, first + _BLOCK)
-            self._add(np.ascontiguousarray(x[rows].T).ravel(), found[rows])
+        found = np.empty((len(x), self.values.shape[1]))
+        values = self.values.T.astype(np.float64)
+        for first in range(0, len(x), BLOCK):
+            rows = slice(first, first + BLOCK)
+            leaves = self._leaves(x[rows])
+            for column, of in enumerate(values):
+                found[rows, column] = of.take(leaves).sum(axis=1)
         return found / len(self.nodes)
 
-    def _add(self, x: NDArray[np.float32], found: NDArray[np.float64]) -> None:
-        """Add the value of each tree; `x` has the columns of a block one after the other."""
-        count = len(found)
-        columns, thresholds, children, leaves = self._links
-        final = np.empty(count, np.int64)
-        for root in self._roots.tolist():
-            rows, nodes = np.arange(count), np.full(count, root)
-            while len(rows):
-                for _ in range(_LEVELS):
-                    second = x.take(columns.take(nodes) * count + rows) > thresholds.take(nodes)
-                    nodes = children.take(nodes) + second
-                leaf = leaves.take(nodes)
-                final[rows] = leaf  # of rows that go on, it is written again
-                inner = leaf < 0
-                rows, nodes = rows[inner], nodes[inner]
-            found += self.values[final]
+    def _leaves(self, x: NDArray[np.float16]) -> NDArray[np.int64]:
+        """Return the leaf of each row and tree (n, trees). All descend at once: few, long operations of NumPy."""
+        inner, leaf_of = self._packed
+        count, trees = len(x), len(self.nodes)
+        values = _ordered(x).ravel()
+        rows, nodes = np.repeat(np.arange(count) * x.shape[1], trees), np.tile(self._roots, count)
+        found, places = np.empty(count * trees, np.int64), np.arange(count * trees)
+        while len(places):
+            for _ in range(_LEVELS):
+                packed = inner.take(nodes)
+                columns = packed & _COLUMN
+                columns += rows
+                is_second = values.take(columns) > (packed >> 16).astype(np.int16)
+                nodes = packed >> 32
+                nodes += is_second
+            leaves = leaf_of.take(nodes)
+            found[places] = leaves  # of rows that go on, it is written again
+            goes_on = leaves < 0
+            rows, nodes, places = rows[goes_on], nodes[goes_on], places[goes_on]
+        return found.reshape(count, trees)
 
     @property
     def _roots(self) -> NDArray[np.int64]:
         return np.cumsum(self.nodes, dtype=np.int64) - self.nodes
 
     @cached_property
-    def _links(self) -> tuple[NDArray[Any], ...]:
-        """Column, threshold and first child of each node, and the number of a leaf or -1.
+    def _packed(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each node: first child, threshold and column in 32, 16 and 16 bits; the number of a leaf or -1.
 
         A leaf has itself as its child, and no value is above its threshold.
         """
@@ -106,12 +114,12 @@ class Forest:
         tree = np.repeat(np.arange(len(self.nodes)), self.nodes)
         before = np.cumsum(~is_leaf) - ~is_leaf  # inner nodes before each node
         roots = self._roots
-        children = roots[tree] + 2 * (before - before[roots][tree]) + 1
-        children[is_leaf] = np.flatnonzero(is_leaf)
-        thresholds = np.full(len(is_leaf), np.inf, np.float32)
-        thresholds[~is_leaf] = self.thresholds
-        leaves = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
-        return np.maximum(self.features, 0).astype(np.int64), thresholds, children, leaves
+        packed = roots[tree] + 2 * (before - before[roots][tree]) + 1
+        packed[is_leaf] = np.flatnonzero(is_leaf)
+        thresholds = np.full(len(is_leaf), np.iinfo(np.int16).max, np.int64)
+        thresholds[~is_leaf] = _ordered(self.thresholds)
+        packed = packed << 32 | (thresholds & 0xFFFF) << 16 | np.maximum(self.features, 0)
+        return packed, np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
 
     def first(self, count: int) -> Forest:
         """Return the forest of the first trees."""
@@ -142,7 +150,7 @@ class Forest:
 
 
 def grow(
-    x: NDArray[np.float32],
+    x: NDArray[np.float16],
     z: NDArray[np.float64],
     growth: Growth,
     trees: int,
@@ -150,7 +158,7 @@ def grow(
     jobs: int = 1,
     weights: NDArray[np.float64] | None = None,
 ) -> Forest:
-    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,); float16 can represent `x`.
+    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,).
 
     Classes are columns of 0 and 1.
     """
@@ -166,7 +174,7 @@ def grow(
     )
     with warnings.catch_warnings():  # threads of scikit-learn can lose the filters of each other, and it warns of that
         warnings.simplefilter("ignore")
-        model.fit(x, z if z.shape[1] > 1 else z[:, 0], weights)
+        model.fit(x.astype(np.float32), z if z.shape[1] > 1 else z[:, 0], weights)
     return from_sklearn(model)
 
 
@@ -207,6 +215,16 @@ def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float16], NDArra
 
 
 def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float16]:
-    """Return float16 that compare with every float16 as the float64 do."""
+    """Return float16 that compare with every float16 as the float64 do; 0 is positive, as `_ordered` reads it."""
     rounded = thresholds.astype(np.float16)
-    return np.where(rounded > thresholds, np.nextafter(rounded, np.float16(-np.inf)), rounded).astype(np.float16)
+    lower = np.where(rounded > thresholds, np.nextafter(rounded, np.float16(-np.inf)), rounded)
+    return (lower + np.float16(0)).astype(np.float16)
+
+
+def _ordered(numbers: NDArray[np.float16]) -> NDArray[np.int16]:
+    """Return integers that have the order of the numbers; -0 is less than 0, and compares with no threshold as greater.
+
+    The bits of a negative number are inverted, but for its sign.
+    """
+    bits = np.ascontiguousarray(numbers).view(np.int16)
+    return bits ^ ((bits >> 15) & np.int16(0x7FFF))

@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.mixture.forest import CLASSES, VALUES, Forest, grow, tree_count
+from gcnbatch.mixture.forest import BLOCK, CLASSES, VALUES, Forest, grow, tree_count
 from gcnbatch.mixture.molecules import Preparation, Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales
 from gcnbatch.mixture.store import split
 
 _OF_A_PART = 50  # fewest trees that predict a left-out part; not all are kept if the forest would be too large
-_BLOCK = 4096
 Advance = Callable[[int, int], object]
 
 
@@ -45,13 +44,13 @@ class Trees:
         found = np.full((len(molecules), self.outputs), np.nan)
 
         def predict_block(first: int) -> None:
-            rows = slice(first, first + _BLOCK)
+            rows = slice(first, first + BLOCK)
             x = preparation.table(molecules[rows])
             for columns, forest in self.forests:
                 found[rows, columns] = forest.predict(x)
 
         with ThreadPoolExecutor(jobs) as threads:
-            list(threads.map(predict_block, range(0, len(molecules), _BLOCK)))
+            list(threads.map(predict_block, range(0, len(molecules), BLOCK)))
         return found
 
     def arrays(self) -> Arrays:

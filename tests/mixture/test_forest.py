@@ -7,7 +7,7 @@ from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 from gcnbatch.mixture.forest import CLASSES, TREES, VALUES, Forest, from_sklearn, grow, tree_count
 
 RNG = np.random.default_rng(0)
-X = np.concatenate([RNG.poisson(0.5, (2500, 10)), RNG.normal(size=(2500, 10))], axis=1).astype(np.float16).astype(np.float32)
+X = np.concatenate([RNG.poisson(0.5, (2500, 10)), RNG.normal(size=(2500, 10))], axis=1).astype(np.float16)
 Z = np.stack([X[:, 0] + X[:, 12], X[:, 1] * X[:, 13], X[:, 14]], axis=1).astype(np.float64)
 
 
@@ -29,11 +29,13 @@ def test_a_regression_of_one_column_per_class_gives_the_probabilities_of_a_class
     assert np.mean(np.abs(found - classifier.predict_proba(X))) < 0.03
 
 
-def test_thresholds_between_two_float16_decide_as_float64() -> None:
-    low = np.float16(1.0)
-    x = np.array([[low], [np.nextafter(low, np.float16(2))]], np.float32)
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.001), (-1.0, -0.9995), (0.0, 6e-8), (-6e-8, -0.0), (-2.0, 3.0)])
+def test_thresholds_between_two_float16_decide_as_float64(low: float, high: float) -> None:
+    x = np.array([[low], [high]], np.float16)
+    assert x[0] < x[1]
     model = ExtraTreesRegressor(50, random_state=0).fit(x, [0.0, 1.0])
-    assert np.array_equal(from_sklearn(model).predict(x)[:, 0], model.predict(x))
+    some = np.concatenate([x, np.array([[-0.0], [0.0]], np.float16), -x])
+    assert np.array_equal(from_sklearn(model).predict(some)[:, 0], model.predict(some))
 
 
 def test_a_tree_of_one_leaf_predicts_its_value() -> None:
@@ -65,7 +67,7 @@ def test_forests_split_and_join() -> None:
 @pytest.mark.parametrize(("growth", "tasks"), [(VALUES, 1), (CLASSES, 1), (CLASSES, 12)])
 def test_arrays_of_many_rows_and_tasks_keep_their_size(growth: object, tasks: int) -> None:
     rng = np.random.default_rng(0)
-    forest = grow(rng.random((2000, 5), np.float32), rng.random((2000, tasks)), growth, 5, seed=0)
+    forest = grow(rng.random((2000, 5)).astype(np.float16), rng.random((2000, tasks)), growth, 5, seed=0)
     of_a_row = sum(array.nbytes for array in forest.arrays().values()) / 5 / 2000
     assert of_a_row * 10_000 * tree_count(10_000, [(10_000, tasks)], growth) <= 40e6
     assert tree_count(1500, [(1500, tasks)], growth) == TREES
