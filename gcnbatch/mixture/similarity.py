@@ -78,7 +78,8 @@ class Similarity:
             common = (_one_hot(counts, minima.dtype) @ minima).astype(np.float32)
             either = _sizes(counts)[:, None] + sizes
             either -= common
-            total += np.divide(common, either, out=common, where=either > 0)
+            common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
+            total += common
         total /= 1 + len(self._minima)
         return np.asarray(total, np.float32)
 
