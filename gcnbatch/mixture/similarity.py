@@ -27,6 +27,7 @@ from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
+_COLUMNS = 1024  # landmarks of a block
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
 
@@ -75,7 +76,9 @@ class Similarity:
         np.minimum(total, 0, out=total)
         np.exp(total, out=total)
         for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
-            common = (_one_hot(counts, minima.dtype) @ minima).astype(np.float32)
+            levels = _one_hot(counts, minima[0].dtype)
+            products = [levels @ some for some in minima]
+            common = np.concatenate(products, axis=1, dtype=np.float32, casting="unsafe")
             either = _sizes(counts)[:, None] + sizes
             either -= common
             common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
@@ -116,14 +119,16 @@ def _one_hot(counts: Any, dtype: np.dtype[Any]) -> Any:
     return sparse.csr_array(parts, shape=(counts.shape[0], len(THRESHOLDS) * counts.shape[1]))
 
 
-def _minima(counts: Any) -> NDArray[np.unsignedinteger]:
-    """Return min(level, own level) of each fragment, level and row of `counts (n, F)`, (4 F, n).
+def _minima(counts: Any) -> list[NDArray[np.unsignedinteger]]:
+    """Return min(level, own level) of each fragment, level and row of `counts (n, F)`: (4 F, n) in blocks of columns.
 
-    The integers are as small as their sums allow: products read them from memory.
+    The integers are as small as their sums allow, and common fragments of a block stay in the cache: products read all
+    of it.
     """
     rows, columns = counts.shape
     own = _LEVELS[counts.toarray().T]
     found = np.empty((columns, len(THRESHOLDS), rows), np.min_scalar_type(len(THRESHOLDS) * columns))
     for level in range(len(THRESHOLDS)):
         np.minimum(own, level + 1, out=found[:, level])
-    return found.reshape(-1, rows)
+    whole = found.reshape(-1, rows)
+    return [np.ascontiguousarray(whole[:, first : first + _COLUMNS]) for first in range(0, rows, _COLUMNS)]
