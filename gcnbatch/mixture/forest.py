@@ -21,7 +21,7 @@ TREES = 200
 _LEAST_TREES = 30
 _BYTES = 40_000_000  # of the arrays for 10,000 rows; fewer trees where they would be larger
 _SPLIT = 4  # rows of the smallest node that is split
-BLOCK = 256  # rows that descend together
+_BLOCK = 256  # rows that descend together
 _LEVELS = 3  # that rows descend before those at leaves are taken out
 _LEAF = -1
 _COLUMN = 0xFFFF
@@ -72,12 +72,16 @@ class Forest:
         """Return the mean of the trees' values, (n, K), for rows `x (n, P)`."""
         found = np.empty((len(x), self.values.shape[1]))
         values = self.values.T.astype(np.float64)
-        for first in range(0, len(x), BLOCK):
-            rows = slice(first, first + BLOCK)
+        for first in range(0, len(x), _BLOCK):
+            rows = slice(first, first + _BLOCK)
             leaves = self._leaves(x[rows])
             for column, of in enumerate(values):
                 found[rows, column] = of.take(leaves).sum(axis=1)
         return found / len(self.nodes)
+
+    def get_ready(self) -> None:
+        """Make what predictions of several threads share."""
+        _ = self._packed
 
     def _leaves(self, x: NDArray[np.float16]) -> NDArray[np.int64]:
         """Return the leaf of each row and tree (n, trees). All descend at once: few, long operations of NumPy."""

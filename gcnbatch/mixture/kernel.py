@@ -19,7 +19,7 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import Similarity, blas_threads, by_rows
+from gcnbatch.mixture.similarity import Similarity, by_rows
 from gcnbatch.mixture.transforms import KINDS, Kind
 
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -46,13 +46,13 @@ class KernelRidge:
     weights: Float64
     intercept: Float64
 
-    def predict(self, molecules: Prepared, jobs: int = 1) -> Float64:
-        """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
-        found = np.empty((len(molecules), len(self.intercept)))
-        with blas_threads(1):
-            for rows, block in self._similarity.blocks(molecules, jobs):
-                found[rows] = by_rows(block, self.weights) + self.intercept
-        return found
+    def predict(self, molecules: Prepared) -> Float64:
+        """Return transformed values, or regressions of 0 and 1, (n, K) for at most `BLOCK` molecules."""
+        return by_rows(self._similarity.block(molecules), self.weights) + self.intercept
+
+    def get_ready(self) -> None:
+        """Make what predictions of several threads share."""
+        _ = self._similarity
 
     @cached_property
     def _similarity(self) -> Similarity:

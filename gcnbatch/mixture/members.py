@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from gcnbatch.mixture import kernel as kernels
 from gcnbatch.mixture import trees as forests
@@ -12,7 +15,7 @@ from gcnbatch.mixture.kernel import KernelRidge
 from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
-from gcnbatch.mixture.similarity import blas_threads
+from gcnbatch.mixture.similarity import BLOCK, blas_threads
 from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Transforms
 from gcnbatch.mixture.trees import Advance, Trees, no_progress
@@ -47,13 +50,24 @@ class Members:
 
         Memory beside inputs and outputs does not grow with n. NaN in tasks that could not be learnt.
         """
-        prepared = self.preparation.apply(molecules)
-        found = {}
-        if self.kernel:
-            found[KERNEL] = kernels.activate(self.target, self.kernel.predict(prepared, jobs))
-        if self.trees:
-            found[TREES] = self.trees.predict(self.preparation, prepared, jobs)
-        return {name: self.transforms.invert(outputs) for name, outputs in found.items()}
+        members = {name: of for name, of in ((KERNEL, self.kernel), (TREES, self.trees)) if of is not None}
+        found = {name: np.empty((len(molecules), len(self.transforms.each))) for name in members}
+        for member in members.values():
+            member.get_ready()
+
+        def predict_block(first: int) -> None:
+            rows = slice(first, first + BLOCK)
+            prepared = self.preparation.apply(molecules[rows])
+            if self.kernel:
+                outputs = kernels.activate(self.target, self.kernel.predict(prepared))
+                found[KERNEL][rows] = self.transforms.invert(outputs)
+            if self.trees:
+                outputs = self.trees.predict(self.preparation.table(prepared))
+                found[TREES][rows] = self.transforms.invert(outputs)
+
+        with blas_threads(1), ThreadPoolExecutor(jobs) as threads:
+            list(threads.map(predict_block, range(0, len(molecules), BLOCK)))
+        return found
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes beside the target."""

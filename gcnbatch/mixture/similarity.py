@@ -47,17 +47,14 @@ class Similarity:
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 
-    def blocks(self, molecules: Prepared, jobs: int = 0) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n.
-
-        `jobs` threads, if that is not 0.
-        """
-        jobs = jobs or self._jobs
+    def blocks(self, molecules: Prepared) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n."""
+        jobs = self._jobs
         slices = [slice(first, first + BLOCK) for first in range(0, len(molecules), BLOCK)]
         with ThreadPoolExecutor(jobs) as threads:
             for first in range(0, len(slices), jobs):
                 some = slices[first : first + jobs]
-                yield from zip(some, threads.map(self._block, [molecules[of] for of in some]), strict=True)
+                yield from zip(some, threads.map(self.block, [molecules[of] for of in some]), strict=True)
 
     def matrix(self, molecules: Prepared) -> NDArray[np.float64]:
         """Return all similarities, (n, M)."""
@@ -67,7 +64,8 @@ class Similarity:
                 found[rows] = block
         return found
 
-    def _block(self, molecules: Prepared) -> NDArray[np.float32]:
+    def block(self, molecules: Prepared) -> NDArray[np.float32]:
+        """Return the similarities (n, M) of at most `BLOCK` molecules."""
         own = (molecules.scores**2).sum(axis=1)
         total = 2 * by_rows(molecules.scores, self._scores)
         total -= own[:, None]

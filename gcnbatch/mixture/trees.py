@@ -7,7 +7,6 @@ most rows share one forest: a missing label is taken as the mean of its task.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.mixture.forest import BLOCK, CLASSES, VALUES, Forest, grow, tree_count
+from gcnbatch.mixture.forest import CLASSES, VALUES, Forest, grow, tree_count
 from gcnbatch.mixture.molecules import Preparation, Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales
@@ -39,19 +38,17 @@ class Trees:
     forests: Sequence[tuple[NDArray[np.int64], Forest]]
     outputs: int
 
-    def predict(self, preparation: Preparation, molecules: Prepared, jobs: int = 1) -> Float64:
-        """Return transformed values, or probabilities, (n, K), block by block in threads."""
-        found = np.full((len(molecules), self.outputs), np.nan)
-
-        def predict_block(first: int) -> None:
-            rows = slice(first, first + BLOCK)
-            x = preparation.table(molecules[rows])
-            for columns, forest in self.forests:
-                found[rows, columns] = forest.predict(x)
-
-        with ThreadPoolExecutor(jobs) as threads:
-            list(threads.map(predict_block, range(0, len(molecules), BLOCK)))
+    def predict(self, x: NDArray[np.float16]) -> Float64:
+        """Return transformed values, or probabilities, (n, K) for rows `x (n, P)`."""
+        found = np.full((len(x), self.outputs), np.nan)
+        for columns, forest in self.forests:
+            found[:, columns] = forest.predict(x)
         return found
+
+    def get_ready(self) -> None:
+        """Make what predictions of several threads share."""
+        for _, forest in self.forests:
+            forest.get_ready()
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""
