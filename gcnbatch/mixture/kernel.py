@@ -20,6 +20,7 @@ from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
 from gcnbatch.mixture.similarity import Similarity, by_rows
+from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind
 
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -78,7 +79,12 @@ class Choice(NamedTuple):
     kind: Kind
 
 
-def choose(problem: Problem, molecules: Prepared) -> dict[int, Choice]:
+def count_steps(problem: Problem) -> int:
+    """Return how often `choose` and `fit` call `step`, with the numbers that they call it with."""
+    return 1 + sum(len(RIDGES) + len(problem.columns(tasks)) for _, tasks in problem.sharing())
+
+
+def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[int, Choice]:
     """Return the choice for each learnable task, by its number: the least out-of-fold errors.
 
     The ridge has the least squared error of transformed targets, relative to the least of each task, and the transform
@@ -92,7 +98,11 @@ def choose(problem: Problem, molecules: Prepared) -> dict[int, Choice]:
         columns = [problem.tasks[task] for task in tasks]
         kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
         targets = _targets(problem, scales, some, columns)
-        left_out = np.stack([solve(kernel.copy(), ridge, targets).left_out for ridge in RIDGES])
+        found_of = []
+        for ridge in RIDGES:
+            found_of.append(solve(kernel.copy(), ridge, targets).left_out)
+            step()
+        left_out = np.stack(found_of)
         squares = (left_out - _own_targets(targets)) ** 2
         ends = np.cumsum([column.stop - column.start for column in columns]).tolist()
         chosen: list[Kind] = []
@@ -138,7 +148,7 @@ def kinds_of(problem: Problem, choices: Mapping[int, Choice]) -> tuple[Kind, ...
 
 
 def fit(
-    problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales
+    problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales, step: Step = no_step
 ) -> tuple[KernelRidge, Float64]:
     """Return the regression, and out-of-fold predictions (n, K) like those of `predict`."""
     values = problem.values
@@ -153,6 +163,7 @@ def fit(
         systems = problem.sharing(1.0)  # without missing cells
     similarity = Similarity(landmarks, problem.jobs)
     own = similarity.matrix(landmarks)
+    step()
     weights = np.zeros((len(landmarks), values.shape[1]))
     intercept = np.full(values.shape[1], np.nan)
     for rows, tasks in systems:
@@ -161,11 +172,12 @@ def fit(
         places = problem.columns(tasks)
         if exact:
             is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
-            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets)
+            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step)
             weights[np.ix_(rows, places)] = found.weights
         else:
             found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
             weights[:, places] = found.weights
+            step(len(places))
         left_out[np.ix_(rows, places)] = found.left_out
         intercept[places] = found.intercept
     return KernelRidge(landmarks, weights, intercept), left_out

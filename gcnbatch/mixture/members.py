@@ -16,9 +16,10 @@ from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.similarity import BLOCK, blas_threads
+from gcnbatch.mixture.steps import Advance, Steps, no_progress
 from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Transforms
-from gcnbatch.mixture.trees import Advance, Trees, no_progress
+from gcnbatch.mixture.trees import Trees
 
 KERNEL, TREES = "kernel", "trees"
 NAMES = (KERNEL, TREES)
@@ -96,7 +97,7 @@ def fit_members(
 ) -> tuple[Members, dict[str, Float64]]:
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
 
-    `advance` is called with the forests that are grown and those to grow, which take most of the time.
+    `advance` is called with a member's name, and its steps that are done and all of them.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, and of the bounds that are learnt.
@@ -105,10 +106,11 @@ def fit_members(
     prepared = preparation.apply(molecules)
     with blas_threads(problem.jobs):
         problem = kernels.with_violated_bounds(problem, prepared)
-        choices = kernels.choose(problem, prepared)
+        steps = Steps(advance, KERNEL, kernels.count_steps(problem))
+        choices = kernels.choose(problem, prepared, steps.take)
     scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
     with blas_threads(problem.jobs):
-        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
+        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, steps.take)
     trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)
     of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}

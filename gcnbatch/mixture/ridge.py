@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.mixture.steps import Step, no_step
+
 Float64 = NDArray[np.float64]
 
 _BLOCK = 1024
@@ -61,8 +63,11 @@ class Solution(NamedTuple):
     intercept: Float64
 
 
-def solve(kernel: Float64, ridge: float, targets: Targets) -> Solution:
-    """Solve with the whole kernel (n, n), which is overwritten; each column has a target."""
+def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step) -> Solution:
+    """Solve with the whole kernel (n, n), which is overwritten; each column has a target.
+
+    `step` is called with the number of columns that are solved, often with some of them.
+    """
     from scipy.linalg import cho_factor
     from scipy.linalg.lapack import dpotri
 
@@ -88,6 +93,7 @@ def solve(kernel: Float64, ridge: float, targets: Targets) -> Solution:
             z = np.nan_to_num(targets.without[part][:, columns])
             z[rows] = 0
             found.left_out[np.ix_(rows, columns)] = fit.predict(rows, z)
+        step(len(columns))
     return found
 
 

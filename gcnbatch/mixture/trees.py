@@ -6,7 +6,7 @@ most rows share one forest: a missing label is taken as the mean of its task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from gcnbatch.mixture.forest import CLASSES, VALUES, Forest, grow, tree_count
 from gcnbatch.mixture.molecules import Preparation, Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales
+from gcnbatch.mixture.steps import Advance, Steps, no_progress
 from gcnbatch.mixture.store import split
 
 _OF_A_PART = 50  # fewest trees that predict a left-out part; not all are kept if the forest would be too large
-Advance = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,6 @@ class Trees:
         return cls(forests, int(arrays["outputs"][0]))
 
 
-def no_progress(done: int, count: int) -> None:
-    """Report nothing."""
-
-
 def fit(
     problem: Problem,
     preparation: Preparation,
@@ -80,7 +76,7 @@ def fit(
 ) -> tuple[Trees, Float64]:
     """Return the forests, and out-of-fold predictions (n, K) like those of `predict`.
 
-    `advance` is called with the number of trees that are grown, and of those to grow.
+    Steps are trees that are grown.
     """
     x = preparation.table(molecules)
     values, seeds = problem.values, philox.generator(problem.seed, "mixture.trees")
@@ -90,10 +86,12 @@ def fit(
     count = tree_count(len(x), [(len(rows), len(columns)) for rows, columns in groups], growth)
     of_parts = [transforms.apply(values) for transforms in scales.without]
     plan = [(*group, np.unique(problem.folds[group[0]]).tolist()) for group in groups]
-    done, forests = 0, []
-    for rows, columns, parts in plan:
-        kept = -(-count // len(parts))
-        grown = max(kept, _OF_A_PART)
+    forests = []
+    kept_of_part = [-(-count // len(parts)) for *_, parts in plan]
+    grown_of_part = [max(kept, _OF_A_PART) for kept in kept_of_part]
+    sizes = zip(plan, grown_of_part, strict=True)
+    steps = Steps(advance, "trees", sum(grown * len(parts) for (*_, parts), grown in sizes))
+    for (rows, columns, parts), kept, grown in zip(plan, kept_of_part, grown_of_part, strict=True):
         of_group = []
         for part in parts:
             own = problem.folds[rows] == part
@@ -104,8 +102,7 @@ def fit(
             forest = forest.first(kept)
             values_of_all = scales.without_to_whole(part, columns, forest.values)
             of_group.append(replace(forest, values=values_of_all))
-            done += 1
-            advance(done, sum(len(of) for *_, of in plan))
+            steps.take(grown)
         forests.append((columns, Forest.join(of_group)))
     left_out[np.isnan(values)] = np.nan
     return Trees(forests, values.shape[1]), left_out

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from gcnbatch import folders
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Mixture, Molecules
+from gcnbatch.mixture import Members, Mixture, Molecules
+from gcnbatch.mixture.store import join, split
 from gcnbatch.model.gcn import joins_graph_features
 from gcnbatch.text import listed
 from gcnbatch.training import checkpoint
@@ -28,6 +30,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.targets import Scaling
 
 FILE, NETWORK = "mixture.safetensors", "gcn"
+FITTED = "fitted.safetensors"  # of a run under way: the members beside the networks, and their out-of-fold outputs
 _BLOCK = 4096
 _HINT = "Give the table of the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn)."
 
@@ -129,6 +132,27 @@ class Mixed:
         if mixture.members.target != header.target or shapes != ((len(mixture.names), tasks), (columns,), columns):
             raise InputError(str(path), "a mixture of other outputs", f"that of {listed(header.task_names)}")
         return cls(mixture, scaling, left_out)
+
+
+Fitted = tuple[Members, dict[str, NDArray[np.float64]]]
+
+
+def keep(folder: Path, fitted: Fitted) -> None:
+    """Write fitted members, so that a resumed run goes on with them."""
+    members, left_out = fitted
+    folders.make(folder)
+    arrays = join({"members": members.arrays(), "left_out": left_out})
+    checkpoint.save(folder / FITTED, Checkpoint(arrays, {"target": members.target}))
+
+
+def kept(folder: Path) -> Fitted | None:
+    """Return the members that `keep` wrote; None without a file, or with that of another version."""
+    try:
+        stored = checkpoint.load(folder / FITTED, finite=False)
+        parts = split(stored.arrays)
+        return Members.from_arrays(parts["members"], stored.about["target"]), parts["left_out"]
+    except (InputError, KeyError, ValueError, TypeError, IndexError):
+        return None
 
 
 def check(experiment: Experiment) -> None:

@@ -246,6 +246,32 @@ def test_a_killed_run_goes_on_to_equal_bits(molecules, best: Path, tmp_path: Pat
     assert_same_run(folder, best)
 
 
+def test_a_resumed_run_does_not_fit_kernel_and_trees_again(molecules, best: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, mixed.Mixed, "save", 0)
+        with pytest.raises(Killed):
+            fit(molecules[1], folder, *MIXED)
+    fitted = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross_fit, "fit_members", lambda *about: fitted.append(about))
+        run.resume(folder, quiet=True)
+    assert not fitted
+    assert not (folder / mixed.FITTED).exists()
+    assert_same_run(folder, best)
+
+
+def test_damaged_members_of_a_run_under_way_are_fitted_again(molecules, best: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, mixed.Mixed, "save", 0)
+        with pytest.raises(Killed):
+            fit(molecules[1], folder, *MIXED)
+    (folder / mixed.FITTED).write_bytes(b"no checkpoint")
+    run.resume(folder, quiet=True)
+    assert_same_run(folder, best)
+
+
 def assert_same_run(one: Path, other: Path) -> None:
     for file in (mixed.FILE, "out_of_fold.csv", "predictions.csv", "uncertainty.safetensors", "splits.json"):
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
