@@ -293,12 +293,14 @@ def _outputs(
     scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)
     own = Mixed(mixture, scaling, np.array([not problem.is_learnable(task) for task in problem.tasks]))
     own.save(folder / planned[0].block, header)
-    by_member: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
+    by_member = {name: own.rounded(of) for name, of in {**of_members, NETWORK: left_out}.items()}
     tested_by: dict[str, NDArray[Any]] = {}
     if of_test:
         features = mixed.molecules(header, mixed.rows_of(dataset, test))
         tested_by = {**members.predict(features, mixed.threads()), NETWORK: of_test.mean}
-    outputs = _Outputs(own.outputs(by_member), own.outputs(tested_by) if tested_by else None, by_member)
+    outputs = _Outputs(
+        own.outputs({**of_members, NETWORK: left_out}), own.outputs(tested_by) if tested_by else None, by_member
+    )
     return outputs, _about(experiment, own, rows, test, by_member, tested_by)
 
 

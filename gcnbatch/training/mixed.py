@@ -61,10 +61,13 @@ class Mixed:
 
     def outputs(self, of_members: Mapping[str, NDArray[Any]]) -> NDArray[np.floating]:
         """Return the mixture (R, K) of the members' outputs (R, K): float32 probabilities, or float64 values."""
-        found = self.mixture.combine(of_members)
+        return self.rounded(self.mixture.combine(of_members))
+
+    def rounded(self, outputs: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return outputs (R, K), or deviations of them, with the digits of the mixture's."""
         if self.mixture.members.target == "regression":
-            return self.scaling.rounded(found)
-        return found.astype(np.float32)
+            return self.scaling.rounded(np.asarray(outputs, np.float64))
+        return outputs.astype(np.float32)
 
     def deviation(
         self,
@@ -98,7 +101,7 @@ class Mixed:
             total += np.where(known, weight * squares, 0)
             share += np.where(known, weight, 0)
         with np.errstate(invalid="ignore"):  # 0 / 0
-            return np.sqrt(total / share).astype(outputs.dtype)
+            return self.rounded(np.sqrt(total / share))
 
     def save(self, folder: Path, header: Header) -> None:
         """Write the file of the run in this folder."""

@@ -170,6 +170,16 @@ def left_out(folder: Path) -> np.ndarray:
     return np.genfromtxt(folder / "out_of_fold.csv", delimiter=",", names=True)["y"]
 
 
+def test_tables_have_the_digits_that_outputs_have(molecules, best: Path, tmp_path: Path) -> None:
+    infer([best], molecules[0], str(tmp_path / "out.csv"), backend="cpu", quiet=True)
+    with Dataset(molecules[1]) as dataset:
+        places = 7 - int(np.floor(np.log10(np.std(dataset.y))))
+    for file, columns in ((tmp_path / "out.csv", ("y", "y_std")), (best / "out_of_fold.csv", ("y_kernel", "y_trees"))):
+        values = np.genfromtxt(file, delimiter=",", names=True)
+        for column in columns:
+            np.testing.assert_array_equal(values[column], np.round(values[column], places), err_msg=column)
+
+
 def test_members_of_the_mixture_do_not_depend_on_the_rows_beside_them(molecules, best: Path) -> None:
     with Dataset(molecules[1]) as dataset:
         header, rows = dataset.header, np.arange(dataset.n_graphs)
