@@ -19,7 +19,7 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import Similarity, by_rows
+from gcnbatch.mixture.similarity import BLOCK, Similarity, by_rows
 from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind
 
@@ -48,8 +48,12 @@ class KernelRidge:
     intercept: Float64
 
     def predict(self, molecules: Prepared) -> Float64:
-        """Return transformed values, or regressions of 0 and 1, (n, K) for at most `BLOCK` molecules."""
-        return by_rows(self._similarity.block(molecules), self.weights) + self.intercept
+        """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
+        found = np.empty((len(molecules), len(self.intercept)))
+        for first in range(0, len(molecules), BLOCK):
+            rows = slice(first, first + BLOCK)
+            found[rows] = by_rows(self._similarity.block(molecules[rows]), self.weights) + self.intercept
+        return found
 
     def get_ready(self) -> None:
         """Make what predictions of several threads share."""
@@ -134,7 +138,7 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
         return problem
     choices = choose(problem, molecules)
     scales = Scales.fit(problem, kinds_of(problem, choices))
-    predicted = scales.whole.invert(fit(problem, molecules, choices, scales)[0].predict(molecules, problem.jobs))
+    predicted = scales.whole.invert(fit(problem, molecules, choices, scales)[0].predict(molecules))
     is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
     return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
 
