@@ -1,32 +1,51 @@
 """The member "trees": extremely randomised trees, grown by scikit-learn and kept as plain arrays.
 
 Nodes of a tree are numbered level by level, so that the children of its k-th inner node are the nodes 2k + 1 and
-2k + 2: no child is stored. A node takes 2 bytes, an inner node 4 more, a leaf 4 for each output.
+2k + 2: no child is stored. A node takes 2 bytes, an inner node 2 more, a leaf 4 for each output.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.mixture.normal_scores import Arrays
 
-TREES = 300
+TREES = 200
 _LEAST_TREES = 30
 _BYTES = 40_000_000  # of the arrays for 10,000 rows; fewer trees where they would be larger
-_BYTES_OF_A_ROW = 9  # and tree, about, for one output
-_FEATURES = 0.1  # share of the features that each node tries
 _SPLIT = 4  # rows of the smallest node that is split
-_BLOCK = 4096
-_LEVELS = 4  # that rows descend before those at leaves are taken out
-_TOGETHER = 1 << 14  # rows times trees up to which all trees are descended at once
+_BLOCK = 256  # rows that descend together
+_LEVELS = 3  # that rows descend before those at leaves are taken out
 _LEAF = -1
+_COLUMN = 0xFFFF
+
+
+class Growth(NamedTuple):
+    """How trees grow.
+
+    Parameters
+    ----------
+    features : float
+        Share of the features that each node tries.
+    leaf : int
+        Fewest rows of a leaf.
+    leaves : float
+        Leaves of a tree, at most about, for each row.
+    """
+
+    features: float
+    leaf: int
+    leaves: float
+
+
+VALUES, CLASSES = Growth(0.1, 1, 0.75), Growth(0.05, 3, 1 / 3)
 
 
 @dataclass(frozen=True)
@@ -39,64 +58,59 @@ class Forest:
         Number of nodes of each tree.
     features : int16, (nodes of all trees,)
         Column that a node compares; -1 at leaves.
-    thresholds : float32, (inner nodes,)
+    thresholds : float16, (inner nodes,)
         A row goes to the second child if its value is larger.
     values : float32, (leaves, K)
     """
 
     nodes: NDArray[np.int32]
     features: NDArray[np.int16]
-    thresholds: NDArray[np.float32]
+    thresholds: NDArray[np.float16]
     values: NDArray[np.float32]
 
-    def predict(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predict(self, x: NDArray[np.float16]) -> NDArray[np.float64]:
         """Return the mean of the trees' values, (n, K), for rows `x (n, P)`."""
-        if 0 < len(x) * len(self.nodes) <= _TOGETHER:
-            return self._together(np.ascontiguousarray(x.T).ravel(), len(x))
-        found = np.zeros((len(x), self.values.shape[1]))
+        found = np.empty((len(x), self.values.shape[1]))
+        values = self.values.T.astype(np.float64)
         for first in range(0, len(x), _BLOCK):
             rows = slice(first, first + _BLOCK)
-            self._add(np.ascontiguousarray(x[rows].T).ravel(), found[rows])
+            leaves = self._leaves(x[rows])
+            for column, of in enumerate(values):
+                found[rows, column] = of.take(leaves).sum(axis=1)
         return found / len(self.nodes)
 
-    def _together(self, x: NDArray[np.float32], count: int) -> NDArray[np.float64]:
-        """Return the mean of the trees' values of few rows, whose columns `x` has one after the other.
+    def get_ready(self) -> None:
+        """Make what predictions of several threads share."""
+        _ = self._packed
 
-        Trees are added in their order, so each row's bits are those of `_add`.
-        """
-        columns, thresholds, children, leaves = self._links
-        rows, nodes = np.tile(np.arange(count), len(self.nodes)), np.repeat(self._roots, count)
-        while ((leaf := leaves.take(nodes)) < 0).any():
+    def _leaves(self, x: NDArray[np.float16]) -> NDArray[np.int64]:
+        """Return the leaf of each row and tree (n, trees). All descend at once: few, long operations of NumPy."""
+        inner, leaf_of = self._packed
+        count, trees = len(x), len(self.nodes)
+        values = _ordered(x).ravel()
+        rows, nodes = np.repeat(np.arange(count) * x.shape[1], trees), np.tile(self._roots, count)
+        found, places = np.empty(count * trees, np.int64), np.arange(count * trees)
+        while len(places):
             for _ in range(_LEVELS):
-                second = x.take(columns.take(nodes) * count + rows) > thresholds.take(nodes)
-                nodes = children.take(nodes) + second
-        values = self.values[leaf].reshape(len(self.nodes), -1).astype(np.float64)
-        return np.cumsum(values, axis=0)[-1].reshape(count, -1) / len(self.nodes)
-
-    def _add(self, x: NDArray[np.float32], found: NDArray[np.float64]) -> None:
-        """Add the value of each tree; `x` has the columns of a block one after the other."""
-        count = len(found)
-        columns, thresholds, children, leaves = self._links
-        final = np.empty(count, np.int64)
-        for root in self._roots.tolist():
-            rows, nodes = np.arange(count), np.full(count, root)
-            while len(rows):
-                for _ in range(_LEVELS):
-                    second = x.take(columns.take(nodes) * count + rows) > thresholds.take(nodes)
-                    nodes = children.take(nodes) + second
-                leaf = leaves.take(nodes)
-                final[rows] = leaf  # of rows that go on, it is written again
-                inner = leaf < 0
-                rows, nodes = rows[inner], nodes[inner]
-            found += self.values[final]
+                packed = inner.take(nodes)
+                columns = packed & _COLUMN
+                columns += rows
+                is_second = values.take(columns) > (packed >> 16).astype(np.int16)
+                nodes = packed >> 32
+                nodes += is_second
+            leaves = leaf_of.take(nodes)
+            found[places] = leaves  # of rows that go on, it is written again
+            goes_on = leaves < 0
+            rows, nodes, places = rows[goes_on], nodes[goes_on], places[goes_on]
+        return found.reshape(count, trees)
 
     @property
     def _roots(self) -> NDArray[np.int64]:
         return np.cumsum(self.nodes, dtype=np.int64) - self.nodes
 
     @cached_property
-    def _links(self) -> tuple[NDArray[Any], ...]:
-        """Column, threshold and first child of each node, and the number of a leaf or -1.
+    def _packed(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each node: first child, threshold and column in 32, 16 and 16 bits; the number of a leaf or -1.
 
         A leaf has itself as its child, and no value is above its threshold.
         """
@@ -104,12 +118,25 @@ class Forest:
         tree = np.repeat(np.arange(len(self.nodes)), self.nodes)
         before = np.cumsum(~is_leaf) - ~is_leaf  # inner nodes before each node
         roots = self._roots
-        children = roots[tree] + 2 * (before - before[roots][tree]) + 1
-        children[is_leaf] = np.flatnonzero(is_leaf)
-        thresholds = np.full(len(is_leaf), np.inf, np.float32)
-        thresholds[~is_leaf] = self.thresholds
-        leaves = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
-        return np.maximum(self.features, 0).astype(np.int64), thresholds, children, leaves
+        packed = roots[tree] + 2 * (before - before[roots][tree]) + 1
+        packed[is_leaf] = np.flatnonzero(is_leaf)
+        thresholds = np.full(len(is_leaf), np.iinfo(np.int16).max, np.int64)
+        thresholds[~is_leaf] = _ordered(self.thresholds)
+        packed = packed << 32 | (thresholds & 0xFFFF) << 16 | np.maximum(self.features, 0)
+        return packed, np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
+
+    def first(self, count: int) -> Forest:
+        """Return the forest of the first trees."""
+        nodes = int(self.nodes[:count].sum())
+        leaves = int((self.features[:nodes] == _LEAF).sum())
+        inner = nodes - leaves
+        return Forest(self.nodes[:count], self.features[:nodes], self.thresholds[:inner], self.values[:leaves])
+
+    @classmethod
+    def join(cls, forests: Sequence[Forest]) -> Forest:
+        """Return the forest of the trees of all."""
+        keys = ("nodes", "features", "thresholds", "values")
+        return cls(*(np.concatenate([getattr(forest, key) for forest in forests]) for key in keys))
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""
@@ -127,8 +154,9 @@ class Forest:
 
 
 def grow(
-    x: NDArray[np.float32],
+    x: NDArray[np.float16],
     z: NDArray[np.float64],
+    growth: Growth,
     trees: int,
     seed: int,
     jobs: int = 1,
@@ -141,11 +169,16 @@ def grow(
     from sklearn.ensemble import ExtraTreesRegressor
 
     model = ExtraTreesRegressor(
-        trees, max_features=_FEATURES, min_samples_split=_SPLIT, random_state=seed % 2**32, n_jobs=jobs
+        trees,
+        max_features=growth.features,
+        min_samples_leaf=growth.leaf,
+        min_samples_split=_SPLIT,
+        random_state=seed,
+        n_jobs=jobs,
     )
     with warnings.catch_warnings():  # threads of scikit-learn can lose the filters of each other, and it warns of that
         warnings.simplefilter("ignore")
-        model.fit(x, z if z.shape[1] > 1 else z[:, 0], weights)
+        model.fit(x.astype(np.float32), z if z.shape[1] > 1 else z[:, 0], weights)
     return from_sklearn(model)
 
 
@@ -156,23 +189,22 @@ def from_sklearn(model: Any) -> Forest:
     return Forest(nodes, *(np.concatenate(part) for part in zip(*trees, strict=True)))
 
 
-def tree_count(rows: int, labelled: int, outputs: int) -> int:
-    """Return the number of trees of each task, so that all arrays keep their size.
+def tree_count(rows: int, forests: Sequence[tuple[int, int]], growth: Growth) -> int:
+    """Return the number of trees of each forest, so that all arrays keep their size.
 
     Parameters
     ----------
     rows : int
         Training rows.
-    labelled : int
-        Labelled rows, summed over tasks.
-    outputs : int
-        Of a task.
+    forests : pairs of int
+        Labelled rows and outputs of each forest.
+    growth : Growth
     """
-    most = _BYTES * max(rows / 10_000, 1) / (labelled * (_BYTES_OF_A_ROW + 3 * (outputs - 1)))
-    return int(np.clip(most, _LEAST_TREES, TREES))
+    of_all = sum(labelled * growth.leaves * (2 * 2 + 2 + 4 * outputs) for labelled, outputs in forests)
+    return int(np.clip(_BYTES * max(rows / 10_000, 1) / of_all, _LEAST_TREES, TREES))
 
 
-def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float32], NDArray[np.float32]]:
+def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float16], NDArray[np.float32]]:
     """Return columns of nodes, thresholds of inner nodes and values of leaves, each in the order of levels."""
     levels = []
     level = np.zeros(1, np.int64)
@@ -186,7 +218,17 @@ def _by_level(tree: Any) -> tuple[NDArray[np.int16], NDArray[np.float32], NDArra
     return features, _round_down(tree.threshold[order[~is_leaf]]), tree.value[order[is_leaf], :, 0].astype(np.float32)
 
 
-def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return float32 that compare with every float32 as the float64 do."""
-    rounded = thresholds.astype(np.float32)
-    return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-np.inf)), rounded).astype(np.float32)
+def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float16]:
+    """Return float16 that compare with every float16 as the float64 do; 0 is positive, as `_ordered` reads it."""
+    rounded = thresholds.astype(np.float16)
+    lower = np.where(rounded > thresholds, np.nextafter(rounded, np.float16(-np.inf)), rounded)
+    return (lower + np.float16(0)).astype(np.float16)
+
+
+def _ordered(numbers: NDArray[np.float16]) -> NDArray[np.int16]:
+    """Return integers that have the order of the numbers; -0 is less than 0, and compares with no threshold as greater.
+
+    The bits of a negative number are inverted, but for its sign.
+    """
+    bits = np.ascontiguousarray(numbers).view(np.int16)
+    return bits ^ ((bits >> 15) & np.int16(0x7FFF))

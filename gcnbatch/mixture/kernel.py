@@ -1,12 +1,11 @@
 """The member "kernel": kernel ridge regression on fingerprints and descriptors.
 
-Classes are regressions of 0 and 1, squashed to probabilities. Tasks with the same labelled rows share their linear
-algebra. The ridge of each task, and the transform of its targets, have the least out-of-fold error on some rows.
+Classes are regressions of 0 and 1, squashed to probabilities. Tasks with labels in most rows share their linear algebra
+and their ridge, which has the least out-of-fold error on some rows, as has the transform of each task's targets.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,7 +19,8 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import Similarity, blas_threads, by_rows
+from gcnbatch.mixture.similarity import BLOCK, Similarity, by_rows
+from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind
 
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -47,13 +47,17 @@ class KernelRidge:
     weights: Float64
     intercept: Float64
 
-    def predict(self, molecules: Prepared, jobs: int = 1) -> Float64:
+    def predict(self, molecules: Prepared) -> Float64:
         """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
         found = np.empty((len(molecules), len(self.intercept)))
-        with blas_threads(1):
-            for rows, block in self._similarity.blocks(molecules, jobs):
-                found[rows] = by_rows(block, self.weights) + self.intercept
+        for first in range(0, len(molecules), BLOCK):
+            rows = slice(first, first + BLOCK)
+            found[rows] = by_rows(self._similarity.block(molecules[rows]), self.weights) + self.intercept
         return found
+
+    def get_ready(self) -> None:
+        """Make what predictions of several threads share."""
+        _ = self._similarity
 
     @cached_property
     def _similarity(self) -> Similarity:
@@ -79,36 +83,48 @@ class Choice(NamedTuple):
     kind: Kind
 
 
-def choose(problem: Problem, molecules: Prepared) -> dict[int, Choice]:
+def count_steps(problem: Problem) -> int:
+    """Return how often `choose` and `fit` call `step`, with the numbers that they call it with."""
+    return 1 + sum(len(RIDGES) + len(problem.columns(tasks)) for _, tasks in problem.sharing())
+
+
+def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[int, Choice]:
     """Return the choice for each learnable task, by its number: the least out-of-fold errors.
 
-    The ridge has the least squared error of transformed targets, and the transform the least error of the problem. A
-    transform must save half a percent of it.
+    The ridge has the least squared error of transformed targets, relative to the least of each task, and the transform
+    the least error of the problem. A transform must save half a percent of it.
     """
     kinds = KINDS if problem.target == "regression" else KINDS[:1]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
     found: dict[int, Choice] = {}
-    for rows, tasks in _sharing(problem, range(len(problem.tasks))):
+    for rows, tasks in problem.sharing():
         some = _sample(problem, rows)
         columns = [problem.tasks[task] for task in tasks]
         kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
         targets = _targets(problem, scales, some, columns)
-        left_out = np.stack([solve(kernel.copy(), ridge, targets).left_out for ridge in RIDGES])
+        found_of = []
+        for ridge in RIDGES:
+            found_of.append(solve(kernel.copy(), ridge, targets).left_out)
+            step()
+        left_out = np.stack(found_of)
         squares = (left_out - _own_targets(targets)) ** 2
-        width = sum(column.stop - column.start for column in columns)
-        first = 0
-        for task, column in zip(tasks, columns, strict=True):
-            end = first + column.stop - column.start
-            options: list[tuple[float, Choice]] = []
+        ends = np.cumsum([column.stop - column.start for column in columns]).tolist()
+        chosen: list[Kind] = []
+        relative = np.zeros(len(RIDGES))
+        for column, first, end in zip(columns, [0, *ends], ends, strict=False):
+            options: list[tuple[float, Kind]] = []
+            errors: dict[Kind, Float64] = {}
             for number, (kind, scale) in enumerate(zip(kinds, scales, strict=True)):
-                place = slice(number * width + first, number * width + end)
-                best = int(np.argmin(squares[:, :, place].mean(axis=(1, 2))))
+                place = slice(number * ends[-1] + first, number * ends[-1] + end)
+                errors[kind] = np.nanmean(squares[:, :, place], axis=(1, 2))
                 whole = np.full_like(problem.values, np.nan)
-                whole[some, column] = left_out[best][:, place]
+                whole[some, column] = left_out[np.argmin(errors[kind])][:, place]
                 outputs = scale.invert(whole, problem.folds)[:, column]
-                options.append((problem.task_error(column, outputs), Choice(RIDGES[best], kind)))
-            found[task] = _best(options)
-            first = end
+                options.append((problem.task_error(column, outputs), kind))
+            chosen.append(_best(options))
+            relative += errors[chosen[-1]] / errors[chosen[-1]].min()
+        ridge = RIDGES[int(np.argmin(relative))]
+        found |= {task: Choice(ridge, kind) for task, kind in zip(tasks, chosen, strict=True)}
     return found
 
 
@@ -122,7 +138,7 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
         return problem
     choices = choose(problem, molecules)
     scales = Scales.fit(problem, kinds_of(problem, choices))
-    predicted = scales.whole.invert(fit(problem, molecules, choices, scales)[0].predict(molecules, problem.jobs))
+    predicted = scales.whole.invert(fit(problem, molecules, choices, scales)[0].predict(molecules))
     is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
     return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
 
@@ -136,36 +152,36 @@ def kinds_of(problem: Problem, choices: Mapping[int, Choice]) -> tuple[Kind, ...
 
 
 def fit(
-    problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales
+    problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales, step: Step = no_step
 ) -> tuple[KernelRidge, Float64]:
     """Return the regression, and out-of-fold predictions (n, K) like those of `predict`."""
     values = problem.values
     left_out = np.full_like(values, np.nan)
-    alike: dict[float, list[int]] = defaultdict(list)
-    for task, choice in choices.items():
-        alike[choice.ridge].append(task)
-    systems = [(ridge, *of) for ridge, tasks in alike.items() for of in _sharing(problem, tasks)]
-    exact = _is_exact([len(rows) for _, rows, _ in systems], len(values))
+    systems = problem.sharing()
+    exact = _is_exact([len(rows) for rows, _ in systems], len(values))
     if exact:
         landmarks = molecules
     else:
         order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
+        systems = problem.sharing(1.0)  # without missing cells
     similarity = Similarity(landmarks, problem.jobs)
     own = similarity.matrix(landmarks)
+    step()
     weights = np.zeros((len(landmarks), values.shape[1]))
     intercept = np.full(values.shape[1], np.nan)
-    for ridge, rows, tasks in systems:
-        columns = [problem.tasks[task] for task in tasks]
+    for rows, tasks in systems:
+        ridge, columns = choices[tasks[0]].ridge, [problem.tasks[task] for task in tasks]
         targets = _targets(problem, [scales], rows, columns)
-        places = np.concatenate([np.arange(of.start, of.stop) for of in columns])
+        places = problem.columns(tasks)
         if exact:
             is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
-            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets)
+            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step)
             weights[np.ix_(rows, places)] = found.weights
         else:
             found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
             weights[:, places] = found.weights
+            step(len(places))
         left_out[np.ix_(rows, places)] = found.left_out
         intercept[places] = found.intercept
     return KernelRidge(landmarks, weights, intercept), left_out
@@ -186,16 +202,6 @@ def activate(target: Target, regressions: Float64) -> Float64:
 
 
 # ------------------------------------------------------------------------------------------------ internals
-
-
-def _sharing(problem: Problem, tasks: Sequence[int]) -> list[tuple[NDArray[np.int64], list[int]]]:
-    """Return learnable tasks that have the same labelled rows, with these rows."""
-    found: dict[bytes, tuple[NDArray[np.int64], list[int]]] = {}
-    for task in tasks:
-        if problem.is_learnable(problem.tasks[task]):
-            rows = problem.rows(problem.tasks[task])
-            found.setdefault(rows.tobytes(), (rows, []))[1].append(task)
-    return list(found.values())
 
 
 def _is_exact(sizes: Sequence[int], rows: int) -> bool:
@@ -223,9 +229,9 @@ def _own_targets(targets: Targets) -> Float64:
     return targets.without[targets.folds, np.arange(len(targets.folds))]
 
 
-def _best(options: Sequence[tuple[float, Choice]]) -> Choice:
-    error, choice = options[0]
+def _best(options: Sequence[tuple[float, Kind]]) -> Kind:
+    error, kind = options[0]
     for other, better in options[1:]:
         if other < error - _GAIN * abs(error) or not np.isfinite(error):
-            error, choice = other, better
-    return choice
+            error, kind = other, better
+    return kind

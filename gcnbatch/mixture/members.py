@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from gcnbatch.mixture import kernel as kernels
 from gcnbatch.mixture import trees as forests
@@ -12,10 +15,11 @@ from gcnbatch.mixture.kernel import KernelRidge
 from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
-from gcnbatch.mixture.similarity import blas_threads
+from gcnbatch.mixture.similarity import BLOCK, blas_threads
+from gcnbatch.mixture.steps import Advance, Steps, no_progress
 from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Transforms
-from gcnbatch.mixture.trees import Advance, Trees, no_progress
+from gcnbatch.mixture.trees import Trees
 
 KERNEL, TREES = "kernel", "trees"
 NAMES = (KERNEL, TREES)
@@ -47,13 +51,24 @@ class Members:
 
         Memory beside inputs and outputs does not grow with n. NaN in tasks that could not be learnt.
         """
-        prepared = self.preparation.apply(molecules)
-        found = {}
-        if self.kernel:
-            found[KERNEL] = kernels.activate(self.target, self.kernel.predict(prepared, jobs))
-        if self.trees:
-            found[TREES] = self.trees.predict(self.preparation, prepared, jobs)
-        return {name: self.transforms.invert(outputs) for name, outputs in found.items()}
+        members = {name: of for name, of in ((KERNEL, self.kernel), (TREES, self.trees)) if of is not None}
+        found = {name: np.empty((len(molecules), len(self.transforms.each))) for name in members}
+        for member in members.values():
+            member.get_ready()
+
+        def predict_block(first: int) -> None:
+            rows = slice(first, first + BLOCK)
+            prepared = self.preparation.apply(molecules[rows])
+            if self.kernel:
+                outputs = kernels.activate(self.target, self.kernel.predict(prepared))
+                found[KERNEL][rows] = self.transforms.invert(outputs)
+            if self.trees:
+                outputs = self.trees.predict(self.preparation.table(prepared))
+                found[TREES][rows] = self.transforms.invert(outputs)
+
+        with blas_threads(1), ThreadPoolExecutor(jobs) as threads:
+            list(threads.map(predict_block, range(0, len(molecules), BLOCK)))
+        return found
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes beside the target."""
@@ -82,7 +97,7 @@ def fit_members(
 ) -> tuple[Members, dict[str, Float64]]:
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
 
-    `advance` is called with the forests that are grown and those to grow, which take most of the time.
+    `advance` is called with a member's name, and its steps that are done and all of them.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, and of the bounds that are learnt.
@@ -91,10 +106,11 @@ def fit_members(
     prepared = preparation.apply(molecules)
     with blas_threads(problem.jobs):
         problem = kernels.with_violated_bounds(problem, prepared)
-        choices = kernels.choose(problem, prepared)
+        steps = Steps(advance, KERNEL, kernels.count_steps(problem))
+        choices = kernels.choose(problem, prepared, steps.take)
     scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
     with blas_threads(problem.jobs):
-        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales)
+        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, steps.take)
     trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)
     of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}

@@ -148,10 +148,10 @@ class Preparation:
         # Row after row: sums of a row then do not depend on the number of rows.
         return Prepared(molecules.counts, rounded.astype(np.float32, order="C"))
 
-    def table(self, molecules: Prepared) -> NDArray[np.float32]:
-        """Return the columns (n, P) that trees read: fragments that are not rare, then scores."""
+    def table(self, molecules: Prepared) -> NDArray[np.float16]:
+        """Return the columns (n, P) that trees read: fragments that are not rare, then scores. No number is rounded."""
         counts = molecules.counts[0][:, self.fragments].toarray()
-        return np.concatenate([counts, molecules.scores], axis=1, dtype=np.float32)
+        return np.concatenate([counts, molecules.scores], axis=1, dtype=np.float16, casting="same_kind")
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""

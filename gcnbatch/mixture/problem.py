@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -132,6 +132,24 @@ class Problem:
         rows = self.rows(task)
         return len(np.unique(self.folds[rows])) > 1 and bool(np.ptp(self.values[rows, task], axis=0).any())
 
+    def sharing(self, least: float = 0.5) -> list[tuple[NDArray[np.int64], list[int]]]:
+        """Return groups of learnable tasks, by number, with the rows that have labels of them.
+
+        These are tasks with labels in at least a share `least` of the rows, and tasks with the same labelled rows.
+        """
+        found: dict[bytes, tuple[NDArray[np.int64], list[int]]] = {}
+        for task, columns in enumerate(self.tasks):
+            if self.is_learnable(columns):
+                rows = self.rows(columns)
+                key = b"" if len(rows) >= least * len(self.y) else rows.tobytes()
+                others, tasks = found.get(key, (rows, []))
+                found[key] = np.union1d(others, rows), [*tasks, task]
+        return list(found.values())
+
+    def columns(self, tasks: Sequence[int]) -> NDArray[np.int64]:
+        """Return the columns of `values` that these tasks have."""
+        return np.concatenate([np.arange(self.tasks[task].start, self.tasks[task].stop) for task in tasks])
+
     def whole_error(self, outputs: Float64) -> float | None:
         """Return the error of outputs (n, K) over all tasks that can be learnt."""
         if self.target == "multiclass":
@@ -167,6 +185,14 @@ class Scales:
         values, folds = problem.values, problem.folds
         without = (Transforms.fit(kinds, np.where((folds == part)[:, None], np.nan, values)) for part in parts)
         return cls(tuple(without), Transforms.fit(kinds, values))
+
+    def without_to_whole(self, part: int, columns: NDArray[np.int64], z: NDArray[Any]) -> NDArray[Any]:
+        """Return values (n, C) of some columns, transformed without a part, transformed as those of all rows."""
+        found = np.empty_like(z)
+        for place, column in enumerate(columns):
+            of_part, whole = self.without[part].each[column], self.whole.each[column]
+            found[:, place] = whole.apply(of_part.invert(z[:, place]))
+        return found
 
     def invert(self, left_out: Float64, folds: NDArray[np.int8]) -> Float64:
         """Return predictions (n, K) of left-out rows in the user's units."""

@@ -4,25 +4,30 @@ The weights `a` and the intercept `b` of n rows with weights W minimise  (z - K 
 With  G = (K + ridge W^-1)^-1  and  P = G - G 1 1'G / (1'G 1), they are  a = P z  and  b = 1'G z / (1'G 1).  A fit
 without the rows S predicts them as
 
-    z_S - (P_SS)^-1 (P z)_S
+    -(P_SS)^-1 (P z)_S,  with z_S = 0
 
-in closed form. The value does not depend on z_S, so the targets of S are taken as 0, and those of the other rows may be
-others for each S: transforms are fitted without S, too.
+in closed form. Rows S are those of a part, and those without a target: columns with other missing cells share P. The
+targets of the other rows may be others for each part: transforms are fitted without it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.mixture.steps import Step, no_step
+
 Float64 = NDArray[np.float64]
+
+_BLOCK = 1024
+_JITTER = 1e-6  # of the landmarks' kernel: those of similar molecules are nearly dependent, and its entries float32
 
 
 class Targets(NamedTuple):
-    """Targets of n rows in C columns.
+    """Targets of n rows in C columns; NaN where missing, in the same cells of `without` and `whole`.
 
     Parameters
     ----------
@@ -48,15 +53,21 @@ class Targets(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Predictions (n, C) of left-out rows, and the fit to all: weights (M, C) of the kernel's columns, intercepts."""
+    """Predictions (n, C) of left-out rows, and the fit to all: weights (M, C) of the kernel's columns, intercepts.
+
+    Cells without a target have the prediction NaN, and the weight 0 if the columns are the rows.
+    """
 
     left_out: Float64
     weights: Float64
     intercept: Float64
 
 
-def solve(kernel: Float64, ridge: float, targets: Targets) -> Solution:
-    """Solve with the whole kernel (n, n), which is overwritten."""
+def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step) -> Solution:
+    """Solve with the whole kernel (n, n), which is overwritten; each column has a target.
+
+    `step` is called with the number of columns that are solved, often with some of them.
+    """
     from scipy.linalg import cho_factor
     from scipy.linalg.lapack import dpotri
 
@@ -65,14 +76,58 @@ def solve(kernel: Float64, ridge: float, targets: Targets) -> Solution:
     factor, _ = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)
     inverse = _symmetric(dpotri(factor, lower=1, overwrite_c=1)[0])
     sums = inverse.sum(axis=1)
-    left_out = np.empty_like(targets.whole)
-    for part, rows in targets.parts():
-        z = targets.without[part].copy()
-        z[rows] = 0
-        own = inverse[rows] - np.outer(sums[rows] / sums.sum(), sums)
-        left_out[rows] = -np.linalg.solve(own[:, rows], own @ z)
-    intercept = sums @ targets.whole / sums.sum()
-    return Solution(left_out, inverse @ targets.whole - np.outer(sums, intercept), intercept)
+    means = sums / sums.sum()
+    for first in range(0, len(sums), _BLOCK):
+        rows = slice(first, first + _BLOCK)
+        inverse[rows] -= np.outer(sums[rows], means)
+    whole = np.nan_to_num(targets.whole)
+    found = Solution(np.full_like(whole, np.nan), np.zeros_like(whole), np.empty(whole.shape[1]))
+    patterns, pattern_of = np.unique(np.isnan(targets.whole), axis=1, return_inverse=True)
+    for number, is_missing in enumerate(patterns.T):
+        columns = np.flatnonzero(pattern_of.ravel() == number)
+        fit = _Without(inverse, np.flatnonzero(is_missing))
+        found.weights[:, columns] = np.where(is_missing[:, None], 0, fit.project(whole[:, columns]))
+        found.intercept[columns] = means @ fit.fill(whole[:, columns])
+        for part, in_part in targets.parts():
+            rows = in_part[~is_missing[in_part]]
+            z = np.nan_to_num(targets.without[part][:, columns])
+            z[rows] = 0
+            found.left_out[np.ix_(rows, columns)] = fit.predict(rows, z)
+        step(len(columns))
+    return found
+
+
+class _Without:
+    """Fits without the rows `missing`: their P is  P_ll - P_lm (P_mm)^-1 P_ml  for the other rows l."""
+
+    def __init__(self, projection: Float64, missing: NDArray[np.int64]) -> None:
+        from scipy.linalg import cholesky, solve_triangular
+
+        self._projection, self._missing = projection, missing
+        rows = projection[missing]
+        self._factor = cholesky(rows[:, missing], lower=True) if len(missing) else rows[:, missing]
+        self._scaled = solve_triangular(self._factor, rows, lower=True) if len(missing) else rows
+
+    def project(self, z: Float64, rows: Any = slice(None)) -> Float64:
+        """Return P z in some rows; `z (n, C)` is 0 where missing."""
+        return self._projection[rows] @ z - self._scaled[:, rows].T @ (self._scaled @ z)
+
+    def predict(self, rows: NDArray[np.int64], z: Float64) -> Float64:
+        """Return what a fit without these rows, too, predicts for them; `z` is 0 there."""
+        from scipy.linalg import solve as solve_linear
+
+        scaled = self._scaled[:, rows]
+        own = self._projection[np.ix_(rows, rows)] - scaled.T @ scaled
+        return -solve_linear(own, self.project(z, rows), assume_a="pos")
+
+    def fill(self, z: Float64) -> Float64:
+        """Return the targets with predictions in the place of missing ones."""
+        from scipy.linalg import solve_triangular
+
+        filled = z.copy()
+        if len(self._missing):
+            filled[self._missing] = -solve_triangular(self._factor, self._scaled @ z, lower=True, trans="T")
+        return filled
 
 
 def solve_by_landmarks(
@@ -127,14 +182,11 @@ def solve_by_landmarks(
     return Solution(left_out, whole[:-1], whole[-1])
 
 
-_JITTER = 1e-6  # of the landmarks' kernel: those of similar molecules are nearly dependent, and its entries float32
-
-
 def _symmetric(lower: Float64) -> Float64:
     """Return the symmetric matrix of a lower triangle, in its memory."""
-    step = 1024
-    for first in range(0, len(lower), step):
-        square = lower[first : first + step, first : first + step]
+    for first in range(0, len(lower), _BLOCK):
+        own, others = slice(first, first + _BLOCK), slice(first + _BLOCK, None)
+        square = lower[own, own]
         square[...] = np.tril(square) + np.tril(square, -1).T
-        lower[first : first + step, first + step :] = lower[first + step :, first : first + step].T
+        lower[own, others] = lower[others, own].T
     return lower

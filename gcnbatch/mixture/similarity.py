@@ -4,9 +4,13 @@ It is the mean of a Tanimoto similarity for each fingerprint of counts, and of a
 
     exp(-|s - s'|² / S)        of the S normal scores of descriptors.
 
-Counts enter the Tanimoto similarity as bits, "at least 1, 2, 3, 5", so that intersections are products of matrices:
+Counts enter the Tanimoto similarity as bits, "at least 1, 2, 3, 5":
 
     T(a, b) = |a and b| / (|a| + |b| - |a and b|)
+
+The level of a count is the number of its bits, so that |a and b| is the sum of  min(level in a, level in b)  over
+fragments: a product of the matrix that has a 1 for each fragment and level of a molecule, and of these minima for each
+landmark.
 """
 
 from __future__ import annotations
@@ -23,7 +27,10 @@ from scipy import sparse
 from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
-BLOCK = 64  # rows of a block: few, as a product of one molecule takes the time of them all
+BLOCK = 256  # rows of a block
+_ROWS = 64  # of a product: few, as that of one molecule takes the time of them all
+_COLUMNS = 1024  # landmarks of a block
+_LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
 
 class Similarity:
@@ -38,27 +45,18 @@ class Similarity:
 
     def __init__(self, landmarks: Prepared, jobs: int = 1) -> None:
         self._jobs = jobs
-        self._bits = []
-        for counts in landmarks.counts:
-            bits = thresholds(counts)
-            self._bits.append((np.ascontiguousarray(bits.T.toarray()), np.diff(bits.indptr).astype(np.float32)))
+        self._minima = [(_minima(counts), _sizes(counts)) for counts in landmarks.counts]
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 
-    def blocks(self, molecules: Prepared, jobs: int = 0) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n.
-
-        `jobs` threads, if that is not 0.
-        """
-        jobs = jobs or self._jobs
+    def blocks(self, molecules: Prepared) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n."""
+        jobs = self._jobs
         slices = [slice(first, first + BLOCK) for first in range(0, len(molecules), BLOCK)]
-        if len(slices) == 1:  # a thread takes longer to start
-            yield slices[0], self._block(molecules)
-            return
         with ThreadPoolExecutor(jobs) as threads:
             for first in range(0, len(slices), jobs):
                 some = slices[first : first + jobs]
-                yield from zip(some, threads.map(self._block, [molecules[of] for of in some]), strict=True)
+                yield from zip(some, threads.map(self.block, [molecules[of] for of in some]), strict=True)
 
     def matrix(self, molecules: Prepared) -> NDArray[np.float64]:
         """Return all similarities, (n, M)."""
@@ -68,7 +66,8 @@ class Similarity:
                 found[rows] = block
         return found
 
-    def _block(self, molecules: Prepared) -> NDArray[np.float32]:
+    def block(self, molecules: Prepared) -> NDArray[np.float32]:
+        """Return the similarities (n, M) of at most `BLOCK` molecules."""
         own = (molecules.scores**2).sum(axis=1)
         total = 2 * by_rows(molecules.scores, self._scores)
         total -= own[:, None]
@@ -76,25 +75,27 @@ class Similarity:
         total /= max(self._scores.shape[0], 1)
         np.minimum(total, 0, out=total)
         np.exp(total, out=total)
-        for counts, (landmarks, sizes) in zip(molecules.counts, self._bits, strict=True):
-            bits = thresholds(counts)
-            common = bits @ landmarks
-            either = np.diff(bits.indptr).astype(np.float32)[:, None] + sizes - common
-            total += np.divide(common, either, out=common, where=either > 0)
-        total /= 1 + len(self._bits)
+        for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
+            levels = _one_hot(counts, minima[0].dtype)
+            products = [levels @ some for some in minima]
+            common = np.concatenate(products, axis=1, dtype=np.float32, casting="unsafe")
+            either = _sizes(counts)[:, None] + sizes
+            either -= common
+            common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
+            total += common
+        total /= 1 + len(self._minima)
         return np.asarray(total, np.float32)
 
 
 def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
-    """Return the product of at most `BLOCK` rows with a matrix; each row's is equal to the bit in any block.
+    """Return the product of rows with a matrix; each row's is equal to the bit in any block.
 
     BLAS adds in an order that depends on the number of rows, so it is always the same.
     """
-    if len(block) == BLOCK:
-        return block @ matrix
-    whole = np.zeros((BLOCK, block.shape[1]), block.dtype)
+    whole = np.zeros((-(-len(block) // _ROWS) * _ROWS, block.shape[1]), block.dtype)
     whole[: len(block)] = block
-    return (whole @ matrix)[: len(block)]
+    products = [whole[first : first + _ROWS] @ matrix for first in range(0, len(whole), _ROWS)]
+    return np.concatenate(products)[: len(block)]
 
 
 def blas_threads(count: int) -> Any:
@@ -110,12 +111,29 @@ def _threadpools() -> Any:
     return ThreadpoolController()
 
 
-def thresholds(counts: Any) -> Any:
-    """Return the bits "at least 1, 2, 3, 5" of counts (n, F) as a CSR array (n, 4 F) of ones, float32."""
-    parts = []
-    for least in THRESHOLDS:
-        bits = counts.copy()
-        bits.data = (counts.data >= least).astype(np.float32)
-        bits.eliminate_zeros()
-        parts.append(bits)
-    return sparse.csr_array(sparse.hstack(parts, format="csr"))
+def _sizes(counts: Any) -> NDArray[np.float32]:
+    """Return the number of bits (n,) of counts (n, F)."""
+    ends = np.concatenate([[0], np.cumsum(_LEVELS[counts.data], dtype=np.int64)])[counts.indptr]
+    return np.diff(ends).astype(np.float32)
+
+
+def _one_hot(counts: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a CSR array (n, 4 F) that has a 1 for the fragment and level of each count of `counts (n, F)`."""
+    columns = counts.indices * len(THRESHOLDS) + (_LEVELS[counts.data] - 1)
+    parts = np.ones(len(columns), dtype), columns, counts.indptr
+    return sparse.csr_array(parts, shape=(counts.shape[0], len(THRESHOLDS) * counts.shape[1]))
+
+
+def _minima(counts: Any) -> list[NDArray[np.unsignedinteger]]:
+    """Return min(level, own level) of each fragment, level and row of `counts (n, F)`: (4 F, n) in blocks of columns.
+
+    The integers are as small as their sums allow, and common fragments of a block stay in the cache: products read all
+    of it.
+    """
+    rows, columns = counts.shape
+    own = _LEVELS[counts.toarray().T]
+    found = np.empty((columns, len(THRESHOLDS), rows), np.min_scalar_type(len(THRESHOLDS) * columns))
+    for level in range(len(THRESHOLDS)):
+        np.minimum(own, level + 1, out=found[:, level])
+    whole = found.reshape(-1, rows)
+    return [np.ascontiguousarray(whole[:, first : first + _COLUMNS]) for first in range(0, rows, _COLUMNS)]

@@ -1,24 +1,27 @@
-"""The member "trees": a forest for each task, on fragments and normal scores of descriptors."""
+"""The member "trees": a forest for each task, on fragments and normal scores of descriptors.
+
+Each tree leaves one part of the rows out, and so predicts it; all trees together are the forest. Classes with labels in
+most rows share one forest: a missing label is taken as the mean of its task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import count as count_from
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.mixture.forest import Forest, grow, tree_count
+from gcnbatch import philox
+from gcnbatch.mixture.forest import CLASSES, VALUES, Forest, grow, tree_count
 from gcnbatch.mixture.molecules import Preparation, Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales
+from gcnbatch.mixture.steps import Advance, Steps, no_progress
+from gcnbatch.mixture.store import split
 
-_OF_A_PART = 50  # trees that predict a left-out part
-_BLOCK = 4096
-Advance = Callable[[int, int], object]
+_OF_A_PART = 50  # fewest trees that predict a left-out part; not all are kept if the forest would be too large
 
 
 @dataclass(frozen=True)
@@ -27,52 +30,41 @@ class Trees:
 
     Parameters
     ----------
-    forests : dict
-        By the first output of the task; a task that could not be learnt has none.
+    forests : sequence of pairs
+        The columns of the outputs that a forest has, int64, and the forest; a task that could not be learnt has none.
     outputs : int
     """
 
-    forests: Mapping[int, Forest]
+    forests: Sequence[tuple[NDArray[np.int64], Forest]]
     outputs: int
 
-    def predict(self, preparation: Preparation, molecules: Prepared, jobs: int = 1) -> Float64:
-        """Return transformed values, or probabilities, (n, K), block by block in threads."""
-        found = np.full((len(molecules), self.outputs), np.nan)
-
-        def predict_block(first: int) -> None:
-            rows = slice(first, first + _BLOCK)
-            x = preparation.table(molecules[rows])
-            for output, forest in self.forests.items():
-                found[rows, output : output + forest.values.shape[1]] = forest.predict(x)
-
-        if len(molecules) <= _BLOCK:  # a thread takes longer to start
-            predict_block(0)
-            return found
-        with ThreadPoolExecutor(jobs) as threads:
-            list(threads.map(predict_block, range(0, len(molecules), _BLOCK)))
+    def predict(self, x: NDArray[np.float16]) -> Float64:
+        """Return transformed values, or probabilities, (n, K) for rows `x (n, P)`."""
+        found = np.full((len(x), self.outputs), np.nan)
+        for columns, forest in self.forests:
+            found[:, columns] = forest.predict(x)
         return found
+
+    def get_ready(self) -> None:
+        """Make what predictions of several threads share."""
+        for _, forest in self.forests:
+            forest.get_ready()
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""
-        found: Arrays = {"outputs": np.array([self.outputs], np.int64)}
-        for output, forest in self.forests.items():
-            found |= {f"{output}.{key}": array for key, array in forest.arrays().items()}
-        return found
+        forests = {
+            f"{number}.{key}": array
+            for number, (columns, forest) in enumerate(self.forests)
+            for key, array in {"columns": columns, **forest.arrays()}.items()
+        }
+        return {"outputs": np.array([self.outputs], np.int64), **forests}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Trees:
         """Return what `arrays` was called of."""
-        of_forests: dict[int, dict[str, NDArray[Any]]] = {}
-        for key, array in arrays.items():
-            output, _, name = key.partition(".")
-            if name:
-                of_forests.setdefault(int(output), {})[name] = array
-        forests = {output: Forest.from_arrays(of_forests[output]) for output in sorted(of_forests)}
+        of_forests = split({key: array for key, array in arrays.items() if key != "outputs"})
+        forests = [(of["columns"], Forest.from_arrays(of)) for _, of in sorted(of_forests.items())]
         return cls(forests, int(arrays["outputs"][0]))
-
-
-def no_progress(done: int, count: int) -> None:
-    """Report nothing."""
 
 
 def fit(
@@ -84,29 +76,46 @@ def fit(
 ) -> tuple[Trees, Float64]:
     """Return the forests, and out-of-fold predictions (n, K) like those of `predict`.
 
-    `advance` is called after each forest with the number of those that are grown, and of those to grow.
+    Steps are trees that are grown.
     """
     x = preparation.table(molecules)
-    left_out = np.full_like(problem.values, np.nan)
-    tasks = [task for task in problem.tasks if problem.is_learnable(task)]
-    labelled = sum(len(problem.rows(task)) for task in tasks)
-    count = tree_count(len(x), labelled, tasks[0].stop - tasks[0].start)
-    whole = scales.whole.apply(problem.values)
-    of_parts = [transforms.apply(problem.values) for transforms in scales.without]
-    forests = {}
-    parts = {task.start: np.unique(problem.folds[problem.rows(task)]).tolist() for task in tasks}
-    total = sum(len(of) + 1 for of in parts.values())
-    done = count_from(1)
-    for task in tasks:
-        rows = problem.rows(task)
-        for part in parts[task.start]:
+    values, seeds = problem.values, philox.generator(problem.seed, "mixture.trees")
+    left_out = np.full_like(values, np.nan)
+    growth = VALUES if problem.target == "regression" else CLASSES
+    groups = [(rows, problem.columns(tasks)) for rows, tasks in _groups(problem)]
+    count = tree_count(len(x), [(len(rows), len(columns)) for rows, columns in groups], growth)
+    of_parts = [transforms.apply(values) for transforms in scales.without]
+    plan = [(*group, np.unique(problem.folds[group[0]]).tolist()) for group in groups]
+    forests = []
+    kept_of_part = [-(-count // len(parts)) for *_, parts in plan]
+    grown_of_part = [max(kept, _OF_A_PART) for kept in kept_of_part]
+    sizes = zip(plan, grown_of_part, strict=True)
+    steps = Steps(advance, "trees", sum(grown * len(parts) for (*_, parts), grown in sizes))
+    for (rows, columns, parts), kept, grown in zip(plan, kept_of_part, grown_of_part, strict=True):
+        of_group = []
+        for part in parts:
             own = problem.folds[rows] == part
             others = rows[~own]
-            z, weights = of_parts[part][others, task], problem.weights_of(others)
-            forest = grow(x[others], z, min(count, _OF_A_PART), problem.seed, problem.jobs, weights)
-            left_out[rows[own], task] = forest.predict(x[rows[own]])
-            advance(next(done), total)
-        z, weights = whole[rows, task], problem.weights_of(rows)
-        forests[task.start] = grow(x[rows], z, count, problem.seed, problem.jobs, weights)
-        advance(next(done), total)
-    return Trees(forests, problem.values.shape[1]), left_out
+            z, weights = _without_gaps(of_parts[part][np.ix_(others, columns)]), problem.weights_of(others)
+            forest = grow(x[others], z, growth, grown, int(seeds.integers(2**32)), problem.jobs, weights)
+            left_out[np.ix_(rows[own], columns)] = forest.predict(x[rows[own]])
+            forest = forest.first(kept)
+            values_of_all = scales.without_to_whole(part, columns, forest.values)
+            of_group.append(replace(forest, values=values_of_all))
+            steps.take(grown)
+        forests.append((columns, Forest.join(of_group)))
+    left_out[np.isnan(values)] = np.nan
+    return Trees(forests, values.shape[1]), left_out
+
+
+def _groups(problem: Problem) -> list[tuple[NDArray[np.int64], list[int]]]:
+    """Return tasks that share a forest, with the rows that have labels of them."""
+    if problem.target == "binary":
+        return problem.sharing()
+    tasks = [task for task, columns in enumerate(problem.tasks) if problem.is_learnable(columns)]
+    return [(problem.rows(problem.tasks[task]), [task]) for task in tasks]
+
+
+def _without_gaps(z: Float64) -> Float64:
+    """Return targets (n, C) with the mean of a column in place of NaN."""
+    return np.where(np.isnan(z), np.nanmean(z, axis=0), z)

@@ -28,7 +28,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Bounds, Members, Problem, fit_members, mix
+from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
@@ -36,7 +36,7 @@ from gcnbatch.training import mixed, reports, run_files, summary, targets
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import SPLITS, FitResult, Say
-from gcnbatch.training.mixed import NETWORK, Mixed
+from gcnbatch.training.mixed import FITTED, NETWORK, Fitted, Mixed
 from gcnbatch.training.plan import Planned, blocks, different_splits
 from gcnbatch.training.reports import Report, ReportWriter
 from gcnbatch.training.summary import average, draw_curves, pooled, tested
@@ -44,8 +44,7 @@ from gcnbatch.training.targets import Scaling
 from gcnbatch.worker import WorkerDied, Workers
 
 OUT_OF_FOLD = "out_of_fold.csv"
-_Fitted = tuple[Members, dict[str, NDArray[np.float64]]]
-Others = Callable[[], _Fitted]  # fits the members beside the networks
+Others = Callable[[], Fitted]  # fits the members beside the networks
 FEW, FEW_TESTED = 50, 10  # training and test rows, below which scores say little
 
 
@@ -124,6 +123,7 @@ def summarise(
         level=config.train.level,
     )
     curves.result()
+    (place / FITTED).unlink(missing_ok=True)
     return writer.write(report)
 
 
@@ -147,12 +147,12 @@ def summarise_blocks(
 
 @contextmanager
 def beside_networks(
-    of_blocks: Mapping[str, Sequence[Planned]], early: bool, quiet: bool
+    folder: Path, of_blocks: Mapping[str, Sequence[Planned]], early: bool, quiet: bool
 ) -> Iterator[dict[str, Others | None]]:
     """Yield, for each block, what returns the fitted kernel and trees, and their out-of-fold outputs.
 
-    None without a mixture. `early`: another process fits them while a GPU trains the networks. `quiet`: show no
-    progress.
+    None without a mixture. They are kept in the run's folder until the block is finished. `early`: another process fits
+    them while a GPU trains the networks. `quiet`: show no progress.
     """
     found: dict[str, Others | None] = dict.fromkeys(of_blocks)
     with ExitStack() as stack:
@@ -162,9 +162,9 @@ def beside_networks(
             config = experiment.config
             if not config.train.mixture:
                 continue
-            own = (*_parts(different_splits(planned)), _metric(experiment), config.seed)
-            about = experiment.dataset.path, config.data.memory_mb, *own, config.train.bounds == "one_sided"
-            call: Future[_Fitted] | None = None
+            data = experiment.dataset.path, config.data.memory_mb, *_parts(different_splits(planned))
+            about = folder / place, *data, _metric(experiment), config.seed, config.train.bounds == "one_sided"
+            call: Future[Fitted] | None = None
             with suppress(OSError, RuntimeError):
                 if early:
                     workers = workers or stack.enter_context(Workers(1, one_blas_thread=False))
@@ -173,7 +173,7 @@ def beside_networks(
         yield found
 
 
-def _result(call: Future[_Fitted] | None, otherwise: Others) -> _Fitted:
+def _result(call: Future[Fitted] | None, otherwise: Others) -> Fitted:
     """Return the result of a call in another process; of `otherwise`, if there is none or the process died."""
     with suppress(WorkerDied):
         if call is not None:
@@ -182,6 +182,7 @@ def _result(call: Future[_Fitted] | None, otherwise: Others) -> _Fitted:
 
 
 def _fit_others(
+    folder: Path,
     data: Path,
     memory_mb: int,
     rows: Int64,
@@ -190,20 +191,28 @@ def _fit_others(
     seed: int,
     one_sided: bool,
     quiet: bool,
-) -> _Fitted:
-    """Fit the kernel and the trees to these rows of a data set."""
-    with Dataset(data, memory_mb, check=False) as dataset, counter(0, " forests", "trees", quiet=quiet) as shown:
+) -> Fitted:
+    """Fit the kernel and the trees to these rows of a data set, unless the run's folder has them."""
+    if (found := mixed.kept(folder)) is not None:
+        return found
+    with Dataset(data, memory_mb, check=False) as dataset, ExitStack() as stack:
+        bars: dict[str, Any] = {}
+
+        def advance(member: str, done: int, count: int) -> None:
+            if member not in bars:
+                bars[member] = stack.enter_context(counter(count, " steps", member, quiet=quiet))
+            bars[member].update(done - bars[member].n)
+            if done == count:
+                bars[member].close()
+
         problem = _problem(dataset, rows, folds, metric, seed)
         if dataset.sample_weight is not None:
             problem = replace(problem, weights=dataset.sample_weight[rows].astype(np.float64))
         if one_sided and dataset.censored is not None:
             problem = replace(problem, bounds=Bounds(dataset.y[rows], dataset.censored[rows]))
-
-        def advance(done: int, count: int) -> None:
-            shown.total = count
-            shown.update(done - shown.n)
-
-        return fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)), advance)
+        found = fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)), advance)
+    mixed.keep(folder, found)
+    return found
 
 
 def check(planned: Sequence[Planned]) -> None:
@@ -284,12 +293,14 @@ def _outputs(
     scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)
     own = Mixed(mixture, scaling, np.array([not problem.is_learnable(task) for task in problem.tasks]))
     own.save(folder / planned[0].block, header)
-    by_member: dict[str, NDArray[Any]] = {**of_members, NETWORK: left_out}
+    by_member = {name: own.rounded(of) for name, of in {**of_members, NETWORK: left_out}.items()}
     tested_by: dict[str, NDArray[Any]] = {}
     if of_test:
         features = mixed.molecules(header, mixed.rows_of(dataset, test))
         tested_by = {**members.predict(features, mixed.threads()), NETWORK: of_test.mean}
-    outputs = _Outputs(own.outputs(by_member), own.outputs(tested_by) if tested_by else None, by_member)
+    outputs = _Outputs(
+        own.outputs({**of_members, NETWORK: left_out}), own.outputs(tested_by) if tested_by else None, by_member
+    )
     return outputs, _about(experiment, own, rows, test, by_member, tested_by)
 
 

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from gcnbatch import folders
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Mixture, Molecules
+from gcnbatch.mixture import Members, Mixture, Molecules
+from gcnbatch.mixture.store import join, split
 from gcnbatch.model.gcn import joins_graph_features
 from gcnbatch.text import listed
 from gcnbatch.training import checkpoint
@@ -28,6 +30,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.targets import Scaling
 
 FILE, NETWORK = "mixture.safetensors", "gcn"
+FITTED = "fitted.safetensors"  # of a run under way: the members beside the networks, and their out-of-fold outputs
 _BLOCK = 4096
 _HINT = "Give the table of the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn)."
 
@@ -58,10 +61,13 @@ class Mixed:
 
     def outputs(self, of_members: Mapping[str, NDArray[Any]]) -> NDArray[np.floating]:
         """Return the mixture (R, K) of the members' outputs (R, K): float32 probabilities, or float64 values."""
-        found = self.mixture.combine(of_members)
+        return self.rounded(self.mixture.combine(of_members))
+
+    def rounded(self, outputs: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return outputs (R, K), or deviations of them, with the digits of the mixture's."""
         if self.mixture.members.target == "regression":
-            return self.scaling.rounded(found)
-        return found.astype(np.float32)
+            return self.scaling.rounded(np.asarray(outputs, np.float64))
+        return outputs.astype(np.float32)
 
     def deviation(
         self,
@@ -95,7 +101,7 @@ class Mixed:
             total += np.where(known, weight * squares, 0)
             share += np.where(known, weight, 0)
         with np.errstate(invalid="ignore"):  # 0 / 0
-            return np.sqrt(total / share).astype(outputs.dtype)
+            return self.rounded(np.sqrt(total / share))
 
     def save(self, folder: Path, header: Header) -> None:
         """Write the file of the run in this folder."""
@@ -131,6 +137,27 @@ class Mixed:
         return cls(mixture, scaling, left_out)
 
 
+Fitted = tuple[Members, dict[str, NDArray[np.float64]]]
+
+
+def keep(folder: Path, fitted: Fitted) -> None:
+    """Write fitted members, so that a resumed run goes on with them."""
+    members, left_out = fitted
+    folders.make(folder)
+    arrays = join({"members": members.arrays(), "left_out": left_out})
+    checkpoint.save(folder / FITTED, Checkpoint(arrays, {"target": members.target}))
+
+
+def kept(folder: Path) -> Fitted | None:
+    """Return the members that `keep` wrote; None without a file, or with that of another version."""
+    try:
+        stored = checkpoint.load(folder / FITTED, finite=False)
+        parts = split(stored.arrays)
+        return Members.from_arrays(parts["members"], stored.about["target"]), parts["left_out"]
+    except (InputError, KeyError, ValueError, TypeError, IndexError):
+        return None
+
+
 def check(experiment: Experiment) -> None:
     """Refuse a run whose data or network a mixture cannot read.
 
@@ -152,9 +179,18 @@ def check(experiment: Experiment) -> None:
 def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecules:
     """Return the molecules of blocks of graph features (R, D): fingerprints are kept as sparse arrays."""
     first, fingerprints = len(header.graph_feature_names) - header.graph_feature_counts, header.fingerprints
-    found = [(block[:, :first].copy(), [sparse.csr_array(block[:, of]) for of in fingerprints]) for block in blocks]
+    found = [(block[:, :first].copy(), [_sparse(block[:, of]) for of in fingerprints]) for block in blocks]
     counts = zip(*(counts for _, counts in found), strict=True)
     return Molecules.of([sparse.vstack(of) for of in counts], np.concatenate([described for described, _ in found]))
+
+
+def _sparse(counts: NDArray[np.float32]) -> Any:
+    """Return the CSR array of counts (R, F); SciPy's own conversion takes five times as long."""
+    rows, columns = counts.shape
+    flat = counts.ravel()
+    places = np.flatnonzero(flat != 0)
+    ends = np.searchsorted(places, np.arange(rows + 1) * columns)
+    return sparse.csr_array((flat[places], places % columns, ends), shape=(rows, columns))
 
 
 def rows_of(dataset: Dataset, rows: Int64) -> Iterator[NDArray[np.float32]]:

@@ -332,7 +332,7 @@ def _fit(
         for place, own in blocks(planned).items()
         if config.split.cross_fit and not (folder / place / reports.METRICS).exists()
     }
-    with cross_fit.beside_networks(cross_fitted, on_gpu and bool(missing), quiet) as others:
+    with cross_fit.beside_networks(folder, cross_fitted, on_gpu and bool(missing), quiet) as others:
         if missing:
             known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
         for place, own in cross_fitted.items():

@@ -58,6 +58,21 @@ def test_a_row_of_weight_two_counts_as_two_rows() -> None:
     np.testing.assert_allclose(other.left_out, one.left_out[twice], atol=1e-8)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.7])
+def test_missing_cells_are_as_if_their_rows_were_absent(share: float) -> None:
+    present = np.random.default_rng(2).random(Z.shape) > share
+    holes = np.where(present, 0, np.nan)
+    found = solve(KERNEL.copy(), 0.1, Targets(FOLDS, TARGETS.without + holes, Z + holes))
+    assert np.array_equal(np.isfinite(found.left_out), present)
+    for column, rows in enumerate(present.T):
+        own, targets = KERNEL[np.ix_(rows, rows)], TARGETS.without[:, rows][:, :, [column]]
+        alone = solve(own.copy(), 0.1, Targets(FOLDS[rows], targets, Z[rows][:, [column]]))
+        np.testing.assert_allclose(found.left_out[rows, column], alone.left_out[:, 0], atol=1e-8)
+        np.testing.assert_allclose(found.weights[rows, column], alone.weights[:, 0], atol=1e-8)
+        np.testing.assert_allclose(found.intercept[column], alone.intercept[0], atol=1e-8)
+        assert not found.weights[~rows, column].any()
+
+
 def test_large_systems_are_mirrored_block_by_block() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1100, 3))

@@ -170,6 +170,16 @@ def left_out(folder: Path) -> np.ndarray:
     return np.genfromtxt(folder / "out_of_fold.csv", delimiter=",", names=True)["y"]
 
 
+def test_tables_have_the_digits_that_outputs_have(molecules, best: Path, tmp_path: Path) -> None:
+    infer([best], molecules[0], str(tmp_path / "out.csv"), backend="cpu", quiet=True)
+    with Dataset(molecules[1]) as dataset:
+        places = 7 - int(np.floor(np.log10(np.std(dataset.y))))
+    for file, columns in ((tmp_path / "out.csv", ("y", "y_std")), (best / "out_of_fold.csv", ("y_kernel", "y_trees"))):
+        values = np.genfromtxt(file, delimiter=",", names=True)
+        for column in columns:
+            np.testing.assert_array_equal(values[column], np.round(values[column], places), err_msg=column)
+
+
 def test_members_of_the_mixture_do_not_depend_on_the_rows_beside_them(molecules, best: Path) -> None:
     with Dataset(molecules[1]) as dataset:
         header, rows = dataset.header, np.arange(dataset.n_graphs)
@@ -243,6 +253,32 @@ def test_a_killed_run_goes_on_to_equal_bits(molecules, best: Path, tmp_path: Pat
     finished = {path: path.stat().st_mtime_ns for path in folder.glob("part*/metrics.json")}
     run.resume(folder, quiet=True)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert_same_run(folder, best)
+
+
+def test_a_resumed_run_does_not_fit_kernel_and_trees_again(molecules, best: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, mixed.Mixed, "save", 0)
+        with pytest.raises(Killed):
+            fit(molecules[1], folder, *MIXED)
+    fitted = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross_fit, "fit_members", lambda *about: fitted.append(about))
+        run.resume(folder, quiet=True)
+    assert not fitted
+    assert not (folder / mixed.FITTED).exists()
+    assert_same_run(folder, best)
+
+
+def test_damaged_members_of_a_run_under_way_are_fitted_again(molecules, best: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, mixed.Mixed, "save", 0)
+        with pytest.raises(Killed):
+            fit(molecules[1], folder, *MIXED)
+    (folder / mixed.FITTED).write_bytes(b"no checkpoint")
+    run.resume(folder, quiet=True)
     assert_same_run(folder, best)
 
 
