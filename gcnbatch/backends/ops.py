@@ -265,7 +265,7 @@ class Ops(Protocol):
         need_dr: bool = True,
         out: tuple[Array, Array] | None = None,
     ) -> tuple[Array | None, Array, Array]:
-        """Gradients of `join_linear` (dr, dw, db): dR (B, P) for `width` P, None unless `need_dr`; `out` is (dw, db)."""
+        """Gradients of `join_linear`: dR (B, P), for `width` P, None unless `need_dr`, dW, db; `out` is (dw, db)."""
 
     def sigmoid_cross_entropy(
         self, logits: Array, y: Array, pos_weight: Array, totals: Array | None = None

@@ -100,18 +100,13 @@ class HostFeed:
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         if self._only is not None and len(graphs) == 1:
             return self._only
-        batch = self._source.batch(graphs)
-        targets = self._targets[batch.rows]
-        features = batch.graph_features
-        if self._source.prepared is not None:
-            features = self.features(graphs)
-        forward, transpose, channels = (
-            getattr(batch.adjacency, name) for name in ("forward", "transpose", "n_channels")
-        )
-        atoms = None if self._source.prepared is None else self._source.prepared.atoms
+        batch, prepared = self._source.batch(graphs), self._source.prepared
+        plain, targets = batch.adjacency, self._targets[batch.rows]
+        atoms = None if prepared is None else prepared.atoms
         if atoms is not None:
             atoms = atoms[0], atoms[1][ragged_rows(self._source.node_ptr, graphs)[0]]
-        adjacency = HostAdjacency(forward, lambda: transpose, channels, batch.x, atoms)
+        adjacency = HostAdjacency(plain.forward, lambda: plain.transpose, plain.n_channels, batch.x, atoms)
+        features = batch.graph_features if prepared is None else self.features(graphs)
         return HostBatch(batch.x, adjacency, batch.node_ptr, targets, features)
 
     def features(self, graphs: NDArray[np.int64]) -> GraphFeatures | None:

@@ -258,9 +258,9 @@ def compiled_pairs(adjacency: Csr, n_channels: int, n_rows: int, row_of: NDArray
     """Return what `gcnbatch.backends.cpu.sources.pairs_of` does."""
     known = np.empty(0, np.int32) if row_of is None else row_of
     entries = adjacency.indptr, adjacency.indices, adjacency.data
-    rows, bounds, indices, *transposed = _pairs(*entries, n_channels, n_rows, known)
-    forward = Csr(adjacency.indptr, indices, adjacency.data, len(rows))
-    return Pairs(rows, bounds, forward, Csr(*transposed, len(adjacency.indptr) - 1))
+    rows, bounds, columns, indptr, indices, data = _pairs(*entries, n_channels, n_rows, known)
+    forward = Csr(adjacency.indptr, columns, adjacency.data, len(rows))
+    return Pairs(rows, bounds, forward, Csr(indptr, indices, data, len(adjacency.indptr) - 1))
 
 
 @compiled

@@ -306,10 +306,10 @@ class CpuOps(ComposedOps):
     def join_linear(
         self, r: Float, features: GraphFeatures, mean: Float, scale: Float, limit: float, w: Float, b: Float
     ) -> tuple[Float, Any]:
-        counts = None
-        if isinstance(features, HostFeatures):
-            first = len(mean) - features.counts.n_cols
-            counts = features.scaled_counts(mean[first:], scale[first:], limit)
+        if not isinstance(features, HostFeatures):
+            return super().join_linear(r, features, mean, scale, limit, w, b)
+        first = len(mean) - features.counts.n_cols
+        counts = features.scaled_counts(mean[first:], scale[first:], limit)
         if counts is None:
             return super().join_linear(r, features, mean, scale, limit, w, b)
         x = self.join(r, features.others, mean[:first], scale[:first], limit)
