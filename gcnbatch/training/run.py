@@ -17,6 +17,7 @@ from typing import Any
 from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
+from gcnbatch.backends.blas import one_of
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
@@ -334,7 +335,8 @@ def _fit(
     }
     with cross_fit.beside_networks(cross_fitted, on_gpu and bool(missing), quiet) as others:
         if missing:
-            known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
+            with one_of(len(planned)):
+                known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
         for place, own in cross_fitted.items():
             fitted = [known[one.name] for one in own]
             found = cross_fit.summarise(folder, own, fitted, writer, say, others[place])
@@ -361,7 +363,7 @@ def _fit_networks(
     """
     folder, ranks = held.folder, world.current()
     make: MakeRunner = make_runner
-    if (count := processes(backend, config.jobs, len(planned))) > 1:
+    if (count := processes(backend, config.jobs, planned)) > 1:
         found = fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere)
         return {name: FitResult.read(metrics) for name, metrics in found.items()}
     with ExitStack() as stack:
