@@ -31,6 +31,7 @@ from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.figures import DRAWN_MEMBERS, rehearse
 from gcnbatch.machine import cores
 from gcnbatch.ranks.launch import launched
+from gcnbatch.timeline import span
 from gcnbatch.worker import Workers
 
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
@@ -69,8 +70,10 @@ def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
         training process then writes the reports. They end with the context.
     """
     with ExitStack() as stack:
-        has_gpu = _wake_gpu(tree)
-        yield stack.enter_context(report_pools(_models(tree))) if has_gpu and cores() > 1 else None
+        with span("start GPU and report processes"):
+            has_gpu = _wake_gpu(tree)
+            pools = stack.enter_context(report_pools(_models(tree))) if has_gpu and cores() > 1 else None
+        yield pools
 
 
 @contextmanager

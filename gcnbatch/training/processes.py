@@ -26,6 +26,7 @@ from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import cohort_size, make_distributed
 from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.timeline import span
 from gcnbatch.training import finished, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fits import Fits, Say
@@ -103,7 +104,8 @@ def fit_in_processes(
         ranks = world.current()
         sharing = count if ranks is None else ranks.local_size
         about = fit_members, str(folder.resolve()), text
-        run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
+        with span("wait for training processes"):
+            run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
     return metrics
 
 
