@@ -55,10 +55,9 @@ def test_no_product_of_all_rows_or_counts_is_computed(backend: str) -> None:
         BatchSource(graphs, graph_features=True), graphs.y
     )
     batch = feed.gather(np.arange(3, 40))
-    of_features, of_nodes = batch.adjacency.sources(batch.x), batch.adjacency.sources(batch.x.copy())
-    assert len(of_features.x) == 3
-    assert len(of_features.rows) <= 3 * 6
-    assert len(of_nodes.rows) < 0.75 * 6 * len(batch.x)
+    assert len(batch.adjacency.atoms(batch.x).x) == 3
+    assert batch.adjacency.atoms(batch.x.copy()) is None
+    assert len(batch.adjacency.sources.nodes) < 0.75 * 6 * len(batch.x)
     assert isinstance(batch.graph_features, HostFeatures)
     assert batch.graph_features.others.values.shape[1] == 2
     assert isinstance(CpuOps().convolve(batch.adjacency, batch.x, np.ones((5, 12), np.float32), np.ones(12))[1], tuple)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cpu import sources
-from gcnbatch.backends.cpu.sources import HostAdjacency, pairs_of
+from gcnbatch.backends.cpu.sources import HostAdjacency, sources_of
 from gcnbatch.data.distinct import distinct_rows
 from gcnbatch.data.sparse import Adjacency
 from tests.ops.adapters import Adapter, open_adapter
@@ -42,12 +42,12 @@ def test_convolve(spmm_backend: Adapter, case: Case):
 ON_CPU = ["cpu", pytest.param("cpu-fast", marks=pytest.mark.numba)]
 
 
-def pairs_for(name: str):
+def sources_for(name: str):
     if name == "cpu":
-        return pairs_of
-    from gcnbatch.backends.cpu.compiled import compiled_pairs
+        return sources_of
+    from gcnbatch.backends.cpu.compiled import compiled_sources_of
 
-    return compiled_pairs
+    return compiled_sources_of
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.C > 1], ids=lambda case: case.name)
@@ -57,10 +57,10 @@ def test_products_of_the_rows_that_edges_start_from(name: str, case: Case, monke
     monkeypatch.setattr(sources, "MOST", 1.0)
 
     def form(adjacency: Adjacency, x):
-        return HostAdjacency(adjacency.forward, lambda: adjacency.transpose, case.C, pairs=pairs_for(name))
+        return HostAdjacency(adjacency.forward, lambda: adjacency.transpose, case.C, find=sources_for(name))
 
     problem = convolve(case, form)
-    assert form(problem.inputs["adjacency"].matrix, None).sources(problem.inputs["x"]) is not None  # type: ignore[union-attr]
+    assert form(problem.inputs["adjacency"].matrix, None).sources is not None  # type: ignore[union-attr]
     assert_parity(open_adapter(name), problem)
 
 
@@ -74,7 +74,7 @@ def test_products_of_features_that_repeat(name: str, case: Case):
     def form(adjacency: Adjacency, x):
         atoms = rows.astype(np.float32), row_of
         of = adjacency.forward
-        return HostAdjacency(of, lambda: adjacency.transpose, case.C, x, atoms, pairs_for(name))
+        return HostAdjacency(of, lambda: adjacency.transpose, case.C, x, atoms, sources_for(name))
 
     def run(ops, adjacency, x, w, b, dy):
         formed = form(adjacency, x)
@@ -91,8 +91,8 @@ def test_sources_of_four_atoms(name: str):
     """Number the pairs by channel, then by row, whose edges may repeat."""
     # Rows of two nodes; columns are (node 0, channel 0), (node 0, channel 1), (node 1, channel 0), (node 1, channel 1).
     matrix = sources.Csr(np.array([0, 2, 4], np.int32), np.array([3, 0, 3, 3], np.int32), np.ones(4, np.float32), 4)
-    rows, bounds, forward, transpose = pairs_for(name)(matrix, 2, 2, None)
-    assert rows.tolist() == [0, 1]
+    nodes, bounds, forward, transpose = sources_for(name)(matrix, 2)
+    assert nodes.tolist() == [0, 1]
     assert bounds.tolist() == [0, 1, 2]
     assert forward.indices.tolist() == [1, 0, 1, 1]
     assert (transpose.indptr.tolist(), transpose.indices.tolist()) == ([0, 1, 4], [0, 0, 1, 1])

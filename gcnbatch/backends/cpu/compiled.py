@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.backend import CpuBackend, HostBatch, HostFeed, HostMeter
 from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to, update_running
-from gcnbatch.backends.cpu.sources import HostAdjacency, Pairs, Sources
+from gcnbatch.backends.cpu.sources import HostAdjacency, Sources
 from gcnbatch.backends.ops import Adjacency, Csr, Ops, Readout
 from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
@@ -219,19 +219,18 @@ def _gather_rows(
 
 
 @compiled
-def _pairs(indptr: Any, columns: Any, data: Any, n_channels: int, n_rows: int, row_of: Any) -> Any:
-    """Return what `pairs_of` does, as arrays."""
-    place = np.zeros(n_channels * n_rows + 1, np.int32)
+def _sources(indptr: Any, columns: Any, data: Any, n_channels: int) -> Any:
+    """Return what `sources_of` does, as arrays."""
+    n_rows = indptr.shape[0] - 1
+    place = np.zeros(n_channels * n_rows, np.int32)
     keys = np.empty(columns.shape[0], np.int32)
     for entry in range(columns.shape[0]):
-        node, channel = columns[entry] // n_channels, columns[entry] % n_channels
-        row = row_of[node] if row_of.shape[0] else node
-        keys[entry] = channel * n_rows + row
+        keys[entry] = columns[entry] % n_channels * n_rows + columns[entry] // n_channels
         place[keys[entry]] += 1
     n_pairs = 0
     for key in range(n_channels * n_rows):
         n_pairs += place[key] > 0
-    rows, bounds = np.empty(n_pairs, np.int64), np.empty(n_channels + 1, np.int64)
+    nodes, bounds = np.empty(n_pairs, np.int32), np.empty(n_channels + 1, np.int64)
     starts = np.zeros(n_pairs + 1, np.int32)
     pair = 0
     for channel in range(n_channels):
@@ -239,28 +238,27 @@ def _pairs(indptr: Any, columns: Any, data: Any, n_channels: int, n_rows: int, r
         for row in range(n_rows):
             count = place[channel * n_rows + row]
             if count > 0:
-                rows[pair], place[channel * n_rows + row] = row, pair
+                nodes[pair], place[channel * n_rows + row] = row, pair
                 starts[pair + 1] = starts[pair] + count
                 pair += 1
     bounds[n_channels] = pair
     filled = starts[:-1].copy()
     indices, of_rows, values = np.empty_like(keys), np.empty_like(keys), np.empty_like(data)
-    for row in range(indptr.shape[0] - 1):
+    for row in range(n_rows):
         for entry in range(indptr[row], indptr[row + 1]):
             pair = place[keys[entry]]
             indices[entry] = pair
             of_rows[filled[pair]], values[filled[pair]] = row, data[entry]
             filled[pair] += 1
-    return rows, bounds, indices, starts, of_rows, values
+    return nodes, bounds, indices, starts, of_rows, values
 
 
-def compiled_pairs(adjacency: Csr, n_channels: int, n_rows: int, row_of: NDArray[np.int32] | None) -> Pairs:
-    """Return what `gcnbatch.backends.cpu.sources.pairs_of` does."""
-    known = np.empty(0, np.int32) if row_of is None else row_of
+def compiled_sources_of(adjacency: Csr, n_channels: int) -> Sources:
+    """Return what `gcnbatch.backends.cpu.sources.sources_of` does."""
     entries = adjacency.indptr, adjacency.indices, adjacency.data
-    rows, bounds, columns, indptr, indices, data = _pairs(*entries, n_channels, n_rows, known)
-    forward = Csr(adjacency.indptr, columns, adjacency.data, len(rows))
-    return Pairs(rows, bounds, forward, Csr(indptr, indices, data, len(adjacency.indptr) - 1))
+    nodes, bounds, columns, indptr, indices, data = _sources(*entries, n_channels)
+    forward = Csr(adjacency.indptr, columns, adjacency.data, len(nodes))
+    return Sources(nodes, bounds, forward, Csr(indptr, indices, data, len(adjacency.indptr) - 1))
 
 
 @compiled
@@ -300,7 +298,7 @@ class CompiledFeed(HostFeed):
         def transpose() -> Csr:
             return forward if prepared.symmetric else self._rows(prepared.transpose, graphs, node_ptr)
 
-        adjacency = HostAdjacency(forward, transpose, prepared.channels, x, atoms, compiled_pairs)
+        adjacency = HostAdjacency(forward, transpose, prepared.channels, x, atoms, compiled_sources_of)
         return HostBatch(x, adjacency, node_ptr, targets, self.features(graphs))
 
     def _rows(self, rows: PreparedRows, graphs: NDArray[np.int64], node_ptr: NDArray[np.int64]) -> Csr:
@@ -350,7 +348,7 @@ class CompiledOps(CpuOps):
 
     def _sums_of_rows(self, dwide: Float, sources: Sources, n_rows: int) -> Float:
         dx = np.zeros((n_rows, dwide.shape[1]), np.float32)
-        _sums_of_rows(sources.rows, dwide, dx)
+        _sums_of_rows(sources.nodes, dwide, dx)
         return dx
 
     def dropout_backward(self, dy: Float, mask: NDArray[np.bool_], rate: float) -> Float:

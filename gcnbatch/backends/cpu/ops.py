@@ -16,7 +16,7 @@ from gcnbatch import philox
 from gcnbatch.backends.blas import BlasThreads
 from gcnbatch.backends.cpu.costs import SigmoidCosts, SoftmaxCosts, regression_costs, sigmoid_costs, softmax_costs
 from gcnbatch.backends.cpu.features import HostFeatures
-from gcnbatch.backends.cpu.sources import HostAdjacency, Sources
+from gcnbatch.backends.cpu.sources import Atoms, HostAdjacency, Sources
 from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, LossKind, Reader, Readout
 from gcnbatch.data.weighted_targets import split
 from gcnbatch.reference.arrays import into
@@ -31,6 +31,13 @@ class Kept(NamedTuple):
 
     mask: NDArray[np.bool_]
     scale: np.float32
+
+
+class _Wide(NamedTuple):
+    """Rows (M, F) of the input of a convolution, of its sources."""
+
+    sources: Sources
+    x: Float
 
 
 class CpuOps(ComposedOps):
@@ -102,17 +109,20 @@ class CpuOps(ComposedOps):
         return dh.reshape(len(dh) // adjacency.n_channels, adjacency.n_channels * dy.shape[1])
 
     def convolve(self, adjacency: Adjacency, x: Float, w: Float, b: Float) -> tuple[Float, Any]:
-        sources = adjacency.sources(x) if isinstance(adjacency, HostAdjacency) else None
-        if sources is None:
+        if not isinstance(adjacency, HostAdjacency):
+            return super().convolve(adjacency, x, w, b)
+        if (atoms := adjacency.atoms(x)) is not None:
+            return super().convolve(atoms.adjacency, atoms.x, w, b)[0], atoms
+        if (sources := adjacency.sources) is None:
             return super().convolve(adjacency, x, w, b)
         _threads.fit(0)
-        width, wide = w.shape[1] // adjacency.n_channels, sources.x.take(sources.rows, axis=0)
+        width, wide = w.shape[1] // adjacency.n_channels, x.take(sources.nodes, axis=0)
         z = np.empty((len(wide), width), np.float32)
         for channel, first, end in sources.channels:
             columns = slice(channel * width, (channel + 1) * width)
             np.matmul(wide[first:end], w[:, columns], out=z[first:end])
             z[first:end] += b[columns]
-        return self.sparse_matmul(sources.forward, z), (sources, wide)
+        return self.sparse_matmul(sources.forward, z), _Wide(sources, wide)
 
     def convolve_backward(
         self,
@@ -123,28 +133,32 @@ class CpuOps(ComposedOps):
         need_dx: bool = True,
         out: tuple[Float, Float] | None = None,
     ) -> tuple[Float | None, Float, Float]:
-        if not isinstance(saved, tuple):
+        if isinstance(saved, Atoms):
+            assert not need_dx, "the features have no gradient"
+            return super().convolve_backward(saved.adjacency, dy, saved.x, w, False, out)
+        if not isinstance(saved, _Wide):
             return super().convolve_backward(adjacency, dy, saved, w, need_dx, out)
         _threads.fit(0)
         sources, wide = saved
         width, dz = dy.shape[1], self.sparse_matmul(sources.transpose, dy)
         dwide = np.empty_like(wide) if need_dx else wide
         dw, db = out or (np.empty_like(w), np.empty(w.shape[1], np.float32))
-        if len(sources.channels) < adjacency.n_channels:
+        channels, ones = sources.channels, np.ones(len(dz), np.float32)
+        if len(channels) < adjacency.n_channels:
             dw[...], db[...] = 0, 0
-        for channel, first, end in sources.channels:
+        for channel, first, end in channels:
             columns, part = slice(channel * width, (channel + 1) * width), dz[first:end]
             np.matmul(wide[first:end].T, part, out=dw[:, columns])
-            np.matmul(np.ones(end - first, np.float32), part, out=db[columns])
+            np.matmul(ones[first:end], part, out=db[columns])
             if need_dx:
                 np.matmul(part, w[:, columns].T, out=dwide[first:end])
         return (self._sums_of_rows(dwide, sources, len(dy)) if need_dx else None), dw, db
 
     def _sums_of_rows(self, dwide: Float, sources: Sources, n_rows: int) -> Float:
-        """Return the sum of the rows of all pairs of each row of X."""
+        """Return the sum of the rows of all pairs of each node."""
         dx = np.zeros((n_rows, dwide.shape[1]), np.float32)
         for _, first, end in sources.channels:
-            dx[sources.rows[first:end]] += dwide[first:end]  # a channel has no row twice
+            dx[sources.nodes[first:end]] += dwide[first:end]  # a channel has no node twice
         return dx
 
     def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:

@@ -1,8 +1,8 @@
-"""What the products of a graph convolution need of a batch: the rows and columns that are not multiplied with zero.
+"""What the products of a graph convolution need of a batch: rows that are not multiplied with zero, equal ones once.
 
-In molecules, most atoms have no edge in most channels, and few atoms differ in their features. So a convolution
-multiplies, for each channel, the rows of X that an edge starts from with that channel's weights, once for all atoms
-with the same features: `Sources`.
+In molecules, most atoms have no edge in most channels, and few atoms differ in their features. So the first convolution
+multiplies the different atoms of a batch (`Atoms`), and each other one, for each channel, the rows of X that an edge of
+that channel starts from (`Sources`).
 """
 
 from __future__ import annotations
@@ -21,55 +21,69 @@ from gcnbatch.data.sparse import Adjacency, Csr
 MOST = 0.75  # of all pairs of a node and a channel: with more sources, one product of all rows takes less time
 
 
+class Atoms(NamedTuple):
+    """The U different rows of the features of a batch, (U, F), and an adjacency (N, U*C) of them."""
+
+    x: NDArray[np.float32]
+    adjacency: HostAdjacency
+
+
+def atoms_of(adjacency: Csr, n_channels: int, x: NDArray[np.float32], row_of: NDArray[np.int32]) -> Atoms:
+    """Return the atoms of an adjacency (N, N*C), of whose nodes j has row ``row_of[j]`` of `x`."""
+    used = np.zeros(len(x), np.int8)
+    used[row_of] = 1
+    place = np.cumsum(used, dtype=np.int32)
+    place -= 1
+    nodes, channel = np.divmod(adjacency.indices, np.int32(n_channels))
+    columns = place[row_of][nodes]
+    columns *= np.int32(n_channels)
+    columns += channel
+    rows = np.flatnonzero(used)
+    forward = Csr(adjacency.indptr, columns, adjacency.data, len(rows) * n_channels)
+    return Atoms(x.take(rows, axis=0), HostAdjacency(forward, lambda: transposed(forward), n_channels))
+
+
 class Sources(NamedTuple):
-    """The M pairs of a row of X and a channel that have an edge, by channel.
+    """The M pairs of a node and a channel that an edge starts from, by channel.
 
     Parameters
     ----------
-    x : (U, F) array
-    rows : integers, (M,)
-        The row of X of each pair.
-    channels : list of (int, int, int)
-        Channels with a pair: number, first pair, end.
+    nodes : int32, (M,)
+    bounds : integers, (C+1,)
+        The first pair of each channel.
     forward, transpose : Csr, (N, M) and (M, N)
         The adjacency with a column (row) for each pair.
     """
 
-    x: NDArray[np.float32]
-    rows: NDArray[np.int64]
-    channels: list[tuple[int, int, int]]
+    nodes: NDArray[np.int32]
+    bounds: NDArray[np.integer[Any]]
     forward: Csr
     transpose: Csr
 
-
-class Pairs(NamedTuple):
-    """Positions of the used pairs among all pairs (channel, row), those of channel 0 first, and what each entry reads.
-
-    `bounds` (C+1,) is the first pair of each channel.
-    """
-
-    rows: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    forward: Csr
-    transpose: Csr
+    @property
+    def channels(self) -> list[tuple[int, int, int]]:
+        """Number, first pair and end of the channels that have any."""
+        ends = pairwise(self.bounds.tolist())
+        return [(channel, first, end) for channel, (first, end) in enumerate(ends) if first < end]
 
 
-def pairs_of(adjacency: Csr, n_channels: int, n_rows: int, row_of: NDArray[np.int32] | None) -> Pairs:
-    """Return the pairs of an adjacency (N, N*C); node j has row ``row_of[j]`` of `n_rows`, or row j for None."""
-    nodes, channel = np.divmod(adjacency.indices, np.int32(n_channels))
-    keys = channel * np.int32(n_rows)
-    keys += nodes if row_of is None else row_of[nodes]
-    used = np.zeros(n_channels * n_rows, np.int8)
+def sources_of(adjacency: Csr, n_channels: int) -> Sources:
+    """Return the sources of an adjacency (N, N*C)."""
+    n_nodes = len(adjacency.indptr) - 1
+    nodes, keys = np.divmod(adjacency.indices, np.int32(n_channels))
+    keys *= np.int32(n_nodes)
+    keys += nodes
+    used = np.zeros(n_channels * n_nodes, np.int8)
     used[keys] = 1
     pairs = np.flatnonzero(used)
     place = np.cumsum(used, dtype=np.int32)
     place -= 1
     forward = Csr(adjacency.indptr, place[keys], adjacency.data, len(pairs))
-    bounds = np.searchsorted(pairs, np.arange(n_channels + 1) * n_rows)
-    return Pairs(pairs % max(n_rows, 1), bounds, forward, _transposed(forward))
+    bounds = np.searchsorted(pairs, np.arange(n_channels + 1) * n_nodes)
+    return Sources((pairs % max(n_nodes, 1)).astype(np.int32), bounds, forward, transposed(forward))
 
 
-def _transposed(matrix: Csr) -> Csr:
+def transposed(matrix: Csr) -> Csr:
     """Return the transpose, with the entries of each row in the order of their columns."""
     n = len(matrix.indptr) - 1
     indptr = np.empty(matrix.n_cols + 1, np.int32)
@@ -91,8 +105,8 @@ class HostAdjacency(Adjacency):
         Features of the nodes.
     atoms : (float32 (U, F), int32 (N,)) or None
         The different rows of the features, and the row of each node.
-    pairs : callable
-        As `pairs_of`.
+    find : callable
+        As `sources_of`.
     """
 
     def __init__(
@@ -102,10 +116,10 @@ class HostAdjacency(Adjacency):
         n_channels: int,
         features: Any = None,
         atoms: tuple[NDArray[np.float32], NDArray[np.int32]] | None = None,
-        pairs: Callable[..., Pairs] = pairs_of,
+        find: Callable[[Csr, int], Sources] = sources_of,
     ) -> None:
         self.forward, self.n_channels = forward, n_channels
-        self._transpose, self._features, self._atoms, self._pairs = transpose, features, atoms, pairs
+        self._transpose, self._features, self._atoms, self._find = transpose, features, atoms, find
 
     def __getattr__(self, name: str) -> Any:
         if name != "transpose":
@@ -113,27 +127,17 @@ class HostAdjacency(Adjacency):
         self.transpose = self._transpose()
         return self.transpose
 
-    def sources(self, x: Any) -> Sources | None:
-        """Return what a convolution of X (N, F) reads; None where that is most of it."""
-        if self._atoms is not None and x is self._features:
-            return self._of_features
-        found = self._of_nodes
-        return None if found is None else found._replace(x=x)
+    def atoms(self, x: Any) -> Atoms | None:
+        """Return the different rows of X (N, F), if they are known and few."""
+        if self._atoms is None or x is not self._features:
+            return None
+        return atoms_of(self.forward, self.n_channels, *self._atoms)
 
     @cached_property
-    def _of_features(self) -> Sources:
-        assert self._atoms is not None
-        return self._sources(*self._atoms)
-
-    @cached_property
-    def _of_nodes(self) -> Sources | None:
+    def sources(self) -> Sources | None:
+        """What a convolution reads; None where that is most of its rows."""
         if self.n_channels == 1:
             return None
-        n_nodes = len(self.forward.indptr) - 1
-        found = self._sources(np.empty((n_nodes, 0), np.float32), None)
-        return found if len(found.rows) <= MOST * n_nodes * self.n_channels else None
-
-    def _sources(self, x: NDArray[np.float32], row_of: NDArray[np.int32] | None) -> Sources:
-        rows, bounds, *matrices = self._pairs(self.forward, self.n_channels, len(x), row_of)
-        ends = pairwise(bounds.tolist())
-        return Sources(x, rows, [(c, *pair) for c, pair in enumerate(ends) if pair[0] < pair[1]], *matrices)
+        found = self._find(self.forward, self.n_channels)
+        n_pairs = (len(self.forward.indptr) - 1) * self.n_channels
+        return found if len(found.nodes) <= MOST * n_pairs else None
