@@ -137,7 +137,7 @@ class FusedConv:
 
 
 @dataclass(frozen=True)
-class JoinedProduct:
+class FusedJoin:
     """Y = X W + b, where X has the scaled features of graphs beside the readout. The features need no gradient."""
 
     join: Join
@@ -192,7 +192,7 @@ def fuse(layers: Sequence[Layer | Junction], frozen: int = 0, one_dense_graph: b
     for i, layer in enumerate(layers):
         before = layers[i - 1] if i > frozen else None
         if isinstance(before, Join) and isinstance(layer, Dense):
-            found[-1] = JoinedProduct(before, layer)
+            found[-1] = FusedJoin(before, layer)
             continue
         relu, dropout = layers[i - 2 : i] if i - 2 >= frozen else (None, None)
         joined = None
