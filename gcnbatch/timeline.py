@@ -29,7 +29,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 def span(name: str) -> AbstractContextManager[None]:
     """Return a context whose time is recorded under `name`: an imperative, such as "read the data"."""
-    return _NOTHING if _recorder is None else _Span(_recorder, name)
+    return _NOTHING if _recorder is None else _Span(name)
 
 
 def spanned(name: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
@@ -56,7 +56,18 @@ def start(process: str, folder: str | None = None) -> None:
     if folder and _recorder is None:
         os.environ[FOLDER] = folder
         _recorder = _Recorder(folder, process)
-        sys.meta_path.insert(0, _Imports(_recorder))
+        sys.meta_path.insert(0, _Imports())
+        os.register_at_fork(after_in_child=_stop)  # a confined process may write no file
+
+
+def _stop() -> None:
+    global _recorder  # noqa: PLW0603 -- as above
+    _recorder = None
+
+
+def _record(name: str, begin: float) -> None:
+    if _recorder is not None:
+        _recorder.record(name, begin, time.monotonic())
 
 
 class _Recorder:
@@ -79,23 +90,20 @@ _recorder: _Recorder | None = None
 
 
 class _Span:
-    __slots__ = ("_begin", "_name", "_recorder")
+    __slots__ = ("_begin", "_name")
 
-    def __init__(self, recorder: _Recorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __enter__(self) -> None:
         self._begin = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        self._recorder.record(self._name, self._begin, time.monotonic())
+        _record(self._name, self._begin)
 
 
 class _Imports(MetaPathFinder):
     """Finds modules as the other finders do, and records the time of their code."""
-
-    def __init__(self, recorder: _Recorder) -> None:
-        self._recorder = recorder
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -108,8 +116,8 @@ class _Imports(MetaPathFinder):
             def timed(module: ModuleType) -> None:
                 begin = time.monotonic()
                 execute(module)
-                if (end := time.monotonic()) - begin >= _LEAST_IMPORT:
-                    self._recorder.record(f"import {fullname}", begin, end)
+                if time.monotonic() - begin >= _LEAST_IMPORT:
+                    _record(f"import {fullname}", begin)
 
             found.loader.exec_module = timed  # type: ignore[method-assign]
         return found

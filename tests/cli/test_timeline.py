@@ -144,6 +144,19 @@ def test_the_trace_begins_at_the_first_span_with_the_first_process() -> None:
     assert (plot["ts"], plot["dur"], plot["pid"]) == (3e6, 6e6, 8)
 
 
+def test_a_fork_that_may_write_no_file_records_nothing(tmp_path: Path) -> None:
+    code = (
+        "from gcnbatch import confined, timeline; timeline.start('it', '.')\n"
+        "def work():\n"
+        "    with timeline.span('confined'): import scipy.optimize\n"
+        "    return b'done'\n"
+        "assert confined.call(work, 'it', 60, 1 << 30, 1 << 20) == b'done'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment(), cwd=tmp_path)
+    (file,) = tmp_path.glob("*.jsonl")
+    assert "confined" not in file.read_text()
+
+
 def test_a_process_records_from_its_start(tmp_path: Path) -> None:
     began = time.monotonic()
     code = (
