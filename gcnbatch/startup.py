@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.figures import DRAWN_MEMBERS, rehearse
+from gcnbatch.figures import rehearse
 from gcnbatch.machine import cores
 from gcnbatch.ranks.launch import launched
 from gcnbatch.timeline import span
@@ -83,10 +83,9 @@ def report_pools(models: int, sharing: int = 1) -> Iterator[Pools | None]:
     `sharing` processes of this host share its cores.
     """
     own = max(cores() // sharing, 1)
-    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(models, DRAWN_MEMBERS), own))
     kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
         (min(models, max(own // 2, 1)), preload, FITS),
-        (plotters, prepare_plots, ()),
+        (PLOT_WORKERS, prepare_plots, ()),
         (1, preload, PAGE),
     ]
     started: list[Workers] = []
