@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from gcnbatch.cli.app import app
+from gcnbatch.cli.timeline import OPTION
 from gcnbatch.tuning import page
 from tests.site.pages import ROOT, SERVED, blocks, commands_in_text, run
 from tests.training.runs import lighten
@@ -23,6 +24,7 @@ ELSEWHERE = {
     "ONE_STEP.md": "needs a GPU; tests/backends/cuda/test_one_step.py runs its step",
     "ARCHITECTURE.md": "tests/test_adding_a_backend.py follows its recipe, tests/test_pages.py its map",
     "FUSION.md": "has no blocks",
+    "TIMELINE.md": "tests/cli/test_timeline.py runs such a command: the program takes the option before its commands",
     "TASKS.md": "has no blocks",
     "kernels.md": "has no blocks",
 }
@@ -129,4 +131,5 @@ def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> Non
     for words in commands_in_text(page):
         known, rest = options_of(words)
         named = [word.partition("=")[0] for word in rest if word.startswith("-") and word.strip("-")]
+        known = known | {OPTION}  # of every command
         assert set(named) <= known, (words, set(named) - known)
