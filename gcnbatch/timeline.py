@@ -57,12 +57,15 @@ def start(process: str, folder: str | None = None) -> None:
         os.environ[FOLDER] = folder
         _recorder = _Recorder(folder, process)
         sys.meta_path.insert(0, _Imports())
-        os.register_at_fork(after_in_child=_stop)  # a confined process may write no file
+        os.register_at_fork(after_in_child=stop)  # a confined process may write no file
 
 
-def _stop() -> None:
+def stop() -> None:
+    """Record nothing any more, neither here nor in processes that start from now on."""
     global _recorder  # noqa: PLW0603 -- as above
     _recorder = None
+    os.environ.pop(FOLDER, None)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Imports)]
 
 
 def _record(name: str, begin: float) -> None:

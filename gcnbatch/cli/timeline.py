@@ -20,6 +20,7 @@ from gcnbatch.text import counted
 
 OPTION = "--timeline"
 TRACE = Kind("a timeline", begins_with(rb"\s*\{\s*\"traceEvents\""), (".json",))
+OWN = frozenset({"compare-backends"})  # commands with an option of this name
 _REST = "other work"
 _LEAST = 0.005  # of all seconds: rows with less are one row
 
@@ -37,6 +38,8 @@ class Span(NamedTuple):
 def taken_from(arguments: list[str]) -> str | None:
     """Remove the option from a command line, wherever it stands; return its file.
 
+    Behind a command of `OWN`, the option is that command's.
+
     Raises
     ------
     InputError
@@ -47,7 +50,7 @@ def taken_from(arguments: list[str]) -> str | None:
     ('seconds.json', ['train', 'set.h5', '-q'])
     """
     for place, word in enumerate(arguments):
-        if word == "--":
+        if word == "--" or word in OWN:
             break
         name, has_value, value = word.partition("=")
         if name == OPTION:
@@ -77,6 +80,7 @@ def recorded(path: str, is_first: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        timeline.stop()
         if is_first:
             names, spans = read(folder)
             fileio.write_text(output, json.dumps(trace(names, spans, os.getpid())))

@@ -94,6 +94,8 @@ def test_the_option_is_taken_from_anywhere_but_behind_a_double_dash() -> None:
         (["--timeline", "a.json", "train"], "a.json", ["train"]),
         (["train", "--timeline=a.json", "-q"], "a.json", ["train", "-q"]),
         (["infer", "--", "--timeline", "a.json"], None, ["infer", "--", "--timeline", "a.json"]),
+        (["compare-backends", "--timeline", "a"], None, ["compare-backends", "--timeline", "a"]),
+        (["--timeline", "a.json", "compare-backends"], "a.json", ["compare-backends"]),
     ):
         assert taken_from(given) == file
         assert given == left
