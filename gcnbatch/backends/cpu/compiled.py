@@ -272,8 +272,9 @@ def _keep(x: Any, mask: Any, scale: Any, y: Any) -> None:
 def _sums_of_rows(rows: Any, parts: Any, sums: Any) -> None:
     """Add row m of `parts` to row rows[m] of `sums`."""
     for m in range(parts.shape[0]):
-        for p in range(parts.shape[1]):
-            sums[rows[m], p] += parts[m, p]
+        total, part = sums[rows[m]], parts[m]  # else the compiler would not vectorise the loop
+        for p in range(part.shape[0]):
+            total[p] += part[p]
 
 
 class CompiledFeed(HostFeed):

@@ -119,9 +119,9 @@ class CpuOps(ComposedOps):
         width, wide = w.shape[1] // adjacency.n_channels, x.take(sources.nodes, axis=0)
         z = np.empty((len(wide), width), np.float32)
         for channel, first, end in sources.channels:
-            columns = slice(channel * width, (channel + 1) * width)
-            np.matmul(wide[first:end], w[:, columns], out=z[first:end])
-            z[first:end] += b[columns]
+            columns, part = slice(channel * width, (channel + 1) * width), z[first:end]
+            np.matmul(wide[first:end], w[:, columns], out=part)
+            self.bias_add(part, b[columns], out=part)
         return self.sparse_matmul(sources.forward, z), _Wide(sources, wide)
 
     def convolve_backward(
