@@ -58,7 +58,7 @@ class Config(Section):
         default=0,
         ge=0,
         le=1024,
-        description="members that train at once, on the host in processes; 0: as many as the GPU takes, on the host 1",
+        description="members that train at once, on the host in processes; 0: as many as the GPU takes, or one a core",
     )
     parquet: bool = Field(default=False, description="write each table of the folder (.csv) as .parquet, too")
     data: DataConfig = Field(default_factory=DataConfig)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 FIGURE = Kind("a figure", begins_with(rb"\x89PNG\r\n\x1a\n"), (".png",))
-DRAWN_MEMBERS = 5  # members of a run whose figures training draws; `gcnbatch report --figures` draws those of all
 
 
 def load_matplotlib() -> None:

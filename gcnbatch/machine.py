@@ -11,6 +11,8 @@ import mmap
 import os
 import resource
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 from gcnbatch.errors import MachineError
 
@@ -18,9 +20,25 @@ LEAST_FILES = 32
 # Beyond the started interpreter. Training a small set on the CPU with two threads takes 360 and 762 MiB in all.
 DATA_MB, ADDRESS_MB, MB_PER_THREAD = 320, 720, 48
 _MOST_BLAS_THREADS = 64
+_CGROUP = "/sys/fs/cgroup"
 _PLENTY_OF_PROCESSES = 4096  # the default limits of Linux are higher; starting threads to see takes milliseconds
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SUBJECTS = {errno.EMFILE: "ulimit -n", errno.ENFILE: "ulimit -n", errno.EAGAIN: "ulimit -u"}
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def free_bytes() -> int:
+    """Return the bytes of memory that programs can still take."""
+    with open("/proc/meminfo") as lines:
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    with suppress(OSError, ValueError):  # a container without a limit has no file, or the word max
+        most, taken = (int(Path(_CGROUP, f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, max(most - taken, 0))
+    return free
 
 
 def check() -> None:
@@ -78,12 +96,12 @@ def _refused(what: str, limit: str) -> MachineError:
 
 def _blas_threads() -> int:
     """Return the number of threads of OpenBLAS."""
-    cores = len(os.sched_getaffinity(0))
+    threads = cores()
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         if (said := os.environ.get(name, "")).isdecimal() and int(said):
-            cores = min(cores, int(said))
+            threads = min(threads, int(said))
             break
-    return min(cores, _MOST_BLAS_THREADS)
+    return min(threads, _MOST_BLAS_THREADS)
 
 
 def _check_memory(threads: int) -> None:

@@ -19,7 +19,6 @@ work that comes first: processes for molecules start before the first pass over 
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +28,10 @@ from typing import Any, NamedTuple
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import loader
-from gcnbatch.figures import DRAWN_MEMBERS, rehearse
+from gcnbatch.figures import rehearse
+from gcnbatch.machine import cores
 from gcnbatch.ranks.launch import launched
+from gcnbatch.timeline import span
 from gcnbatch.worker import Workers
 
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
@@ -69,8 +70,10 @@ def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
         training process then writes the reports. They end with the context.
     """
     with ExitStack() as stack:
-        has_gpu = _wake_gpu(tree)
-        yield stack.enter_context(report_pools(_models(tree))) if has_gpu and _cores() > 1 else None
+        with span("start GPU and report processes"):
+            has_gpu = _wake_gpu(tree)
+            pools = stack.enter_context(report_pools(_models(tree))) if has_gpu and cores() > 1 else None
+        yield pools
 
 
 @contextmanager
@@ -79,11 +82,10 @@ def report_pools(models: int, sharing: int = 1) -> Iterator[Pools | None]:
 
     `sharing` processes of this host share its cores.
     """
-    cores = max(_cores() // sharing, 1)
-    plotters = max(PLOT_WORKERS, min(PLOT_WORKERS * min(models, DRAWN_MEMBERS), cores))
+    own = max(cores() // sharing, 1)
     kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
-        (min(models, max(cores // 2, 1)), preload, FITS),
-        (plotters, prepare_plots, ()),
+        (min(models, max(own // 2, 1)), preload, FITS),
+        (PLOT_WORKERS, prepare_plots, ()),
         (1, preload, PAGE),
     ]
     started: list[Workers] = []
@@ -116,10 +118,6 @@ def preload_rank(command: str) -> None:
 def _try_import(module: str) -> None:
     with suppress(Exception):  # the first call of rank 0 raises it again
         import_module(module)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _models(tree: Mapping[str, Any]) -> int:

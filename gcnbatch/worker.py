@@ -31,6 +31,8 @@ from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from gcnbatch import timeline
+
 Begun = TypeVar("Begun")
 _START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -270,6 +272,7 @@ class _Worker:
 
 def serve(alive: int) -> None:
     """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes."""
+    timeline.start("worker")
     threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
     signal.signal(signal.SIGTERM, _exit)
     arrived, arriving = os.pipe()  # readable once a signal has arrived: a read that begins just then would miss it
@@ -314,7 +317,8 @@ def pickled_answer(function: Callable[..., Any], args: Any, kwargs: Any) -> byte
 def answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
     """Return the pair (result, None) or (None, error); the error can be pickled."""
     try:
-        return function(*args, **kwargs), None
+        with timeline.span(function.__name__):
+            return function(*args, **kwargs), None
     except Exception as error:
         return None, _picklable(error)
 

@@ -21,7 +21,7 @@ def report(folder: StrPath, say: Callable[[str], object] = lambda line: None, *,
     say : callable
         Called with each message for the user.
     figures : bool
-        Draw the figures of every model of a run. Training draws those of the first five only.
+        Draw the figures of every model of a run. Training draws those of the whole run only.
 
     Raises
     ------

@@ -15,6 +15,7 @@ from gcnbatch.data.endings import is_table
 from gcnbatch.errors import InputError
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.training import ResumeOptions, RunningOptions, TrainOptions
+from gcnbatch.timeline import span
 
 if TYPE_CHECKING:
     from gcnbatch.config import Config
@@ -117,7 +118,8 @@ def _completed(folder: Path, write_page: Callable[[Path], object], given: Runnin
         from gcnbatch.baselines import add_to_run
 
         add_to_run(folder, say=given.say, progress=not given.quiet)
-    write_page(folder)
+    with span("write the page"):
+        write_page(folder)
     return Run(folder)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
+
+from gcnbatch.machine import cores
 
 # A product of at most this many multiply-adds, about 0.3 ms, runs on one thread. In a Tox21 layer, a second thread on
 # an idle core saves 30 of 80 us. When another program uses that core, the first thread waits milliseconds for it.
@@ -24,6 +26,14 @@ def shared_processors(shares: int = 2) -> Iterator[None]:
         yield
     finally:
         _shares = before
+
+
+def one_of(models: int) -> AbstractContextManager[None]:
+    """Leave the threads of one of so many models, whether they train one after the other or in processes side by side.
+
+    A large product has other roundings with another number of threads. So the number depends on the models alone.
+    """
+    return shared_processors(min(models, cores()))
 
 
 class BlasThreads:

@@ -139,6 +139,20 @@ class Ops(Protocol):
         A = dY and B = H, the gradient of `spmm` by the value of channel c's edge j→i is the entry (i, j*C + c).
         """
 
+    def convolve(self, adjacency: Adjacency, x: Array, w: Array, b: Array) -> tuple[Array, Any]:
+        """`spmm` of `linear`: sum_c A_c (X W_c + b_c) for X (N, F), W (F, C*P) and b (C*P,), (N, P), as (y, saved)."""
+
+    def convolve_backward(
+        self,
+        adjacency: Adjacency,
+        dy: Array,
+        saved: Any,
+        w: Array,
+        need_dx: bool = True,
+        out: tuple[Array, Array] | None = None,
+    ) -> tuple[Array | None, Array, Array]:
+        """Gradients of `convolve` (dx, dw, db), as of `linear`; `out` is (dw, db)."""
+
     def batch_norm(
         self,
         x: Array,
@@ -236,6 +250,22 @@ class Ops(Protocol):
 
     def join_backward(self, dy: Array, width: int) -> Array:
         """Gradient of `join` by R: the first `width` columns of dY, (B, P)."""
+
+    def join_linear(
+        self, r: Array, features: GraphFeatures, mean: Array, scale: Array, limit: float, w: Array, b: Array
+    ) -> tuple[Array, Any]:
+        """`linear` of `join`, for W (P + D, Q) and b (Q,): (B, Q), as (y, saved)."""
+
+    def join_linear_backward(
+        self,
+        dy: Array,
+        saved: Any,
+        w: Array,
+        width: int,
+        need_dr: bool = True,
+        out: tuple[Array, Array] | None = None,
+    ) -> tuple[Array | None, Array, Array]:
+        """Gradients of `join_linear`: dR (B, P), for `width` P, None unless `need_dr`, dW, db; `out` is (dw, db)."""
 
     def sigmoid_cross_entropy(
         self, logits: Array, y: Array, pos_weight: Array, totals: Array | None = None

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections import UserDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -120,6 +120,15 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    timeline: Annotated[  # `main` takes it from the command line before
+        str | None,
+        typer.Option(
+            "--timeline",
+            metavar="FILE.json",
+            help="Show where the seconds of a command go, also as a trace for ui.perfetto.dev.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Train graph convolutional networks on many small graphs or one large graph."""
     machine.check()
@@ -203,12 +212,30 @@ def _use_utf8() -> None:
 def main() -> None:
     """Run the command line, under a launcher such as mpirun with all its ranks."""
     _use_utf8()
-    if (several := launched()) is None:
-        _run()
-    else:
-        from gcnbatch.cli import ranked
+    several = launched()
+    try:
+        with _timeline(several is None or several.rank == 0):
+            if several is None:
+                _run()
+            else:
+                from gcnbatch.cli import ranked
 
-        ranked.run(several, _run)
+                ranked.run(several, _run)
+    except GcnbatchError as error:  # of the timeline: commands report their own
+        sys.exit(_fail(error))
+
+
+@contextmanager
+def _timeline(is_first: bool) -> Iterator[None]:
+    """Record where the seconds go if the command line asks for it."""
+    if not any(word.partition("=")[0] == "--timeline" for word in sys.argv):
+        yield
+        return
+    from gcnbatch.cli import timeline
+
+    file = timeline.taken_from(sys.argv)
+    with nullcontext() if file is None else timeline.recorded(file, is_first):
+        yield
 
 
 def _run() -> None:

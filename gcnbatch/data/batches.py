@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.data.distinct import distinct_rows
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, joined_pointer, ragged_rows, stacked
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
@@ -203,6 +204,8 @@ class PreparedSet:
         Whether `transpose` is `forward`: one channel with symmetric values.
     graph_features : float32, (G, D), or None
         Those that a network reads, the first of `stored_graph_features`.
+    first_count : int
+        Column of `graph_features` from which on they are counts of fragments.
     scales : (float32 (N,), float32 (N,)) or None
         Row and column scales whose product is each value of `forward`; None unless the set has one channel, no repeated
         edge, no weights, and is normalised here. The product differs from the stored value by a rounding.
@@ -210,6 +213,8 @@ class PreparedSet:
 
     def __init__(self, graphs: GraphSet, normalize: bool, joined: int) -> None:
         n, channels = graphs.n_nodes, graphs.header.n_channels
+        header = graphs.header
+        self.first_count = header.fingerprints[0].start if joined and header.graph_feature_counts else joined
         self.channels = channels
         self.stored_x = graphs.x
         self._n_joined = joined
@@ -231,6 +236,8 @@ class PreparedSet:
     def joined(cls, parts: Sequence[PreparedSet]) -> PreparedSet:
         """Return several sets of graphs as one, one after the other."""
         whole = copy(parts[0])
+        for name in ("atoms", "counts", "whole"):
+            vars(whole).pop(name, None)
         whole.stored_x = stacked([part.stored_x for part in parts])
         whole.symmetric = all(part.symmetric for part in parts)
         whole.forward = PreparedRows.joined([part.forward for part in parts])
@@ -245,6 +252,20 @@ class PreparedSet:
     def graph_features(self) -> NDArray[np.float32] | None:
         """Features of whole graphs that a network reads; see the class."""
         return None if self.stored_graph_features is None else self.stored_graph_features[:, : self._n_joined]
+
+    @cached_property
+    def atoms(self) -> tuple[NDArray[np.float32], NDArray[np.int32]] | None:
+        """The different rows of the features, float32 (U, F), and the row of each node; None where they are not few."""
+        found = None if sp.issparse(self.stored_x) else distinct_rows(self.stored_x)
+        return None if found is None else (node_features(self.stored_x[found[0]]), found[1])
+
+    @cached_property
+    def counts(self) -> sp.csr_array | None:
+        """The counts among `graph_features`, which are mostly 0, as a sparse matrix; None if there are none."""
+        features = self.graph_features
+        if features is None or self.first_count == features.shape[1]:
+            return None
+        return sp.csr_array(features[:, self.first_count :])
 
     @cached_property
     def whole(self) -> GraphBatch:

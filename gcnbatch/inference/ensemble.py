@@ -35,6 +35,7 @@ from gcnbatch.predictions import Predictions, Sink, as_it_is, check_ending, chec
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, some_of
+from gcnbatch.timeline import span
 from gcnbatch.training.reports import evaluate
 
 Say = Callable[[str], object]
@@ -136,7 +137,9 @@ def infer(
     if resume:
         _check_resume(str(out), chosen)
     request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
-    predictor = Predictor.load(request, BackendChoice(backend, device, cuda), say)
+    with span("open the backend"):
+        choice = BackendChoice(backend, device, cuda)
+    predictor = Predictor.load(request, choice, say)
     members = predictor.members
     chosen.column(members[0].header)
     target = check_target(out, members[0].header, _reads(runs, data)) if isinstance(out, str) else out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import metrics
+from gcnbatch.backends.base import Runner
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import GraphSet
@@ -20,7 +22,8 @@ from gcnbatch.inference.parts import Reading
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
-from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
+from gcnbatch.runners.cohort import group
 from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
 from gcnbatch.training.reports import METRICS
@@ -46,25 +49,72 @@ class Model(Trained):
         Outputs are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
         that training left out.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller reports outputs that are not finite
-            return self._outputs(choice, source, batch_size, progress)
+        with choice.runner(self.task(source)) as runner:
+            return _outputs([self], runner, source, batch_size, progress)[0], runner.backend
 
-    def _outputs(
-        self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
-    ) -> tuple[NDArray[np.floating], str]:
-        rows = int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
+    def task(self, source: BatchSource) -> RunnerTask:
+        """Return the task to predict all rows of `source`."""
         loss = Loss(self.header.target, uniform_weights(self.header))
-        task = RunnerTask(self.model, loss, source, no_targets(self.header, rows), TrainConfig(), 0, self.weights)
-        with choice.runner(task) as runner:
-            (logits,) = predict_rows(runner, source, [np.arange(rows, dtype=np.int64)], batch_size, progress)
-        assert logits is not None
+        return RunnerTask(
+            self.model, loss, source, no_targets(self.header, self.rows(source)), TrainConfig(), 0, self.weights
+        )
+
+    def rows(self, source: BatchSource) -> int:
+        """Return the number of rows of `source` that have outputs."""
+        return int(source.node_ptr[-1]) if self.header.level == "node" else source.n_graphs
+
+    def of_logits(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return outputs for logits (R, K), as `outputs` does."""
         if self.header.target == "regression":
             scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
             outputs: NDArray[np.floating] = scaling.undo(logits)
         else:
             outputs = metrics.activate(self.header.target, logits)
         outputs[~np.isfinite(logits).all(axis=1)] = np.nan  # an infinite logit is no certainty
-        return metrics.without_tasks(outputs, self.left_out), runner.backend
+        return metrics.without_tasks(outputs, self.left_out)
+
+
+def outputs_of(
+    models: Sequence[Model],
+    choice: BackendChoice,
+    source_of: Callable[..., BatchSource],
+    batch_size: int,
+    progress: Callable[[int], object],
+) -> list[tuple[NDArray[np.floating], str]]:
+    """Return what `Model.outputs` gives for each model, of the rows that ``source_of(*reading)`` has batches of.
+
+    Where the backend computes several models in the same launches, those of one architecture predict together.
+    """
+    found: dict[int, tuple[NDArray[np.floating], str]] = {}
+    tasks = [model.task(source_of(*model.reading)) for model in models]
+    for waiting in group(tasks):
+        while waiting:
+            together = [tasks[number] for number in waiting]
+            backend, source = choice.backend_for(together), together[0].source
+            size = cohort_size(backend, together)
+            here = waiting[:size]
+            del waiting[:size]
+            if size == 1:
+                found[here[0]] = models[here[0]].outputs(choice, source, batch_size, progress)
+                continue
+            with closing(make_runner(backend, together[:size])) as runner:
+                outputs = _outputs([models[number] for number in here], runner, source, batch_size, progress)
+            found |= {number: (one, runner.backend) for number, one in zip(here, outputs, strict=True)}
+    return [found[number] for number in range(len(models))]
+
+
+def _outputs(
+    models: Sequence[Model],
+    runner: Runner,
+    source: BatchSource,
+    batch_size: int,
+    progress: Callable[[int], object],
+) -> list[NDArray[np.floating]]:
+    """Return the outputs of the models of a runner."""
+    rows = [np.arange(model.rows(source), dtype=np.int64) for model in models]
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller reports outputs that are not finite
+        logits = predict_rows(runner, source, rows, batch_size, progress)
+        return [model.of_logits(own) for model, own in zip(models, logits, strict=True) if own is not None]
 
 
 def input_header(members: Sequence[Model]) -> Header:

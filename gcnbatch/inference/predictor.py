@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.models import Model
+from gcnbatch.inference.models import Model, outputs_of
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import ALL, Input, Part, Reading, Share
 from gcnbatch.inference.tabulation import Predicted
@@ -30,6 +31,7 @@ from gcnbatch.inference.whole import Whole, load_wholes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.timeline import span
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Predictor:
         InputError
             As `load_wholes`, `load_trust` and `Domain`.
         """
-        wholes = load_wholes(request.runs, say)
+        with span("load the models"):
+            wholes = load_wholes(request.runs, say)
         trust = load_trust(wholes[0].models[0].header, [one.place for one in wholes], request.level)
         found = cls(wholes, choice, request.batch_size, trust, None)
         if not request.applicability:
@@ -101,7 +104,15 @@ class Predictor:
 
     def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
         """Return what the models give for a part. "auto" may change to another backend."""
-        found = [one.outputs(self.choice, part.source, self.batch_size, progress) for one in self.wholes]
+        needed = [model for one in self.wholes for model in one.needed]
+        with span("predict with the networks"):
+            of_models = iter(outputs_of(needed, self.choice, part.source, self.batch_size, progress))
+        for one in self.wholes:
+            if not one.needed:
+                progress(len(one.models) * part.source(*one.models[0].reading).n_graphs)
+        with span("combine the models"):
+            fastest = self.choice.fastest.name
+            found = [one.outputs(list(islice(of_models, len(one.needed))), part.source, fastest) for one in self.wholes]
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
         single = [one.outputs for one in found]
         deviation = found[0].deviation if len(found) == 1 else None
@@ -128,7 +139,7 @@ def predict_parts(
     """
     ranks = world.current()
     if ranks is None:
-        for part in source.parts:
+        for part in _timed(source.parts):
             yield predictor.predict(part, progress)
         return
     ranks.start_all(_follow, request, _files(request, predictor), skip)
@@ -144,6 +155,15 @@ def predict_parts(
         yield found
         rows += found.rows
         number += 1
+
+
+def _timed(parts: Iterator[Part]) -> Iterator[Part]:
+    while True:
+        with span("read molecules"):
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part
 
 
 def _files(request: Request, predictor: Predictor) -> dict[str, Any]:

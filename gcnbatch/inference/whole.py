@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.inference.models import Model, load_models, mean_and_deviation
-from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.training import mixed, run_files
 from gcnbatch.training.fit_files import BEST
 from gcnbatch.training.mixed import NETWORK, Mixed
@@ -57,18 +56,26 @@ class Whole:
         absent = np.stack([model.left_out for model in self.models]).all(axis=0)
         return np.asarray(absent & self.mixed.left_out if self.mixed else absent)
 
+    @property
+    def needed(self) -> list[Model]:
+        """The models whose outputs it reads: none where its mixture does not need them."""
+        return self.models if self.mixed is None or self.mixed.needs_network else []
+
     def outputs(
-        self,
-        choice: BackendChoice,
-        source_of: Callable[..., BatchSource],
-        batch_size: int,
-        progress: Callable[[int], object],
+        self, of_models: Sequence[tuple[NDArray[np.floating], str]], source_of: Callable[..., BatchSource], backend: str
     ) -> Found:
         """Return what it gives for the rows that ``source_of(*reading)`` has batches of.
 
         The deviation is that of the models; with a mixture, that of `Mixed.deviation`.
+
+        Parameters
+        ----------
+        of_models
+            What `outputs_of` gives for the models that it needs.
+        backend : str
+            Its name where it needs none.
         """
-        found = self._networks(choice, source_of, batch_size, progress)
+        found = self._networks(of_models, backend)
         if self.mixed is None:
             return found
         model = self.models[0]
@@ -80,19 +87,11 @@ class Whole:
         outputs = self.mixed.outputs(of_members)
         return Found(outputs, self.mixed.deviation(outputs, of_members, found.deviation), found.backend)
 
-    def _networks(
-        self,
-        choice: BackendChoice,
-        source_of: Callable[..., BatchSource],
-        batch_size: int,
-        progress: Callable[[int], object],
-    ) -> Found:
-        """Return mean and deviation of the networks; nothing is computed where the mixture does not need them."""
-        if self.mixed is not None and not self.mixed.needs_network:
-            progress(len(self.models) * source_of(*self.models[0].reading).n_graphs)
-            return Found(np.zeros((0, 0)), None, choice.fastest.name)
-        found = [model.outputs(choice, source_of(*model.reading), batch_size, progress) for model in self.models]
-        single, backend = [outputs for outputs, _ in found], found[-1][1]
+    def _networks(self, of_models: Sequence[tuple[NDArray[np.floating], str]], backend: str) -> Found:
+        """Return mean and deviation of the networks."""
+        if not of_models:
+            return Found(np.zeros((0, 0)), None, backend)
+        single, backend = [outputs for outputs, _ in of_models], of_models[-1][1]
         if len(single) == 1:
             return Found(single[0], None, backend)
         left_out = np.stack([model.left_out for model in self.models])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gcnbatch.backends.ops import Array, Reader
+from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.model.junctions import Junction
 from gcnbatch.model.layers import (
     Context,
@@ -18,11 +19,14 @@ from gcnbatch.model.layers import (
     Dropout,
     Gradients,
     GraphConv,
+    Join,
     Layer,
     Propagate,
     Relu,
     Weights,
+    gradients_of,
     product_backward,
+    product_forward,
 )
 from gcnbatch.model.parameters import ParameterSpec
 
@@ -49,9 +53,12 @@ class FusedProduct:
         return self.product.specs()
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        product, graphs = self.product, None
         h, kept = _relu_dropout(ctx, self.dropout, h)
-        out, saved = self.product.forward(ctx, h)
-        return out, (kept, saved)
+        if isinstance(product, Dense):
+            return product_forward(ctx, h, self.name), (kept, h)
+        graphs = ctx.batch.adjacency
+        return ctx.ops.spmm(graphs, product_forward(ctx, h, self.name, product.bias, graphs)), (kept, h)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         kept, x = saved
@@ -129,6 +136,35 @@ class FusedConv:
         return ctx.ops.matmul_dx(dp, ctx.parameters[f"{self.name}.weight"], kept=kept), gradients
 
 
+@dataclass(frozen=True)
+class FusedJoin:
+    """Y = X W + b, where X has the scaled features of graphs beside the readout. The features need no gradient."""
+
+    join: Join
+    dense: Dense
+
+    @property
+    def name(self) -> str:
+        """The product's name."""
+        return self.dense.name
+
+    def specs(self) -> list[ParameterSpec]:
+        return [*self.join.specs(), *self.dense.specs()]
+
+    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
+        features, of = ctx.batch.graph_features, ctx.parameters
+        assert features is not None
+        mean, scale = (of[f"{self.join.name}.{part}"] for part in ("mean", "scale"))
+        weight, bias = (of[f"{self.name}.{part}"] for part in ("weight", "bias"))
+        return ctx.ops.join_linear(h, features, mean, scale, LIMIT, weight, bias)
+
+    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
+        weight, out = f"{self.name}.weight", gradients_of(ctx, self.name)
+        given = dout, saved, ctx.parameters[weight], self.join.n_in
+        dh, dw, db = ctx.ops.join_linear_backward(*given, need_dh, out)
+        return dh, {weight: dw, f"{self.name}.bias": db}
+
+
 class Fused(NamedTuple):
     """Layers as they are computed, and the number of leading ones that are frozen."""
 
@@ -154,6 +190,10 @@ def fuse(layers: Sequence[Layer | Junction], frozen: int = 0, one_dense_graph: b
     found: list[Layer | Junction] = []
     n_frozen = 0
     for i, layer in enumerate(layers):
+        before = layers[i - 1] if i > frozen else None
+        if isinstance(before, Join) and isinstance(layer, Dense):
+            found[-1] = FusedJoin(before, layer)
+            continue
         relu, dropout = layers[i - 2 : i] if i - 2 >= frozen else (None, None)
         joined = None
         if isinstance(relu, Relu) and isinstance(dropout, Dropout) and read.isdisjoint({relu.name, dropout.name}):

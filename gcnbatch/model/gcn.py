@@ -134,7 +134,8 @@ class Gcn:
         """Return the context of each layer, by number: frozen ones predict, the last ones may need few rows."""
         frozen = self.fused.frozen
         predicting = replace(ctx, training=False) if frozen else ctx
-        scored = replace(ctx, batch=self.scored(ctx.batch)) if ctx.training else ctx
+        batch = self.scored(ctx.batch)
+        scored = replace(ctx, batch=batch) if ctx.training and batch is not ctx.batch else ctx
         return lambda i: predicting if i < frozen else scored if i >= self._first_labelled else ctx
 
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:

@@ -77,11 +77,17 @@ class GraphConv:
         return [weight, ParameterSpec(f"{self.name}.bias", (width,), "zeros")] if self.bias else [weight]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        graphs = ctx.batch.adjacency
-        return ctx.ops.spmm(graphs, _product(ctx, h, self.name, self.bias, graphs)), h
+        graphs, of = ctx.batch.adjacency, ctx.parameters
+        if self.bias and not isinstance(h, Csr):
+            return ctx.ops.convolve(graphs, h, of[f"{self.name}.weight"], of[f"{self.name}.bias"])
+        return ctx.ops.spmm(graphs, product_forward(ctx, h, self.name, self.bias, graphs)), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
+        if self.bias and not isinstance(saved, Csr):  # then `convolve` has returned it
+            weight, out = f"{self.name}.weight", gradients_of(ctx, self.name)
+            dh, dw, db = ctx.ops.convolve_backward(graphs, dout, saved, ctx.parameters[weight], need_dh, out)
+            return dh, {weight: dw, f"{self.name}.bias": db}
         dz = ctx.ops.spmm_backward(graphs, dout)
         return product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs)
 
@@ -103,7 +109,7 @@ class Dense:
         ]
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return _product(ctx, h, self.name), h
+        return product_forward(ctx, h, self.name), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return product_backward(ctx, dout, saved, self.name, True, need_dh)
@@ -316,7 +322,7 @@ class VirtualNode:
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         r, kept = ctx.ops.readout(h, ctx.batch.node_ptr, "mean")
-        v = _product(ctx, r, self.name)
+        v = product_forward(ctx, r, self.name)
         v = ctx.ops.relu(v, out=v)
         return ctx.ops.add(h, ctx.ops.readout_backward(v, ctx.batch.node_ptr, "sum", kept)), (r, kept, v)
 
@@ -329,7 +335,7 @@ class VirtualNode:
         return ctx.ops.add(dout, ctx.ops.readout_backward(dr, ctx.batch.node_ptr, "mean", kept)), gradients
 
 
-def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:
+def product_forward(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:
     """Return H W, with a bias H W + b, for the weight and bias of layer `name`."""
     ops, of, weight = ctx.ops, ctx.parameters, f"{name}.weight"
     if isinstance(h, Csr):
@@ -338,6 +344,12 @@ def _product(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any =
     if bias:
         return ops.linear(h, of[weight], of[f"{name}.bias"], graphs)
     return ops.matmul(h, of[weight], graphs)
+
+
+def gradients_of(ctx: Context, name: str) -> tuple[Array, Array] | None:
+    """Return the arrays that receive the gradients of the weight and bias of layer `name`; None: new ones are made."""
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    return (ctx.gradients[weight], ctx.gradients[bias]) if weight in ctx.gradients else None
 
 
 def product_backward(
@@ -351,6 +363,5 @@ def product_backward(
     if not bias:
         dh, dw = ops.matmul_backward(dy, h, ctx.parameters[weight], need_dh, into(weight), graphs)
         return dh, {weight: dw}
-    out = (ctx.gradients[weight], ctx.gradients[f"{name}.bias"]) if weight in ctx.gradients else None
-    dh, dw, db = ops.linear_backward(dy, h, ctx.parameters[weight], need_dh, out, graphs)
+    dh, dw, db = ops.linear_backward(dy, h, ctx.parameters[weight], need_dh, gradients_of(ctx, name), graphs)
     return dh, {weight: dw, f"{name}.bias": db}

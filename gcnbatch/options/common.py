@@ -98,12 +98,12 @@ JobsKey = Annotated[
     Option(
         "Models that train at once: together on a GPU, in K processes on the host.",
         metavar="auto|K",
-        shown="auto: as many as the GPU takes, on the host 1",
+        shown="auto: as many as the GPU takes, on the host one per core",
         key="jobs",
         typed=str,
         read=read_jobs,
         doc="Models that train at once: together on a GPU, in so many processes on the host; 0: as many as the GPU "
-        "takes, on the host 1.",
+        "takes, on the host one per core where that takes less time. Results do not depend on it.",
     ),
 ]
 MemoryLimit = Annotated[int, Option("A set larger than this many MiB is read in slices.", min=16)]

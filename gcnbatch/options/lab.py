@@ -165,7 +165,7 @@ class SuiteOptions:
         "Models that train at once: together on a GPU, in K processes on the host.",
         default=0,
         metavar="auto|K",
-        shown="auto: as many as the GPU takes, on the host 1",
+        shown="auto: as many as the GPU takes, on the host one per core",
         typed=str,
         read=read_jobs,
         doc="As for `gcnbatch.train`.",

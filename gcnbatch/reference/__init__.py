@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.reference.batch_norm import batch_norm, batch_norm_backward
 from gcnbatch.reference.bias import bias_add, bias_add_backward
+from gcnbatch.reference.composed import ComposedOps
 from gcnbatch.reference.concatenate import add, concatenate, concatenate_backward, maximum, maximum_backward, take
 from gcnbatch.reference.dropout import dropout, dropout_backward
 from gcnbatch.reference.join import join, join_backward
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.ops import Ops
 
 
-class ReferenceOps:
+class ReferenceOps(ComposedOps):
     """The reference as a stateless implementation of `Ops` on NumPy arrays of any float type."""
 
     matmul = staticmethod(matmul)

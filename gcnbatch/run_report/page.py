@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.figures import DRAWN_MEMBERS
 from gcnbatch.metrics import common_unit, label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import (
@@ -182,7 +181,7 @@ def _uncertainty(record: Record, pictures: Pictures) -> Html:
         said.insert(0, f"Coverage, width and size are those of conformal intervals or sets at the level {level:.0%}.")
     plots = [
         details(fit.folder.name, plot)
-        for fit in (record.fits[:DRAWN_MEMBERS] if len(record.fits) > 1 else ())
+        for fit in (record.fits if len(record.fits) > 1 else ())
         if (plot := pictures.show(fit.folder / RELIABILITY, f"Reliability of {fit.folder.name} on its test rows"))
     ]
     return section(
@@ -213,7 +212,7 @@ def _courses(record: Record, pictures: Pictures) -> Html:
         if curves:
             shown.append(details(f"{name}: best epoch {number(best)} of {number(fit.metrics.get('epochs'))}", curves))
     note = ""
-    if shown and len(shown) < len(record.fits):
+    if len(shown) < len(record.fits) > 1:
         command = shlex.join(["gcnbatch", "report", str(record.folder.resolve()), "--figures"])
         note = f"Plots of all {counted(len(record.fits), 'model')}: {command}"
     return section("Learning curves", together, *shown, paragraph(note, "note") if note else Html(""))

@@ -32,6 +32,7 @@ from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
+from gcnbatch.timeline import span
 from gcnbatch.training import mixed, reports, run_files, summary, targets
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_files import HISTORY
@@ -90,7 +91,8 @@ def summarise(
     if others is not None:
         of = f"{planned[0].block}: " if planned[0].block else ""
         say(f"{of}mixing the networks with a kernel and trees on {counted(len(rows), 'row')}")
-    found, more = _outputs(folder, planned, fitted, rows, folds, others)
+    with span("mix the members"):
+        found, more = _outputs(folder, planned, fitted, rows, folds, others)
     mixing = time.monotonic() - began
     split = Split(train=rows, valid=rows[:0], test=test)
     fileio.write_text(place / SPLITS, json.dumps({part: of.tolist() for part, of in split.parts().items()}))
@@ -98,7 +100,8 @@ def summarise(
     parts = {"valid": (rows, found.left_out)} | ({} if found.tested is None else {"test": (test, found.tested)})
     if found.tested is not None and not planned[0].block:
         writer.examine(experiment.dataset.path, test, found.tested, True)
-    results = [one.result() for one in fitted]
+    with span("wait for reports"):
+        results = [one.result() for one in fitted]
     about = splits.describe(config.split, splits.split_seed(config.split, config.seed), experiment.split_rows, split)
     course: dict[str, Any] = {
         "backend": results[-1]["backend"],
@@ -124,7 +127,8 @@ def summarise(
     )
     curves.result()
     (place / FITTED).unlink(missing_ok=True)
-    return writer.write(report)
+    with span("report on the mixture"):
+        return writer.write(report)
 
 
 def summarise_blocks(
@@ -287,7 +291,8 @@ def _outputs(
     if others is None:
         return _Outputs(left_out, of_test.mean if of_test else None, {}), {}
     problem = _problem(dataset, rows, folds, _metric(experiment), experiment.config.seed)
-    members, of_members = others()
+    with span("fit the kernel and the trees"):
+        members, of_members = others()
     mixture = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)}).mixture
     is_regression = header.target == "regression"
     scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)

@@ -18,6 +18,7 @@ from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.errors import InputError
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.text import counted
+from gcnbatch.timeline import span
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.fit import Fit
 from gcnbatch.training.progress import Progress, open_progress
@@ -63,23 +64,26 @@ def fit(
     """
     waiting = list(members)
     while waiting:
-        cohort = form(waiting)
+        with span("prepare a cohort"):
+            cohort = form(waiting)
         here, waiting = waiting[: cohort.size], waiting[cohort.size :]
         try:
             CohortLoop(cohort, here, quiet, after_epoch, tolerant).train()
             ended = {i: member for i, member in enumerate(here) if member.position.finished}
             if done and ended:
-                for i, member in ended.items():
-                    cohort.load_state(member.best, i)
-                done(cohort, ended)
+                with span("predict with the best weights"):
+                    for i, member in ended.items():
+                        cohort.load_state(member.best, i)
+                    done(cohort, ended)
             left = {i: member for i, member in enumerate(here) if member.running}
             for i, member in left.items():
                 member.leave(cohort.state(i))
             waiting = [*left.values(), *waiting]
         finally:
-            for member in here:
-                member.close_files()
-            cohort.close()
+            with span("close a cohort"):
+                for member in here:
+                    member.close_files()
+                cohort.close()
 
 
 class CohortLoop:
@@ -127,25 +131,31 @@ class CohortLoop:
     def _epoch(self, running: dict[int, Fit], progress: Progress) -> None:
         """Run the rest of every member's current epoch and its validation."""
         began = time.monotonic()
-        epochs = [member.epoch() if i in running else None for i, member in enumerate(self.members)]
-        self.cohort.begin_epoch(epochs)
-        self._steps(running, epochs, progress)
-        following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
-        if any(batches is not None for batches in following):
-            self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
-        logits = self.validate(list(running))  # a device computes them right after the last step
-        losses = self._losses(running)
+        with span("begin an epoch"):
+            epochs = [member.epoch() if i in running else None for i, member in enumerate(self.members)]
+            self.cohort.begin_epoch(epochs)
+        with span("run the steps of an epoch"):
+            self._steps(running, epochs, progress)
+        with span("begin an epoch"):
+            following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
+            if any(batches is not None for batches in following):
+                self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
+        with span("predict validation rows"):
+            logits = self.validate(list(running))  # a device computes them right after the last step
+            losses = self._losses(running)
         self._count_time(running)
         share = (time.monotonic() - began) / len(running)
         rows = []
-        scored = scores([running[i].validation for i in losses], [logits[i] for i in losses], self._threads)
-        for (i, loss), score in zip(losses.items(), scored, strict=True):
-            done = epochs[i]
-            assert done is not None
-            with self._failing(running[i]):
-                rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))
-        self._after_epoch(running)
-        self._keep(running)
+        with span("score an epoch"):
+            scored = scores([running[i].validation for i in losses], [logits[i] for i in losses], self._threads)
+            for (i, loss), score in zip(losses.items(), scored, strict=True):
+                done = epochs[i]
+                assert done is not None
+                with self._failing(running[i]):
+                    rows.append(running[i].end_epoch(done, loss, score, share, self._state_of(i)))
+            self._after_epoch(running)
+        with span("keep checkpoints"):
+            self._keep(running)
         if rows:
             progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
 

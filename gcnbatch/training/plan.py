@@ -17,7 +17,6 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
-from gcnbatch.figures import DRAWN_MEMBERS
 from gcnbatch.mixture.folds import make_folds
 from gcnbatch.text import is_storable, quoted
 from gcnbatch.training.experiment import Experiment
@@ -56,8 +55,8 @@ class Planned:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether training draws the member's figures; those of a cross-fitted run are about all its members."""
-        return self.number < DRAWN_MEMBERS and not self.experiment.config.split.cross_fit
+        """Whether training draws the member's figures: of several, `gcnbatch report --figures` draws them."""
+        return not self.name
 
 
 def plan(experiment: Experiment) -> list[Planned]:

@@ -15,16 +15,18 @@ from typing import Any
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, Runner
-from gcnbatch.backends.blas import shared_processors
+from gcnbatch.backends.blas import one_of, shared_processors
 from gcnbatch.config import Config, resolve
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
+from gcnbatch.machine import cores, free_bytes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import cohort_size, make_distributed
 from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
+from gcnbatch.timeline import span
 from gcnbatch.training import finished, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fits import Fits, Say
@@ -34,13 +36,28 @@ from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
 
 _POLL_SECONDS = 0.1
+_WORTH_STEPS = 4000  # of a millisecond or more: half of their time is that of the start of two processes
+_PROCESS_BYTES = 400 << 20  # of a process without its data, which it holds some three times while it prepares them
 
 
-def processes(backend: Backend, jobs: int, members: int) -> int:
-    """Return the number of processes for this many members: 1 where a device trains them together."""
+def processes(backend: Backend, jobs: int, planned: Sequence[Planned]) -> int:
+    """Return the number of processes for these members: 1 where a device trains them together.
+
+    On the host, `jobs` of 0 stands for a process for each core, if the work is worth their start and memory has room.
+    """
     if (ranks := world.current()) is not None:
-        return min(ranks.size, members)
-    return 1 if registry.entry(backend.name).on_gpu else min(jobs or 1, members)
+        return min(ranks.size, len(planned))
+    if registry.entry(backend.name).on_gpu:
+        return 1
+    return min(jobs or _worthwhile(planned), len(planned))
+
+
+def _worthwhile(planned: Sequence[Planned]) -> int:
+    """Return the number of processes that take less time than one."""
+    train, dataset = planned[0].experiment.config.train, planned[0].experiment.dataset
+    steps = sum(train.epochs * -(-len(one.split.train) // train.batch_size) for one in planned)
+    each = _PROCESS_BYTES + 3 * min(dataset.nbytes, dataset.memory_mb << 20)
+    return max(min(cores(), free_bytes() // (2 * each)), 1) if steps >= _WORTH_STEPS else 1
 
 
 def fit_in_processes(
@@ -87,7 +104,8 @@ def fit_in_processes(
         ranks = world.current()
         sharing = count if ranks is None else ranks.local_size
         about = fit_members, str(folder.resolve()), text
-        run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
+        with span("wait for training processes"):
+            run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
     return metrics
 
 
@@ -101,9 +119,9 @@ def _together(backend: Backend, jobs: int, planned: Sequence[Planned], count: in
 
 @contextmanager
 def pool(count: int, lock: int) -> Iterator[RankWorkers | Workers]:
-    """Yield the ranks of this command, else `count` processes. They use as many BLAS threads as this process.
+    """Yield the ranks of this command, else `count` processes.
 
-    On the number of threads, bits may depend.
+    They may use as many BLAS threads as this process; `gcnbatch.backends.blas.one_of` sets how many they do.
     """
     ranks = world.current()
     try:
@@ -168,7 +186,9 @@ def fit_members(
     """
     with open_writer(len(names), sharing) if open_writer else nullcontext(ReportWriter()) as writer:
         planned, backend = _opened(folder, config)
-        fitted = Fits(Path(folder), backend, 0, True, lambda line: None, writer).fit([planned[name] for name in names])
+        with one_of(len(planned)):
+            fits = Fits(Path(folder), backend, 0, True, lambda line: None, writer)
+            fitted = fits.fit([planned[name] for name in names])
         return {name: one.result() for name, one in fitted.items()}
 
 

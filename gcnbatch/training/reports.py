@@ -16,6 +16,7 @@ from gcnbatch import fileio, metrics
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.predictions import Predictions, write_table
+from gcnbatch.timeline import spanned
 from gcnbatch.training import checkpoint, plots, run_files
 from gcnbatch.training.checkpoint import Checkpoint
 from gcnbatch.uncertainty import figures as uncertainty_figures
@@ -78,6 +79,7 @@ class Report:
     has_figures: bool = True
     left_out_ids: NDArray[np.str_] | None = None
 
+    @spanned("write a report")
     def write(self, fitter: Executor = INLINE, plotter: Executor = INLINE) -> dict[str, Any]:
         """Evaluate every part; write metrics, predictions, uncertainty and plots; return the metrics.
 

@@ -17,6 +17,7 @@ from typing import Any
 from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
+from gcnbatch.backends.blas import one_of
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.data import splits
@@ -26,6 +27,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
+from gcnbatch.timeline import span
 from gcnbatch.training import cross_fit, finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
@@ -74,7 +76,8 @@ def start(
     InputError
         When the folder is not empty or another process writes there, or data and configuration do not match.
     """
-    choice = BackendChoice(config.backend, config.device, config.cuda, say)
+    with span("open the backend"):
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
     check_data(config, make)
     _check_libraries(config)
     hint = f"Choose another -o, or go on with --resume {folder}."
@@ -238,17 +241,21 @@ def _prepared(
 ) -> Iterator[tuple[list[Planned], Backend]]:
     """Open the data, plan the members, choose the backend. Every refusal of a task happens here."""
     ranks = None if has_members(config) else world.current()
-    with Dataset(data_file(config, folder), config.data.memory_mb, check=not ranks) as dataset:
-        if ranks:
-            dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
-        weights = warm_start.weights(config, dataset.header, folder)
-        planned = plan(Experiment(config, dataset, weights, bool(ranks), quiet))
-        tasks = [one.experiment.task(one.split)[0] for one in planned]
-        planned[0].experiment.check_learnable(different_splits(planned))
-        if config.train.mixture:
-            for block in blocks(planned).values():
-                cross_fit.check(block)
-        backend = choice.backend_for(tasks, ranks)
+    with ExitStack() as stack:
+        with span("read the data"):
+            opened = Dataset(data_file(config, folder), config.data.memory_mb, check=not ranks)
+            dataset = stack.enter_context(opened)
+            if ranks:
+                dataset.check(load=dataset.n_graphs > 1, in_pieces=dataset.n_graphs == 1)
+        with span("plan the models"):
+            weights = warm_start.weights(config, dataset.header, folder)
+            planned = plan(Experiment(config, dataset, weights, bool(ranks), quiet))
+            tasks = [one.experiment.task(one.split)[0] for one in planned]
+            planned[0].experiment.check_learnable(different_splits(planned))
+            if config.train.mixture:
+                for block in blocks(planned).values():
+                    cross_fit.check(block)
+            backend = choice.backend_for(tasks, ranks)
         yield planned, backend
 
 
@@ -267,7 +274,8 @@ def check_data(config: Config, make: Make | None) -> None:
 def generate(config: Config, folder: Path, make: Make | None = None) -> Config:
     """Write the data set of a run's or study's own into its folder, if it has one; return its configuration."""
     if make is not None:
-        config = make(config, folder / GENERATED)
+        with span("import the table"):
+            config = make(config, folder / GENERATED)
         table = config.data.model_copy(update={"path": str(folder / GENERATED), "synthetic": ""})
         return with_absolute_paths(config.model_copy(update={"data": table}))
     if config.data.synthetic:
@@ -334,16 +342,19 @@ def _fit(
     }
     with cross_fit.beside_networks(folder, cross_fitted, on_gpu and bool(missing), quiet) as others:
         if missing:
-            known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
+            with one_of(len(planned)):
+                known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
         for place, own in cross_fitted.items():
             fitted = [known[one.name] for one in own]
-            found = cross_fit.summarise(folder, own, fitted, writer, say, others[place])
-    if has_blocks(config):
-        return cross_fit.summarise_blocks(folder, planned, known, writer)
-    if config.split.cross_fit:
-        return found
-    fitted = [known[one.name] for one in planned]
-    return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
+            with span("summarise the models"):
+                found = cross_fit.summarise(folder, own, fitted, writer, say, others[place])
+    with span("summarise the models"):
+        if has_blocks(config):
+            return cross_fit.summarise_blocks(folder, planned, known, writer)
+        if config.split.cross_fit:
+            return found
+        fitted = [known[one.name] for one in planned]
+        return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()
 
 
 def _fit_networks(
@@ -361,7 +372,7 @@ def _fit_networks(
     """
     folder, ranks = held.folder, world.current()
     make: MakeRunner = make_runner
-    if (count := processes(backend, config.jobs, len(planned))) > 1:
+    if (count := processes(backend, config.jobs, planned)) > 1:
         found = fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere)
         return {name: FitResult.read(metrics) for name, metrics in found.items()}
     with ExitStack() as stack:

@@ -14,6 +14,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.moments import in_units, unit_of
 from gcnbatch.predictions import Predictions, read_outputs, write_table
+from gcnbatch.timeline import span
 from gcnbatch.training import plots, reports, run_files
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import FitResult
@@ -57,11 +58,12 @@ def summarise(
         predicted = Predictions(header, experiment.ids[pool.rows], pool.mean, pool.std)
         table = folder / reports.PREDICTIONS, predicted, config.parquet
         written.append(writer.submit_call(write_table, *table))
-    summary = _summary(planned, [one.result() for one in fitted])
+    with span("wait for reports"):
+        summary = _summary(planned, [one.result() for one in fitted])
+        for one in written:
+            one.result()
     if figures:
         summary["out_of_fold"] = figures
-    for one in written:
-        one.result()
     fileio.write_json(folder / reports.METRICS, summary)
     return summary
 

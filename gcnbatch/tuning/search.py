@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from gcnbatch.config_tree import read_toml
 from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.machine import cores
 from gcnbatch.metrics import label
 from gcnbatch.pages.document import REPORT
 from gcnbatch.ranks import world
@@ -279,7 +279,7 @@ def _runner(
     """Return the function that runs trials: in this process, on the host in several, or on ranks."""
     ranks = world.current()
     on_gpu = registry.entry(backend.name).on_gpu
-    jobs = config.jobs or min(len(os.sched_getaffinity(0)), rounds.trials)
+    jobs = config.jobs or min(cores(), rounds.trials)
     if ranks is None and (on_gpu or config.jobs == 1):
         return Trials(experiment, splits_of(experiment), backend).run
     workers = stack.enter_context(pool(jobs, lock))

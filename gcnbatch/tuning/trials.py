@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch import metrics
 from gcnbatch.backends.base import Backend, Runner
+from gcnbatch.backends.blas import one_of
 from gcnbatch.data.graphs import Split
 from gcnbatch.errors import BackendUnavailable, DeviceLost, GcnbatchError, InputError, MachineError
+from gcnbatch.machine import cores
 from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.cohort import JoinedRunner, group
 from gcnbatch.runners.task import RunnerTask
@@ -163,7 +165,8 @@ class Trials:
         error: BaseException | None = None
         try:
             members = [member for run in runs for member in run.members]
-            loop.fit(members, self._form, None, True, partial(_after_epoch, runs), tolerant=True)
+            with one_of(cores()):  # however many trials run side by side
+                loop.fit(members, self._form, None, True, partial(_after_epoch, runs), tolerant=True)
         except (DeviceLost, BackendUnavailable):
             raise
         except (MachineError, MemoryError, InputError) as failure:

@@ -33,9 +33,10 @@ def kipf(first: bool = True, **model: Any) -> Case:
     return Case.of(config, build_graphset(1, **options), [0], one_dense_graph=first)
 
 
-def chemgcn(**model: Any) -> Case:
+def chemgcn(graph_features: int = 0, **model: Any) -> Case:
     config = ChemGCNConfig(**{"dropout": 0.5, "norm": "none", "adjacency": "stored", **model})
-    return Case.of(config, build_graphset(4, weights=True), [1, 3, 0])
+    graphs = build_graphset(4, weights=True, graph_features=graph_features, n_counts=graph_features // 2)
+    return Case.of(config, graphs, [1, 3, 0])
 
 
 def frozen(case: Case, *layers: str) -> Case:
@@ -55,6 +56,14 @@ CASES: dict[str, tuple[Case, list[str]]] = {
     "no dropout": (
         chemgcn(widths=(3,), head=(4,), dropout=0.0),
         ["conv1", "conv1.relu", "readout", "head1", "head1.relu", "output"],
+    ),
+    "features of graphs": (
+        chemgcn(4, widths=(3,), head=(3,)),
+        [*DROPPED, "readout", "head1*", "output*"],
+    ),
+    "features of graphs behind frozen layers": (
+        frozen(chemgcn(4, widths=(3,)), "all-conv", "features"),
+        [*DROPPED, "readout", "features", "output"],
     ),
     "ReLU, dropout and a product behind frozen layers": (
         frozen(chemgcn(widths=(3, 2), head=(2,)), "conv1"),

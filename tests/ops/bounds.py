@@ -25,6 +25,7 @@ from gcnbatch.backends.ops import DropoutKey
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import dropout as reference_dropout
+from gcnbatch.reference.composed import ComposedOps
 from gcnbatch.reference.rounding import SMALLEST, UNIT, gamma, product_bound
 
 ELEMENTARY = 8  # units u of an elementary function
@@ -186,7 +187,7 @@ def softplus(z: Rounded) -> Rounded:
     return z.positive() + Rounded(-np.abs(z.value)).exp().log1p()
 
 
-class RoundedOps:
+class RoundedOps(ComposedOps):
     """`gcnbatch.backends.ops.Ops` on `Rounded` arrays, by the formulas of the reference."""
 
     def matmul(self, x: Rounded, w: Rounded, graphs: object = None) -> Rounded:

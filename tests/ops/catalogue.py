@@ -8,6 +8,7 @@ from tests.ops import (
     test_batch_norm,
     test_bias,
     test_concatenate,
+    test_convolve,
     test_dropout,
     test_join,
     test_layer_norm,
@@ -46,4 +47,4 @@ DENSE: dict[str, Callable[[Case], Problem]] = {
     for name, make in module.PROBLEMS.items()
 }
 OF_SIZES = {f"linear of {size}": test_linear.linear_of(*size) for size in test_linear.SIZES}
-PROBLEMS = DENSE | {"SpMM": test_spmm.spmm}
+PROBLEMS = DENSE | {"SpMM": test_spmm.spmm, "convolution": test_convolve.convolve}

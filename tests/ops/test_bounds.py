@@ -32,7 +32,7 @@ def test_every_operation_has_a_problem() -> None:
     case = next(case for case in CASES if case.name == "four channels")
     for make in PROBLEMS.values():
         error_ratios(Adapter(Noted(), np.array, np.array), make(case))
-    assert called == {name for name in vars(ReferenceOps) if not name.startswith("_")}
+    assert called == {name for name in dir(ReferenceOps) if not name.startswith("_")}
 
 
 # ---- honest arithmetic

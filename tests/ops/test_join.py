@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+from gcnbatch.backends.cpu.features import HostFeatures
 from gcnbatch.data.graph_features import GraphFeatures
-from tests.ops.adapters import Adapter
+from tests.ops.adapters import Adapter, open_adapter
 from tests.ops.cases import Case, normal
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
 from tests.ops.parity import Problem, assert_parity
@@ -36,7 +38,49 @@ def join(case: Case) -> Problem:
     return Problem(run, inputs)
 
 
-PROBLEMS = {"features": join}
+def join_linear(case: Case, form=lambda features: features, counts: int = 0) -> Problem:
+    """Return a problem whose last `counts` columns are counts, which are not centred and have no missing values."""
+
+    def run(ops, r, values, rows, mean, scale, w, b, dy, dw_out, db_out):
+        y, saved = ops.join_linear(r, form(GraphFeatures(values, rows)), mean, scale, LIMIT, w, b)
+        dr, dw, db = ops.join_linear_backward(dy, saved, w, case.P, out=(dw_out, db_out))
+        not_needed, dw_alone, db_alone = ops.join_linear_backward(dy, saved, w, case.P, need_dr=False)
+        assert not_needed is None
+        return {"y": y, "dr": dr, "dw_out": dw, "db_out": db, "dw_alone": dw_alone, "db_alone": db_alone}
+
+    inputs = {name: value.copy() for name, value in join(case).inputs.items() if name != "dy"}  # type: ignore[union-attr]
+    rng, first, Q = case.rng(), case.F - counts, 4
+    inputs["values"][:, first:] = rng.poisson(0.3, (SET, counts))
+    inputs["mean"][first:] = 0
+    w, b, dy = normal(rng, case.P + case.F, Q), 32 * normal(rng, Q), normal(rng, len(case.sizes), Q)
+    out = {"dw_out": np.full_like(w, np.nan), "db_out": np.full_like(b, np.nan)}
+    return Problem(run, {**inputs, "w": w, "b": b, "dy": dy, **out})
+
+
+def test_join_linear(backend: Adapter, case: Case):
+    assert_parity(backend, join_linear(case))
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cpu-fast", marks=pytest.mark.numba)])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_join_linear_of_counts_as_a_sparse_matrix(name: str, case: Case, share: float):
+    counts = max(int(share * case.F), 1)
+
+    def form(features: GraphFeatures) -> HostFeatures:
+        values = features.values if isinstance(features.values, np.ndarray) else features.values.value
+        return HostFeatures(features, sp.csr_array(values[:, case.F - counts :]))
+
+    assert_parity(open_adapter(name), join_linear(case, form, counts))
+
+
+def test_counts_that_a_model_centres_are_no_sparse_matrix():
+    features = HostFeatures(GraphFeatures(np.eye(3, dtype=np.float32), np.arange(3)), sp.csr_array(np.eye(3)))
+    ones = np.ones(3, np.float32)
+    assert features.scaled_counts(ones, ones, LIMIT) is None
+    assert features.scaled_counts(0 * ones, ones, LIMIT) is not None
+
+
+PROBLEMS = {"features": join, "product": join_linear}
 
 
 def test_join(backend: Adapter, case: Case):

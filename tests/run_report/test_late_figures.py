@@ -13,7 +13,7 @@ import gcnbatch
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.run_report import files
-from gcnbatch.training import plan, run
+from gcnbatch.training import run
 from gcnbatch.training.run_files import STUDY
 from gcnbatch.worker import Workers
 from tests.builders import build_graphset
@@ -41,12 +41,10 @@ def train(data: Path, folder: Path, *assignments: str) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a data set, and a run of two members of which one has figures."""
+    """Return a folder with a data set, and a run of two members."""
     place = tmp_path_factory.mktemp("figures")
     write_graphset(place / "set.h5", build_graphset(200, max_nodes=4, missing=0.0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "DRAWN_MEMBERS", 1)
-        train(place / "set.h5", place / "run", "train.ensemble=2")
+    train(place / "set.h5", place / "run", "train.ensemble=2")
     return place
 
 
@@ -67,45 +65,39 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained / "run", tmp_path / "run"))
 
 
-def test_training_draws_the_figures_of_the_first_members(trained: Path) -> None:
-    assert pictures(trained / "run").keys() == of_members(1, 1) | {"learning_curves.png", "roc_pr.png"}
+def test_training_draws_the_figures_of_the_whole_run(trained: Path) -> None:
+    assert pictures(trained / "run").keys() == {"learning_curves.png", "roc_pr.png"}
 
 
 @pytest.mark.slow  # the next two draw late figures, too
 def test_report_draws_the_figures_that_training_would_have_drawn(trained: Path, folder: Path, tmp_path: Path) -> None:
-    train(trained / "set.h5", tmp_path / "other", "train.ensemble=2")
-    for number in (1, 2):
-        assert_same_run(folder / f"model{number}", tmp_path / "other" / f"model{number}")
+    train(trained / "set.h5", tmp_path / "alone")
+    assert_same_run(folder / "model1", tmp_path / "alone")
     assert gcnbatch.Run(folder).report() == folder / "report.html"
     note = f"Plots of all 2 models: gcnbatch report {folder} --figures"
     assert note in (folder / "report.html").read_text()
     assert gcnbatch.Run(folder).report(figures=True) == folder / "report.html"
     assert note not in (folder / "report.html").read_text()
     assert pictures(folder).keys() == of_members(1, 2) | {"learning_curves.png", "roc_pr.png"}
-    assert pictures(folder) == pictures(tmp_path / "other")
+    assert pictures(folder / "model1") == pictures(tmp_path / "alone")
     assert "Learning curves of model2" in (folder / "report.html").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_pool")
-def test_a_run_that_is_extended_keeps_no_old_figure(folder: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "DRAWN_MEMBERS", 1)
+def test_a_run_that_is_extended_keeps_no_old_figure(folder: Path, call) -> None:
     assert call("report", folder, "--figures")[0] == 0
     before = pictures(folder)
     gcnbatch.resume(folder, epochs=3)
-    assert pictures(folder).keys() == before.keys() - of_members(2, 2)
+    assert pictures(folder).keys() == before.keys() - of_members(1, 2)
     assert pictures(folder)["learning_curves.png"] != before["learning_curves.png"]
 
 
 @pytest.mark.usefixtures("one_pool")
-def test_a_run_without_test_rows_has_learning_curves(
-    trained: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert plan.DRAWN_MEMBERS == 5
-    monkeypatch.setattr(plan, "DRAWN_MEMBERS", 2)
+def test_a_run_without_test_rows_has_learning_curves(trained: Path, tmp_path: Path, call) -> None:
     train(trained / "set.h5", tmp_path / "run", "train.ensemble=3", "split.test=0")
     names = {f"model{number}/learning_curves.png" for number in range(1, 4)} | {"learning_curves.png"}
-    assert pictures(tmp_path / "run").keys() == names - {"model3/learning_curves.png"}
+    assert pictures(tmp_path / "run").keys() == {"learning_curves.png"}
     assert call("report", tmp_path / "run", "--figures")[0] == 0
     assert pictures(tmp_path / "run").keys() == names
 

@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from gcnbatch.cli.app import app
+from gcnbatch.cli.timeline import OPTION
 from gcnbatch.tuning import page
 from tests.site.pages import ROOT, SERVED, blocks, commands_in_text, run
 from tests.training.runs import lighten
@@ -23,6 +24,7 @@ ELSEWHERE = {
     "ONE_STEP.md": "needs a GPU; tests/backends/cuda/test_one_step.py runs its step",
     "ARCHITECTURE.md": "tests/test_adding_a_backend.py follows its recipe, tests/test_pages.py its map",
     "FUSION.md": "has no blocks",
+    "TIMELINE.md": "tests/cli/test_timeline.py runs such a command: the program takes the option before its commands",
     "TASKS.md": "has no blocks",
     "kernels.md": "has no blocks",
 }
@@ -121,7 +123,7 @@ def options_of(words: list[str]) -> tuple[set[str], list[str]]:
     while at < len(words) and words[at] in getattr(command, "commands", {}):
         command, at = command.commands[words[at]], at + 1
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return known | {"--help", "-h"}, words[at:]
+    return known | {"--help", "-h", OPTION}, words[at:]
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))

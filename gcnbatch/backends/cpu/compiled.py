@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.backend import CpuBackend, HostBatch, HostFeed, HostMeter
 from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to, update_running
+from gcnbatch.backends.cpu.sources import HostAdjacency, Sources
 from gcnbatch.backends.ops import Adjacency, Csr, Ops, Readout
 from gcnbatch.data.batches import BatchSource, PreparedRows
 from gcnbatch.data.graphs import ragged_rows
@@ -184,7 +185,7 @@ def _gather_nodes(graphs: Any, set_node_ptr: Any, set_x: Any, node_ptr: Any, x: 
         first, source = node_ptr[b], set_node_ptr[graphs[b]]
         for n in range(node_ptr[b + 1] - first):
             for f in range(x.shape[1]):
-                x[first + n, f] = np.float32(set_x[source + n, f])
+                x[first + n, f] = set_x[source + n, f]
 
 
 @compiled
@@ -217,6 +218,65 @@ def _gather_rows(
         entry += end - begin
 
 
+@compiled
+def _sources(indptr: Any, columns: Any, data: Any, n_channels: int) -> Any:
+    """Return what `sources_of` does, as arrays."""
+    n_rows = indptr.shape[0] - 1
+    place = np.zeros(n_channels * n_rows, np.int32)
+    keys = np.empty(columns.shape[0], np.int32)
+    for entry in range(columns.shape[0]):
+        keys[entry] = columns[entry] % n_channels * n_rows + columns[entry] // n_channels
+        place[keys[entry]] += 1
+    n_pairs = 0
+    for key in range(n_channels * n_rows):
+        n_pairs += place[key] > 0
+    nodes, bounds = np.empty(n_pairs, np.int32), np.empty(n_channels + 1, np.int64)
+    starts = np.zeros(n_pairs + 1, np.int32)
+    pair = 0
+    for channel in range(n_channels):
+        bounds[channel] = pair
+        for row in range(n_rows):
+            count = place[channel * n_rows + row]
+            if count > 0:
+                nodes[pair], place[channel * n_rows + row] = row, pair
+                starts[pair + 1] = starts[pair] + count
+                pair += 1
+    bounds[n_channels] = pair
+    filled = starts[:-1].copy()
+    indices, of_rows, values = np.empty_like(keys), np.empty_like(keys), np.empty_like(data)
+    for row in range(n_rows):
+        for entry in range(indptr[row], indptr[row + 1]):
+            pair = place[keys[entry]]
+            indices[entry] = pair
+            of_rows[filled[pair]], values[filled[pair]] = row, data[entry]
+            filled[pair] += 1
+    return nodes, bounds, indices, starts, of_rows, values
+
+
+def compiled_sources_of(adjacency: Csr, n_channels: int) -> Sources:
+    """Return what `gcnbatch.backends.cpu.sources.sources_of` does."""
+    entries = adjacency.indptr, adjacency.indices, adjacency.data
+    nodes, bounds, columns, indptr, indices, data = _sources(*entries, n_channels)
+    forward = Csr(adjacency.indptr, columns, adjacency.data, len(nodes))
+    return Sources(nodes, bounds, forward, Csr(indptr, indices, data, len(adjacency.indptr) - 1))
+
+
+@compiled
+def _keep(x: Any, mask: Any, scale: Any, y: Any) -> None:
+    """Write x scale to `y` where `mask`, else 0."""
+    for i in range(x.shape[0]):
+        y[i] = x[i] * scale if mask[i] else np.float32(0)
+
+
+@compiled
+def _sums_of_rows(rows: Any, parts: Any, sums: Any) -> None:
+    """Add row m of `parts` to row rows[m] of `sums`."""
+    for m in range(parts.shape[0]):
+        total, part = sums[rows[m]], parts[m]  # else the compiler would not vectorise the loop
+        for p in range(part.shape[0]):
+            total[p] += part[p]
+
+
 class CompiledFeed(HostFeed):
     """`HostFeed` that gathers batches in Numba's loops; sparse and float16 features, which Numba lacks, in NumPy."""
 
@@ -227,13 +287,20 @@ class CompiledFeed(HostFeed):
         node_ptr = exclusive_sums(set_node_ptr, graphs)
         x = np.empty((node_ptr[-1], prepared.stored_x.shape[1]), np.float32)
         _gather_nodes(graphs, set_node_ptr, prepared.stored_x, node_ptr, x)
-        forward = self._rows(prepared.forward, graphs, node_ptr)
-        transpose = forward if prepared.symmetric else self._rows(prepared.transpose, graphs, node_ptr)
+        forward, atoms = self._rows(prepared.forward, graphs, node_ptr), prepared.atoms
+        if atoms is not None:
+            row_of = np.empty((len(x), 1), np.int32)
+            _gather_nodes(graphs, set_node_ptr, atoms[1][:, None], node_ptr, row_of)
+            atoms = atoms[0], row_of[:, 0]
         targets = self._targets[graphs]
         if self._source.header.level == "node":
             targets = self._targets[ragged_rows(set_node_ptr, graphs)[0]]
-        adjacency = Adjacency(forward, transpose, prepared.channels)
-        return HostBatch(x, adjacency, node_ptr, targets, prepared.of_graphs(graphs))
+
+        def transpose() -> Csr:
+            return forward if prepared.symmetric else self._rows(prepared.transpose, graphs, node_ptr)
+
+        adjacency = HostAdjacency(forward, transpose, prepared.channels, x, atoms, compiled_sources_of)
+        return HostBatch(x, adjacency, node_ptr, targets, self.features(graphs))
 
     def _rows(self, rows: PreparedRows, graphs: NDArray[np.int64], node_ptr: NDArray[np.int64]) -> Csr:
         n_nodes, n_entries = int(node_ptr[-1]), int(exclusive_sums(rows.entry_ptr, graphs)[-1])
@@ -279,6 +346,16 @@ class CompiledOps(CpuOps):
         dh = np.empty((len(matrix.indptr) - 1, width), np.float32)
         _csr_product(matrix.indptr, matrix.indices, matrix.data, dy, dh)
         return dh.reshape(len(dh) // channels, channels * width)
+
+    def _sums_of_rows(self, dwide: Float, sources: Sources, n_rows: int) -> Float:
+        dx = np.zeros((n_rows, dwide.shape[1]), np.float32)
+        _sums_of_rows(sources.nodes, dwide, dx)
+        return dx
+
+    def dropout_backward(self, dy: Float, mask: NDArray[np.bool_], rate: float) -> Float:
+        y = np.empty(dy.shape, np.float32)
+        _keep(dy.ravel(), mask.ravel(), np.float32(1 / (1 - rate)), y.ravel())
+        return y
 
     def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
         out = np.empty(len(rows), np.float32)

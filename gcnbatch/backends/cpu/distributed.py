@@ -17,6 +17,7 @@ from gcnbatch.backends.cpu.ops import Float, add_to, update_running
 from gcnbatch.backends.ops import Adjacency, LossKind, OpsOnPart, PartialOps
 from gcnbatch.data.graph_part import Halo, HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
+from gcnbatch.reference.composed import ComposedOps
 
 Totals = NDArray[np.float64] | None
 
@@ -26,7 +27,7 @@ def distributed_ops(local: PartialOps, ranks: Communicator, sync_batch_norm: boo
     return cast(OpsOnPart, DistributedOps(local, ranks, sync_batch_norm))
 
 
-class DistributedOps:
+class DistributedOps(ComposedOps):
     """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
     Gradients by parameters are this rank's addends: their sum over the ranks is the gradient on the global batch.

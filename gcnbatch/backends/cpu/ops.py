@@ -15,9 +15,12 @@ from scipy.sparse import _sparsetools
 from gcnbatch import philox
 from gcnbatch.backends.blas import BlasThreads
 from gcnbatch.backends.cpu.costs import SigmoidCosts, SoftmaxCosts, regression_costs, sigmoid_costs, softmax_costs
+from gcnbatch.backends.cpu.features import HostFeatures
+from gcnbatch.backends.cpu.sources import Atoms, HostAdjacency, Sources
 from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, LossKind, Reader, Readout
 from gcnbatch.data.weighted_targets import split
 from gcnbatch.reference.arrays import into
+from gcnbatch.reference.composed import ComposedOps
 
 Float = NDArray[np.float32]
 _threads = BlasThreads()
@@ -30,7 +33,14 @@ class Kept(NamedTuple):
     scale: np.float32
 
 
-class CpuOps:
+class _Wide(NamedTuple):
+    """Rows (M, F) of the input of a convolution, of its sources."""
+
+    sources: Sources
+    x: Float
+
+
+class CpuOps(ComposedOps):
     """`gcnbatch.backends.ops.Ops` on the CPU. Deterministic: the same inputs and thread count give the same bits.
 
     Small dense products run on one BLAS thread: see `gcnbatch.backends.blas`.
@@ -97,6 +107,59 @@ class CpuOps:
     def spmm_backward(self, adjacency: Adjacency, dy: Float, zeros: float = 0.0) -> Float:
         dh = _product(adjacency.transpose, dy)
         return dh.reshape(len(dh) // adjacency.n_channels, adjacency.n_channels * dy.shape[1])
+
+    def convolve(self, adjacency: Adjacency, x: Float, w: Float, b: Float) -> tuple[Float, Any]:
+        if not isinstance(adjacency, HostAdjacency):
+            return super().convolve(adjacency, x, w, b)
+        if (atoms := adjacency.atoms(x)) is not None:
+            return super().convolve(atoms.adjacency, atoms.x, w, b)[0], atoms
+        if (sources := adjacency.sources) is None:
+            return super().convolve(adjacency, x, w, b)
+        _threads.fit(0)
+        width, wide = w.shape[1] // adjacency.n_channels, x.take(sources.nodes, axis=0)
+        z = np.empty((len(wide), width), np.float32)
+        for channel, first, end in sources.channels:
+            columns, part = slice(channel * width, (channel + 1) * width), z[first:end]
+            np.matmul(wide[first:end], w[:, columns], out=part)
+            self.bias_add(part, b[columns], out=part)
+        return self.sparse_matmul(sources.forward, z), _Wide(sources, wide)
+
+    def convolve_backward(
+        self,
+        adjacency: Adjacency,
+        dy: Float,
+        saved: Any,
+        w: Float,
+        need_dx: bool = True,
+        out: tuple[Float, Float] | None = None,
+    ) -> tuple[Float | None, Float, Float]:
+        if isinstance(saved, Atoms):
+            assert not need_dx, "the features have no gradient"
+            return super().convolve_backward(saved.adjacency, dy, saved.x, w, False, out)
+        if not isinstance(saved, _Wide):
+            return super().convolve_backward(adjacency, dy, saved, w, need_dx, out)
+        _threads.fit(0)
+        sources, wide = saved
+        width, dz = dy.shape[1], self.sparse_matmul(sources.transpose, dy)
+        dwide = np.empty_like(wide) if need_dx else wide
+        dw, db = out or (np.empty_like(w), np.empty(w.shape[1], np.float32))
+        channels, ones = sources.channels, np.ones(len(dz), np.float32)
+        if len(channels) < adjacency.n_channels:
+            dw[...], db[...] = 0, 0
+        for channel, first, end in channels:
+            columns, part = slice(channel * width, (channel + 1) * width), dz[first:end]
+            np.matmul(wide[first:end].T, part, out=dw[:, columns])
+            np.matmul(ones[first:end], part, out=db[columns])
+            if need_dx:
+                np.matmul(part, w[:, columns].T, out=dwide[first:end])
+        return (self._sums_of_rows(dwide, sources, len(dy)) if need_dx else None), dw, db
+
+    def _sums_of_rows(self, dwide: Float, sources: Sources, n_rows: int) -> Float:
+        """Return the sum of the rows of all pairs of each node."""
+        dx = np.zeros((n_rows, dwide.shape[1]), np.float32)
+        for _, first, end in sources.channels:
+            dx[sources.nodes[first:end]] += dwide[first:end]  # a channel has no node twice
+        return dx
 
     def sddmm(self, a: Float, b: Float, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Float:
         wide = b.reshape(-1, a.shape[1])
@@ -253,6 +316,37 @@ class CpuOps:
 
     def join_backward(self, dy: Float, width: int) -> Float:
         return np.ascontiguousarray(dy[:, :width])
+
+    def join_linear(
+        self, r: Float, features: GraphFeatures, mean: Float, scale: Float, limit: float, w: Float, b: Float
+    ) -> tuple[Float, Any]:
+        if not isinstance(features, HostFeatures):
+            return super().join_linear(r, features, mean, scale, limit, w, b)
+        first = len(mean) - features.counts.n_cols
+        counts = features.scaled_counts(mean[first:], scale[first:], limit)
+        if counts is None:
+            return super().join_linear(r, features, mean, scale, limit, w, b)
+        x = self.join(r, features.others, mean[:first], scale[:first], limit)
+        y = self.linear(x, w[: x.shape[1]], b)
+        y += self.sparse_matmul(counts, w[x.shape[1] :])
+        return y, (x, counts)
+
+    def join_linear_backward(
+        self,
+        dy: Float,
+        saved: Any,
+        w: Float,
+        width: int,
+        need_dr: bool = True,
+        out: tuple[Float, Float] | None = None,
+    ) -> tuple[Float | None, Float, Float]:
+        x, counts = saved if isinstance(saved, tuple) else (saved, None)
+        dw, db = out or (np.empty_like(w), np.empty(w.shape[1], np.float32))
+        dense = x.shape[1]
+        self.linear_backward(dy, x, w[:dense], need_dx=False, out=(dw[:dense], db))
+        if counts is not None:
+            self.sparse_matmul_backward(dy, counts, out=dw[dense:])
+        return (self.matmul_dx(dy, w[:width]) if need_dr else None), dw, db
 
     def sigmoid_cross_entropy(
         self, logits: Float, y: Float, pos_weight: Float, totals: NDArray[np.float64] | None = None

@@ -14,9 +14,10 @@ from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import compress_relu_dropout, reads_activations
 from gcnbatch.backends.cuda.spmm.ops import PerGraphSparseOps, SparseOps
 from gcnbatch.backends.ops import DropoutKey, Reader
+from gcnbatch.reference.composed import ComposedOps
 
 
-class BatchedOps(TallDenseOps, SparseOps):
+class BatchedOps(TallDenseOps, SparseOps, ComposedOps):
     """Operations with one or two launches for the whole batch."""
 
     def __init__(self, device: Device, precision: Precision, kernel: str) -> None:
@@ -39,7 +40,7 @@ class BatchedOps(TallDenseOps, SparseOps):
         return compress_relu_dropout(self.device, x, kept, large.scales.columns, rate, key), kept
 
 
-class PerGraphOps(PerGraphDenseOps, PerGraphSparseOps):
+class PerGraphOps(PerGraphDenseOps, PerGraphSparseOps, ComposedOps):
     """Operations with a launch per graph and channel for MatMul, Add and SpMM of graph convolutions."""
 
     def __init__(self, device: Device, precision: Precision, kernel: str) -> None:

@@ -23,6 +23,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.lab.backend_comparison.workload import Effort, Workload
 from gcnbatch.lab.bench import traffic
 from gcnbatch.lab.bench.traffic import Traffic
+from gcnbatch.reference.composed import ComposedOps
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.ops import OpsRunner
 
@@ -165,7 +166,7 @@ class RecordingBackend:
         return traffic.of(name, arguments, keywords, result)
 
 
-class _RecordedOps:
+class _RecordedOps(ComposedOps):
     def __init__(self, recorder: RecordingBackend) -> None:
         self._recorder = recorder
 

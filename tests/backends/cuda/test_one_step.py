@@ -30,6 +30,7 @@ from gcnbatch.data.writer import write_graphset
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.layers import Layer
+from gcnbatch.reference.composed import ComposedOps
 from gcnbatch.runners.choice import make_runner
 from tests.backends.cuda.conftest import package_sources
 from tests.backends.cuda.fake_pycuda import Fake
@@ -124,7 +125,7 @@ class Trail:
                 yield Row(*here, about[0], *map(tuple, about[1:3]))  # type: ignore[call-arg, arg-type]
 
 
-class TracedOps:
+class TracedOps(ComposedOps):
     """Operations that log their calls in a `Trail`."""
 
     def __init__(self, ops: Ops, trail: Trail) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gcnbatch.backends.base import Launched
 from gcnbatch.backends.cpu import CpuBackend, CpuOps, HostMeter
+from gcnbatch.reference.composed import ComposedOps
 
 
 class Another(CpuBackend):
@@ -111,7 +112,7 @@ class CountingMeter(HostMeter):
             self.trace = None
 
 
-class LaunchingOps:
+class LaunchingOps(ComposedOps):
     """`CpuOps` that count their launches on a meter."""
 
     def __init__(self, meter: CountingMeter) -> None:

@@ -30,11 +30,12 @@ from gcnbatch.backends.cuda.spmm.large import (
     is_compressed,
 )
 from gcnbatch.backends.ops import DropoutKey
+from gcnbatch.reference.composed import ComposedOps
 
 PUSHED_COLUMNS = 64  # of dense rows at a time: the first columns are multiplied while the next are on their way
 
 
-class OpsInChunks:
+class OpsInChunks(ComposedOps):
     """Operations on rows; all others are those of `local`.
 
     Within `in_chunks`, operations on rows are not launched before it is known what follows them, except for their first

@@ -32,6 +32,7 @@ from gcnbatch.backends.cuda.runtime import compiler as compilers
 from gcnbatch.backends.cuda.runtime.compiler import NVCC_FLAGS, Compiler
 from gcnbatch.backends.cuda.runtime.sources import ALONE, FOR_COHORTS, KernelSource
 from gcnbatch.errors import MachineError
+from gcnbatch.timeline import spanned
 
 VERSIONS = "compilers.json"
 LOG, DIGEST = ".log", ".sha256"
@@ -102,6 +103,7 @@ class KernelCache:
         """Return whether this cache compiles `source`, which may be for cohorts alone or for a model alone."""
         return self._variant(source) in source.variants
 
+    @spanned("load kernels, or compile them")
     def load(self, source: KernelSource, arch: str) -> bytes:
         """Return the cubin of `source`; compile it if it is not in the cache.
 

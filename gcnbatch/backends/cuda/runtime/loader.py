@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gcnbatch.backends.cuda.runtime.compiler import OLDEST_CAPABILITY, OLDEST_OF_CUDA_13, Compiler, arch_of, knows
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.resources import install_guide
+from gcnbatch.timeline import span
 
 LIBRARY = "libcuda.so.1"
 load_library = ctypes.CDLL
@@ -103,8 +104,9 @@ def wake(number: int) -> Thread | None:
 
 def _wake(driver: ctypes.CDLL, number: int) -> None:
     context = ctypes.c_void_p()
-    if driver.cuInit(0) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
+    with span("start the GPU"):
+        if driver.cuInit(0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
 
 
 def driver_cuda_version() -> tuple[int, int]:
