@@ -43,6 +43,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "split.valid": ("0.25", 0.25),
     "split.valid_kind": ("stratified", "stratified"),
     "split.test": ("0", 0.0),
+    "split.similarity": ("0.5", 0.5),
     "split.seed": ("3", 3),
     "split.folds": ("5", 5),
     "split.repeats": ("3", 3),
