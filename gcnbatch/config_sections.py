@@ -39,6 +39,7 @@ LayerNames = Annotated[
 ]
 BondProperties = Annotated[tuple[Literal["ring", "conjugated", "stereo"], ...], BeforeValidator(_as_names)]
 Readouts = Annotated[tuple[Literal["sum", "mean", "max"], ...], BeforeValidator(_as_names)]
+Transforms = Annotated[tuple[Literal["none", "log", "quantile", "auto"], ...], BeforeValidator(_as_names)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
@@ -292,6 +293,12 @@ class TrainConfig(Section):
     )
     pos_weight: PositiveWeights = Field(
         default=(), description="binary: weight of a positive per task; empty: from class_weights"
+    )
+    transform: Transforms = Field(
+        default=("none",),
+        min_length=1,
+        description="regression: scale on which targets are learnt, one for all or one per task; log: of targets that are "
+        "not negative; quantile: normal scores of their ranks; auto: the least error of a kernel on left-out rows",
     )
     standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
     level: float = Field(

@@ -66,7 +66,7 @@ class Attributions:
     names : tuple of T str
     outputs, baselines : float64, (G, T)
         f(graph) and f(baseline): log-odds (binary), log-probabilities up to a constant whose mean over the classes is 0
-        (multiclass), or values in the target's unit.
+        (multiclass), or values in the target's unit, as the model's transform of the target gives them.
     nodes : float64, (N, T)
         Of the features of each node, without its edges; `atoms` has both.
     edges : float64, (E, T)

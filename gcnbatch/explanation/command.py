@@ -94,6 +94,7 @@ UNITS = {
     "multiclass": "log-probability, less the mean over the classes",
     "regression": "the unit of the target",
 }
+SCALES = {"none": "{}", "log": "the natural logarithm of {}", "quantile": "the normal score of {}"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -195,6 +196,8 @@ def explain(
     ):
         for note in source.notes:
             say(note)
+        if explainer.kinds - {"none"}:
+            say(f"attributions are in {_unit(explainer)}, on which the networks learn")
         count = min(top or source.n_graphs, source.n_graphs) * len(members)
         with (
             _Writer(explainer, folder, output or Output(), source.featurised, say) as writer,
@@ -216,6 +219,14 @@ def explain(
                 writer.write(best, bar.update)
             writer.finish(_title(runs, data), len(members), shares)
         return writer.summary(len(members))
+
+
+def _unit(explainer: Explainer) -> str:
+    """Return the unit of attributions; of several outputs or networks, each that there is."""
+    header = explainer.header
+    units = {header.units.get(name, "") for name in explainer.names}
+    unit = next(iter(units), "") if len(units) == 1 else ""
+    return " or ".join(SCALES[kind].format(unit or UNITS[header.target]) for kind in sorted(explainer.kinds))
 
 
 class _Writer:
@@ -280,10 +291,7 @@ class _Writer:
             about.append(f"{counted(self._unreadable, 'row')} could not be read: see column error of molecules.")
         if summary.molecules > len(self._cards):
             about.append(f"This page shows the first {len(self._cards):,}; the tables have all {summary.molecules:,}.")
-        header = self._explainer.header
-        units = {header.units.get(name, "") for name in self._explainer.names}
-        unit = next(iter(units), "") if len(units) == 1 else ""
-        unit = unit or UNITS[header.target]
+        unit = _unit(self._explainer)
         fileio.write_text(self._folder / INDEX, render(title, about, self._explainer.names, unit, self._cards))
 
     def summary(self, members: int) -> ExplanationSummary:

@@ -191,6 +191,7 @@ class Explainer:
             InputGradientRunner(backend, member.model, member.weights, _heads(self.header)[self.places])
             for member in members
         ]
+        self.kinds = {member.scaling.kinds[at] for member in members for at in self.places}  # transforms of outputs
         self._shares = _shares(members)[:, self.places]
         self._units = np.array([_std(member)[self.places] for member in members]) * self._shares
         self.unit: Float64 = self._units.sum(axis=0)  # of each explained output, in which the completeness error counts
@@ -401,13 +402,13 @@ def _heads(header: Header) -> NDArray[np.float32]:
 def _std(member: Model) -> Float64:
     """Return what to multiply the combinations of logits by, (K,)."""
     regression = member.header.target == "regression"
-    return np.array(member.about.scaling.std) if regression else np.ones(member.header.n_outputs)
+    return member.scaling.std if regression else np.ones(member.header.n_outputs)
 
 
 def _mean(member: Model) -> Float64:
     """Return what to add to these products, (K,)."""
     regression = member.header.target == "regression"
-    return np.array(member.about.scaling.mean) if regression else np.zeros(member.header.n_outputs)
+    return member.scaling.mean if regression else np.zeros(member.header.n_outputs)
 
 
 def attribute(

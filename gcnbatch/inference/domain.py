@@ -40,7 +40,7 @@ from gcnbatch.training.finished import DIGEST, RunData, read_split
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.reports import METRICS, PREDICTIONS
 from gcnbatch.training.run import read_config
-from gcnbatch.training.trained import Scale
+from gcnbatch.training.targets import Scaling
 
 DISTANCE = "embedding_distance"
 _CANDIDATES, _BLOCK = 8, 256  # points that may be the nearest of a query; queries of a block
@@ -55,13 +55,14 @@ def embedder(member: Model) -> Model:
     header = member.header.model_copy(
         update={"target": "regression", "task_names": tuple(f"e{k}" for k in range(width)), "class_names": ()}
     )
-    scaling = Scale(mean=[0.0] * width, std=[1.0] * width)
     weights = member.weights | {
         "output.weight": np.eye(width, dtype=np.float32),
         "output.bias": np.zeros(width, dtype=np.float32),
     }
-    about = member.about.model_copy(update={"header": header, "scaling": scaling, "left_out": []})
-    return replace(member, about=about, model=build(about.model, header), weights=weights)
+    about = member.about.model_copy(update={"header": header, "left_out": []})
+    return replace(
+        member, about=about, model=build(about.model, header), weights=weights, scaling=Scaling.identity(width)
+    )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
 from gcnbatch.training.reports import METRICS
 from gcnbatch.training.run_files import CONFIG
-from gcnbatch.training.targets import Scaling
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
 
 
@@ -66,8 +65,7 @@ class Model(Trained):
     def of_logits(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
         """Return outputs for logits (R, K), as `outputs` does."""
         if self.header.target == "regression":
-            scaling = Scaling(np.array(self.about.scaling.mean), np.array(self.about.scaling.std))
-            outputs: NDArray[np.floating] = scaling.undo(logits)
+            outputs: NDArray[np.floating] = self.scaling.undo(logits)
         else:
             outputs = metrics.activate(self.header.target, logits)
         outputs[~np.isfinite(logits).all(axis=1)] = np.nan  # an infinite logit is no certainty

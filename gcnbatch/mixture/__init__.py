@@ -5,9 +5,20 @@ A program makes a `Problem` of targets and groups, and `Molecules` of features; 
 run folders, metrics or devices.
 """
 
-from gcnbatch.mixture.members import Members, fit_members
+from gcnbatch.mixture.members import Members, choose_kinds, fit_members
 from gcnbatch.mixture.mixture import Mixed, Mixture, Share, mix
 from gcnbatch.mixture.molecules import Molecules
 from gcnbatch.mixture.problem import Bounds, Problem
 
-__all__ = ["Bounds", "Members", "Mixed", "Mixture", "Molecules", "Problem", "Share", "fit_members", "mix"]
+__all__ = [
+    "Bounds",
+    "Members",
+    "Mixed",
+    "Mixture",
+    "Molecules",
+    "Problem",
+    "Share",
+    "choose_kinds",
+    "fit_members",
+    "mix",
+]

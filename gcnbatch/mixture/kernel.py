@@ -92,7 +92,7 @@ def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[
     """Return the choice for each learnable task, by its number: the least out-of-fold errors.
 
     The ridge has the least squared error of transformed targets, relative to the least of each task, and the transform
-    the least error of the problem. A transform must save half a percent of it.
+    the least error of the problem. A transform must save half a percent of it; the problem may name it.
     """
     kinds = KINDS if problem.target == "regression" else KINDS[:1]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
@@ -115,6 +115,8 @@ def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[
             options: list[tuple[float, Kind]] = []
             errors: dict[Kind, Float64] = {}
             for number, (kind, scale) in enumerate(zip(kinds, scales, strict=True)):
+                if problem.kinds is not None and problem.kinds[column.start] != kind:
+                    continue
                 place = slice(number * ends[-1] + first, number * ends[-1] + end)
                 errors[kind] = np.nanmean(squares[:, :, place], axis=(1, 2))
                 whole = np.full_like(problem.values, np.nan)

@@ -58,6 +58,8 @@ class Problem:
         Of the rows in the fits of kernel and trees, not negative. No error knows them.
     bounds : Bounds or None
         Kernel and trees learn those that predictions violate.
+    kinds : tuple of kinds, or None
+        The transform of each output of regression; None: the kernel chooses it.
     """
 
     target: Target
@@ -69,6 +71,7 @@ class Problem:
     jobs: int = 1
     weights: Float64 | None = None
     bounds: Bounds | None = None
+    kinds: tuple[Kind, ...] | None = None
 
     @classmethod
     def of(

@@ -29,6 +29,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.mixture import Bounds, Problem, fit_members, mix
+from gcnbatch.mixture.transforms import Kind
 from gcnbatch.predictions import output_names, read_outputs
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
@@ -167,7 +168,9 @@ def beside_networks(
             if not config.train.mixture:
                 continue
             data = experiment.dataset.path, config.data.memory_mb, *_parts(different_splits(planned))
-            about = folder / place, *data, _metric(experiment), config.seed, config.train.bounds == "one_sided"
+            kinds = experiment.kinds(planned[0].split) if "auto" in config.train.transform else None
+            own = experiment.metric, config.seed, config.train.bounds == "one_sided", kinds
+            about = folder / place, *data, *own
             call: Future[Fitted] | None = None
             with suppress(OSError, RuntimeError):
                 if early:
@@ -194,9 +197,13 @@ def _fit_others(
     metric: str,
     seed: int,
     one_sided: bool,
+    kinds: tuple[Kind, ...] | None,
     quiet: bool,
 ) -> Fitted:
-    """Fit the kernel and the trees to these rows of a data set, unless the run's folder has them."""
+    """Fit the kernel and the trees to these rows of a data set, unless the run's folder has them.
+
+    `kinds`: transforms of targets; None: the kernel chooses them.
+    """
     if (found := mixed.kept(folder)) is not None:
         return found
     with Dataset(data, memory_mb, check=False) as dataset, ExitStack() as stack:
@@ -209,7 +216,7 @@ def _fit_others(
             if done == count:
                 bars[member].close()
 
-        problem = _problem(dataset, rows, folds, metric, seed)
+        problem = replace(_problem(dataset, rows, folds, metric, seed), kinds=kinds or None)
         if dataset.sample_weight is not None:
             problem = replace(problem, weights=dataset.sample_weight[rows].astype(np.float64))
         if one_sided and dataset.censored is not None:
@@ -227,8 +234,8 @@ def check(planned: Sequence[Planned]) -> None:
     InputError
     """
     experiment = planned[0].experiment
-    mixed.check(experiment)
-    _problem(experiment.dataset, *_parts(different_splits(planned)), _metric(experiment), experiment.config.seed)
+    mixed.check(experiment.dataset, experiment.config.model)
+    _problem(experiment.dataset, *_parts(different_splits(planned)), experiment.metric, experiment.config.seed)
 
 
 def notes(planned: Sequence[Planned]) -> list[str]:
@@ -290,7 +297,7 @@ def _outputs(
     of_test = tested(folder, planned, fitted)
     if others is None:
         return _Outputs(left_out, of_test.mean if of_test else None, {}), {}
-    problem = _problem(dataset, rows, folds, _metric(experiment), experiment.config.seed)
+    problem = _problem(dataset, rows, folds, experiment.metric, experiment.config.seed)
     with span("fit the kernel and the trees"):
         members, of_members = others()
     mixture = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)}).mixture
@@ -310,26 +317,11 @@ def _outputs(
 
 
 def _problem(dataset: Dataset, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int) -> Problem:
-    header = dataset.header
-    sign = -1 if metrics.higher_is_better(metric) else 1
-
-    def error(y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
-        found = metrics.score(metric, header.target, y, outputs)
-        return None if found is None else sign * found
-
-    y = dataset.measured[rows]
-    problem = Problem(header.target, y, folds, error, len(header.class_names), seed, mixed.threads())
+    problem = mixed.problem(dataset, rows, folds, metric, seed)
     if not any(map(problem.is_learnable, problem.tasks)):
         got = "no task has two different values in two parts"
         raise InputError("train.mixture", got, "labels that vary", "Use other targets, or leave out the mixture.")
     return problem
-
-
-def _metric(experiment: Experiment) -> str:
-    """Return the metric of the run: what picks the best epoch; for the loss, the target's usual one."""
-    if experiment.monitor != "loss":
-        return experiment.monitor
-    return metrics.default_monitor(experiment.header.target, len(experiment.header.task_names))
 
 
 def _about(
@@ -341,7 +333,7 @@ def _about(
     tested: Mapping[str, NDArray[Any]],
 ) -> dict[str, Any]:
     """Return the table of members, its metric, and the transforms of targets."""
-    header, metric, mixture = experiment.header, _metric(experiment), own.mixture
+    header, metric, mixture = experiment.header, experiment.metric, own.mixture
 
     def score(own_rows: Int64, outputs: NDArray[Any] | None) -> float | None:
         if outputs is None:

@@ -18,9 +18,10 @@ from gcnbatch.data.graph_features import FeatureScaling
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.shards import fingerprint
-from gcnbatch.data.splits import SplitRows
+from gcnbatch.data.splits import SplitRows, split_seed
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.mixture.transforms import Kind
 from gcnbatch.model.gcn import (
     FEATURES,
     PLAIN_LOSSES,
@@ -33,6 +34,7 @@ from gcnbatch.model.gcn import (
 )
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
+from gcnbatch.training import mixed, transforms
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.targets import Scaling, Targets, check_learnable
 
@@ -49,6 +51,7 @@ class _Sources:
         self._rows: dict[tuple[str, float], SplitRows] = {}
         # By id of the split, which the value keeps alive.
         self._targets: dict[Hashable, tuple[Split, Targets]] = {}
+        self._kinds: dict[Hashable, tuple[Kind, ...]] = {}
 
     def of(self, *options: Any) -> BatchSource:
         if options not in self._made:
@@ -61,12 +64,20 @@ class _Sources:
             self._rows[rule, similarity] = SplitRows.of(self._dataset, rule, similarity, self._quiet)
         return self._rows[rule, similarity]
 
-    def targets(self, split: Split, train: TrainConfig) -> Targets:
+    def targets(self, split: Split, train: TrainConfig, kinds: tuple[Kind, ...]) -> Targets:
         """Return the targets of a split. Models of an ensemble have the same split, and so do trials of a search."""
-        key = id(split), train.standardize, train.loss, train.bounds, train.task_weights
+        key = id(split), train.standardize, train.loss, train.bounds, train.task_weights, kinds
         if key not in self._targets:
-            self._targets[key] = split, Targets.of(self._dataset, split, train)
+            self._targets[key] = split, Targets.of(self._dataset, split, train, kinds)
         return self._targets[key][1]
+
+    def kinds(self, split: Split, metric: str, seed: int) -> tuple[Kind, ...]:
+        """Return the transforms that the kernel chooses; the parts of a cross-fitted model have the same rows."""
+        rows = np.sort(np.concatenate([split.train, split.valid]))
+        key = rows.tobytes(), metric, seed
+        if key not in self._kinds:
+            self._kinds[key] = transforms.choose(self._dataset, rows, self.first_copies[rows], metric, seed)
+        return self._kinds[key]
 
     @cached_property
     def first_copies(self) -> Int64:
@@ -117,6 +128,7 @@ class Experiment:
         self.y, self.measured, self.ids = dataset.y, dataset.measured, dataset.ids
         _check_penalised(config, [layer.name for layer in self.model.layers])
         _check_loss(config.train, self.header)
+        _check_transform(config.train, dataset)
         self.monitor = metrics.check_monitor(
             config.train.monitor, dataset.header.target, len(dataset.header.task_names)
         )
@@ -138,7 +150,7 @@ class Experiment:
 
     def left_out(self, split: Split) -> NDArray[np.bool_]:
         """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""
-        return self._sources.targets(split, self.config.train).left_out
+        return self._targets(split).left_out
 
     def check_learnable(self, splits: Sequence[Split]) -> None:
         """Refuse splits none of which has a task to learn; see `gcnbatch.training.targets`."""
@@ -152,13 +164,32 @@ class Experiment:
     def task(self, split: Split) -> tuple[RunnerTask, Scaling]:
         """Return the runner task of this split and the scaling of its targets."""
         self._check_validation(split)
-        found = self._sources.targets(split, self.config.train)
+        found = self._targets(split)
         train, target = self.config.train, self.header.target
         kind = train.loss if target == "regression" else PLAIN_LOSSES[target]
         weights = _weights(self.config, self.header, found.labels)
         loss = Loss(target, weights, kind if found.is_weighted else None)
         about = (self.model, loss, self.source, found.values, train, self.config.seed)
         return RunnerTask(*about, self._fitted(split) | self.initial), found.scaling
+
+    @property
+    def metric(self) -> str:
+        """The metric of the run: what picks the best epoch; for the loss, the target's usual one."""
+        if self.monitor != "loss":
+            return self.monitor
+        return metrics.default_monitor(self.header.target, len(self.header.task_names))
+
+    def kinds(self, split: Split) -> tuple[Kind, ...]:
+        """Return the transform of each target on a split: the configured, or the one that a kernel chooses."""
+        given, tasks = self.config.train.transform, len(self.header.task_names)
+        given = given * tasks if len(given) == 1 else given
+        if self.header.target != "regression" or "auto" not in given:
+            return tuple(kind for kind in given if kind != "auto")
+        chosen = self._sources.kinds(split, self.metric, split_seed(self.config.split, self.config.seed))
+        return tuple(own if kind == "auto" else kind for kind, own in zip(given, chosen, strict=True))
+
+    def _targets(self, split: Split) -> Targets:
+        return self._sources.targets(split, self.config.train, self.kinds(split))
 
     def _fitted(self, split: Split) -> dict[str, NDArray[np.float32]]:
         """Return the scaling of graph features, fitted to the training rows; a run to start from has its own."""
@@ -233,6 +264,20 @@ def _check_loss(train: TrainConfig, header: Header) -> None:
     if train.task_weights and len(train.task_weights) != len(header.task_names):
         got = counted(len(train.task_weights), "value")
         raise InputError("train.task_weights", got, f"{len(header.task_names)}, one per task")
+
+
+def _check_transform(train: TrainConfig, dataset: Dataset) -> None:
+    """Refuse transforms of classes, those that do not match the tasks, and a choice without what it reads."""
+    header = dataset.header
+    if header.target != "regression":
+        if named := next((kind for kind in train.transform if kind not in ("none", "auto")), None):
+            raise InputError("train.transform", f"'{named}' for {header.target} targets", "regression targets")
+        return
+    if len(train.transform) not in (1, len(header.task_names)):
+        got = counted(len(train.transform), "value")
+        raise InputError("train.transform", got, f"1, or {len(header.task_names)}, one per task")
+    if "auto" in train.transform:
+        mixed.check_features("train.transform: 'auto'", dataset, "Name none, log or quantile.")
 
 
 def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.errors import GcnbatchError, InputError
 from gcnbatch.training.checkpoint import Arrays, Checkpoint
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fit_files import EventFile, FitFiles, is_weight
+from gcnbatch.training.fit_files import SCALING, EventFile, FitFiles, is_weight
 from gcnbatch.training.position import Position, learning_rate, rates_differ
 from gcnbatch.training.validation import Score, Validation
 
@@ -104,7 +104,7 @@ class Fit:
         self._say = say
         events = EventFile(folder) if self.train.tensorboard else None
         data = str(self.experiment.dataset.path)
-        self.files = FitFiles(folder, data, self.experiment.fingerprint, self.about(), events)
+        self.files = FitFiles(folder, data, self.experiment.fingerprint, self.about(), self._arrays(), events)
 
     def about(self) -> dict[str, Any]:
         """Return what `infer` needs to use the weights: model, header of the data, scaling, tasks without outputs."""
@@ -117,7 +117,11 @@ class Fit:
 
     def best_weights(self) -> Checkpoint:
         """Return the best weights so far with their description, as they are stored."""
-        return Checkpoint(self.best, {**self.about(), "epoch": self.position.best_epoch + 1})
+        about = {**self.about(), "epoch": self.position.best_epoch + 1}
+        return Checkpoint(self.best | self._arrays(), about)
+
+    def _arrays(self) -> Arrays:
+        return {f"{SCALING}/{name}": array for name, array in self.scaling.arrays().items()}
 
     def enter(self, state: State, ranks: int = 1) -> Arrays | None:
         """Take a place in a cohort of so many ranks; return the state to load: of the cohort before, or the checkpoint.

@@ -114,6 +114,7 @@ def _tensorboard() -> tuple[Any, Any]:
 
 
 LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
+SCALING = "scaling"  # the group of BEST with the transforms of targets
 _POSITION = TypeAdapter(Position)
 
 
@@ -136,15 +137,23 @@ class FitFiles:
         The data set's path and digest. A resumed fit must use the same data.
     about : dict
         Description that `infer` needs to use the weights; see `Fit.write_to`.
+    arrays : dict of arrays
+        Arrays that it needs beside them.
     events : EventFile or None
         TensorBoard's file, if the run writes one.
     """
 
     def __init__(
-        self, folder: Path, data: str, fingerprint: str, about: dict[str, Any], events: EventFile | None = None
+        self,
+        folder: Path,
+        data: str,
+        fingerprint: str,
+        about: dict[str, Any],
+        arrays: Arrays,
+        events: EventFile | None = None,
     ) -> None:
         self.folder, self._events = folder, events
-        self._data, self._fingerprint, self._about = data, fingerprint, about
+        self._data, self._fingerprint, self._about, self._arrays = data, fingerprint, about, arrays
         self._history = fileio.AppendedFile(folder / HISTORY)
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -169,7 +178,8 @@ class FitFiles:
         about = {**self._about, "position": asdict(position), "fingerprint": self._fingerprint}
         _sync(self.folder / HISTORY)
         if best:
-            checkpoint.save(self.folder / BEST, Checkpoint(best, {**self._about, "epoch": position.best_epoch + 1}))
+            described = {**self._about, "epoch": position.best_epoch + 1}
+            checkpoint.save(self.folder / BEST, Checkpoint(best | self._arrays, described))
         # LAST is written after BEST: a run killed in between resumes from the previous LAST and writes BEST again.
         checkpoint.save(self.folder / LAST, Checkpoint(arrays, about))
 

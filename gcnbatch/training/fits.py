@@ -173,12 +173,19 @@ def _report(cohort: Runner, member: Fit, outputs: dict[str, Any], has_figures: b
         test_rows=member.split.test,
         test_ids=experiment.ids[member.split.test],
         history=member.rows,
-        course={**_course(cohort, member), "split": split},
+        course={**_course(cohort, member), "split": split, **_transforms(member)},
         parquet=config.parquet,
         level=config.train.level,
         has_figures=has_figures,
         left_out_ids=experiment.ids[parts["valid"]] if config.split.cross_fit else None,
     )
+
+
+def _transforms(member: Fit) -> dict[str, Any]:
+    """Return the entry of metrics.json on the transforms of targets; none without them."""
+    kinds = member.scaling.kinds
+    found = dict(zip(member.header.task_names, kinds, strict=True)) if set(kinds) != {"none"} else {}
+    return {"transforms": found} if found else {}
 
 
 def _course(cohort: Runner, member: Fit) -> dict[str, Any]:

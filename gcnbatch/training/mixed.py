@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from gcnbatch import folders
+from gcnbatch import folders, metrics
+from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Members, Mixture, Molecules
+from gcnbatch.mixture import Members, Mixture, Molecules, Problem
 from gcnbatch.mixture.store import join, split
 from gcnbatch.model.gcn import joins_graph_features
 from gcnbatch.text import listed
 from gcnbatch.training import checkpoint
 from gcnbatch.training.checkpoint import Checkpoint
-from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.targets import Scaling
 
 FILE, NETWORK = "mixture.safetensors", "gcn"
@@ -158,22 +158,43 @@ def kept(folder: Path) -> Fitted | None:
         return None
 
 
-def check(experiment: Experiment) -> None:
+def check(dataset: Dataset, model: ModelConfig) -> None:
     """Refuse a run whose data or network a mixture cannot read.
 
     Raises
     ------
     InputError
     """
-    header, dataset = experiment.header, experiment.dataset
-    counts = header.graph_feature_counts
-    lacking = [] if counts else ["fingerprint"]
-    lacking += [] if len(header.graph_feature_names) > counts else ["descriptors"]
-    if lacking:
-        raise InputError("train.mixture", f"{dataset.path} has no {listed(lacking)}", "molecules with both", _HINT)
-    if not joins_graph_features(experiment.config.model, header):
+    check_features("train.mixture", dataset, _HINT)
+    if not joins_graph_features(model, dataset.header):
         got = "model.graph_features = 'off'"
         raise InputError("train.mixture", got, "a network that reads fingerprint and descriptors, too", "Leave it out.")
+
+
+def check_features(key: str, dataset: Dataset, hint: str) -> None:
+    """Refuse the value of a key of the configuration for data without fingerprint or descriptors.
+
+    Raises
+    ------
+    InputError
+    """
+    counts = dataset.header.graph_feature_counts
+    lacking = [] if counts else ["fingerprint"]
+    lacking += [] if len(dataset.header.graph_feature_names) > counts else ["descriptors"]
+    if lacking:
+        raise InputError(key, f"{dataset.path} has no {listed(lacking)}", "molecules with both", hint)
+
+
+def problem(dataset: Dataset, rows: Int64, folds: NDArray[np.int8], metric: str, seed: int) -> Problem:
+    """Return the problem of the measured targets of these rows, in these parts; its error is a metric of ours."""
+    header = dataset.header
+    sign = -1 if metrics.higher_is_better(metric) else 1
+
+    def error(y: NDArray[Any], outputs: NDArray[Any]) -> float | None:
+        found = metrics.score(metric, header.target, y, outputs)
+        return None if found is None else sign * found
+
+    return Problem(header.target, dataset.measured[rows], folds, error, len(header.class_names), seed, threads())
 
 
 def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecules:

@@ -1,12 +1,12 @@
 """The targets of a split: their scaling, the tasks that training rows can teach, and notes on the labels of each part.
 
-The model sees targets of regression as (y - mean) / std in float32, everything else sees y in float64.
+The model sees targets of regression transformed and as (y - mean) / std in float32, everything else sees y in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.weighted_targets import join
 from gcnbatch.errors import InputError
+from gcnbatch.mixture.transforms import Kind, Transforms
 from gcnbatch.moments import moments
 from gcnbatch.runners.task import no_targets
 from gcnbatch.text import counted, quoted, some_of
@@ -30,14 +31,22 @@ _MOST = 22  # decimal places: 10 to this power is exact in float64
 
 @dataclass(frozen=True)
 class Scaling:
-    """Mean and standard deviation of regression targets, (K,) float64: outputs are ``logits * std + mean``.
+    """Transforms of regression targets, and mean and standard deviation of what they give, (K,) float64.
 
-    Outputs are rounded to a decimal place between 1e-8 and 1e-7 of the deviation, if that place is between 1e-22 and
-    1e22: float32 logits resolve no more, and their text is short.
+    Outputs are ``logits * std + mean``, with the transform inverted. They are rounded to a decimal place between 1e-8
+    and 1e-7 of the deviation, if that place is between 1e-22 and 1e22: float32 logits resolve no more, and their text
+    is short. With a transform, the place is relative to the output or the range of targets, the smaller one.
+
+    Parameters
+    ----------
+    mean, std : float64, (K,)
+    transforms : Transforms or None
+        None: no output has one.
     """
 
     mean: Float64
     std: Float64
+    transforms: Transforms | None = None
 
     @classmethod
     def identity(cls, outputs: int) -> Scaling:
@@ -45,38 +54,66 @@ class Scaling:
         return cls(np.zeros(outputs), np.ones(outputs))
 
     @classmethod
-    def of(cls, y: NDArray[Any]) -> Scaling:
+    def of(cls, y: NDArray[Any], transforms: Transforms | None = None) -> Scaling:
         """Return the scaling that gives the labelled entries of each column of `y` mean 0 and standard deviation 1.
 
-        Of equal labels, the unit is their absolute value.
+        Those of a transform have these after it. Of equal labels, the unit is their absolute value.
         """
-        mean, std = moments(y)
-        return cls(mean, np.where(std > 0, std, np.where(mean != 0, np.abs(mean), 1.0)))
+        mean, std = moments(y if transforms is None else transforms.apply(y))
+        return cls(mean, np.where(std > 0, std, np.where(mean != 0, np.abs(mean), 1.0)), transforms)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kind of transform of each output."""
+        none: Kind = "none"
+        return self.transforms.kinds if self.transforms else (none,) * len(self.mean)
 
     def apply(self, y: NDArray[Any]) -> NDArray[np.float32]:
         """Return `y` in the model's scale; infinite beyond the range of float32."""
         with np.errstate(over="ignore"):
+            y = y if self.transforms is None else self.transforms.apply(y)
             half = y / 2 - self.mean / 2  # a difference of large numbers of different signs can overflow
             return (half / self.std * 2).astype(np.float32)
 
     def undo(self, logits: NDArray[np.float32]) -> Float64:
         """Return outputs in the unit of the targets."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.rounded(logits.astype(np.float64) * self.std + self.mean)
+            values = logits.astype(np.float64) * self.std + self.mean
+            return self.rounded(values if self.transforms is None else self.transforms.invert(values))
 
     def rounded(self, values: Float64) -> Float64:
         """Return outputs with the decimal places that `undo` gives."""
-        up, down, is_rounded = self._factors
+        up, down, is_rounded = self._factors if self.transforms is None else _factors(self._units_of(values))
         found = np.rint(values * up / down) / up * down  # one of the factors is 1
-        return np.where(np.isfinite(found) & is_rounded, found, values)
+        return np.where(np.isfinite(found) & is_rounded & ((self.mean != 0) | (self.std != 1)), found, values)
 
     @cached_property
     def _factors(self) -> tuple[Float64, Float64, NDArray[np.bool_]]:
-        """Powers of ten, (K,), and which outputs they round: not those of an identity."""
-        places = 7 - np.floor(np.log10(self.std))
-        is_rounded = (np.abs(places) <= _MOST) & ((self.mean != 0) | (self.std != 1))
-        places = np.where(is_rounded, places, 0)
-        return 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0), is_rounded
+        return _factors(self.std)
+
+    def _units_of(self, values: Float64) -> Float64:
+        """Return what the digits of outputs (n, K) count from: the deviation; transformed, the value or its range."""
+        assert self.transforms is not None
+        ranges = np.array([of.high - of.low for of in self.transforms.each])
+        is_transformed = np.array(self.kinds) != "none"
+        return np.where(is_transformed, np.minimum(np.abs(values), ranges), self.std)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `with_arrays` takes: the transforms; nothing without them."""
+        return {} if self.transforms is None else self.transforms.arrays()
+
+    def with_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> Scaling:
+        """Return mean and deviation with the transforms that `arrays` was called of."""
+        return Scaling(self.mean, self.std, Transforms.from_arrays(arrays) if arrays else None)
+
+
+def _factors(units: Float64) -> tuple[Float64, Float64, NDArray[np.bool_]]:
+    """Return powers of ten that round to 8 digits of these units, and which of them can."""
+    with np.errstate(divide="ignore"):
+        places = 7 - np.floor(np.log10(units))
+    is_rounded = np.abs(places) <= _MOST
+    places = np.where(is_rounded, places, 0)
+    return 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0), is_rounded
 
 
 _NAMED = 20  # tasks in a message
@@ -106,8 +143,8 @@ class Targets(NamedTuple):
     left_out: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, dataset: Dataset, split: Split, train: TrainConfig) -> Targets:
-        """Return the targets of a split.
+    def of(cls, dataset: Dataset, split: Split, train: TrainConfig, kinds: Sequence[Kind]) -> Targets:
+        """Return the targets of a split, with transforms of these kinds; of classes, there are none.
 
         They are weighted where rows or tasks have weights, bounds are one-sided, or the loss is not a plain one.
 
@@ -122,10 +159,12 @@ class Targets(NamedTuple):
         _check_labels(dataset, split, labels)
         values = no_targets(header, len(y))
         if header.target == "regression":
-            scaling = Scaling.of(labels) if train.standardize else scaling
+            transforms = Transforms.fit(kinds, labels)
+            found = Scaling.of(labels, transforms if set(transforms.kinds) != {"none"} else None)
+            scaling = found if train.standardize else replace(scaling, transforms=found.transforms)
             values[split.train] = scaling.apply(labels)
             if not train.standardize:
-                _check_rounding(dataset, labels, values[split.train])
+                _check_rounding(dataset, transforms.apply(labels), values[split.train])
         else:
             values[split.train] = labels
             if absent.any() and not absent.all():  # a fold with nothing to learn trains on what it has

@@ -19,9 +19,10 @@ from gcnbatch.errors import InputError, misfit
 from gcnbatch.model.gcn import Gcn, build, joins_graph_features
 from gcnbatch.text import QUOTED, listed, printable, quoted
 from gcnbatch.training import checkpoint
-from gcnbatch.training.fit_files import BEST
+from gcnbatch.training.fit_files import BEST, SCALING
 from gcnbatch.training.plan import all_folders
 from gcnbatch.training.run_files import lacking
+from gcnbatch.training.targets import Scaling
 
 _KIND = "featurizer, kind"
 _OTHER_KIND = "Their featurisers differ. Give the molecules as a table, or import and train again."
@@ -55,16 +56,19 @@ class Trained:
     place : Path
         Its folder.
     about : About
-        Configuration, header of the training data, scaling of the targets, epoch.
+        Configuration, header of the training data, epoch.
     model : Gcn
     weights : dict of float32 arrays
         Parameters and running statistics by name.
+    scaling : Scaling
+        Of the targets.
     """
 
     place: Path
     about: About
     model: Gcn
     weights: dict[str, NDArray[np.float32]]
+    scaling: Scaling
 
     @property
     def header(self) -> Header:
@@ -130,7 +134,20 @@ def read_trained(folder: Path) -> Trained:
             got = "missing" if array is None else f"{array.dtype} {array.shape}"
             raise InputError(f"{path}: {name}", got, f"float32 {slot.spec.shape}, as its own description says")
     checkpoint.check_weights(path, model.layout(), found.arrays)
-    return Trained(folder, about, model, found.arrays)
+    weights = {name: array for name, array in found.arrays.items() if not name.startswith(f"{SCALING}/")}
+    return Trained(folder, about, model, weights, _scaling(path, about, found.group(SCALING)))
+
+
+def _scaling(path: Path, about: About, arrays: checkpoint.Arrays) -> Scaling:
+    """Return the scaling of the targets; runs of older versions and most others have no transforms."""
+    plain = Scaling(np.array(about.scaling.mean), np.array(about.scaling.std))
+    try:
+        found = plain.with_arrays(arrays)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise InputError(f"{path}: {SCALING}", f"damaged transforms ({error})", "those of training") from error
+    if len(found.kinds) != len(plain.mean):
+        raise InputError(f"{path}: {SCALING}", f"transforms of {len(found.kinds)} outputs", f"{len(plain.mean)}")
+    return found
 
 
 def check_fit(trained: Trained, place: str, header: Header, hint: str, outputs: bool = True) -> None:
