@@ -297,8 +297,8 @@ class TrainConfig(Section):
     transform: Transforms = Field(
         default=("none",),
         min_length=1,
-        description="regression: scale on which targets are learnt, one for all or one per task; log: of targets that are "
-        "not negative; quantile: normal scores of their ranks; auto: the least error of a kernel on left-out rows",
+        description="regression: scale on which targets are learnt, one for all or one per task; log: natural "
+        "logarithm; quantile: normal scores of ranks; auto: what gives a kernel the least error on left-out rows",
     )
     standardize: bool = Field(default=True, description="regression: fit targets scaled to mean 0 and deviation 1")
     level: float = Field(

@@ -114,6 +114,8 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
         yield from across_splits(experiment.dataset, {"": planned[0].split})
     about = experiment.header, experiment.y, parts, experiment.config.split.kind
     yield from targets.label_notes(*about)
+    first = planned[0].split
+    yield from targets.about_transforms(experiment.header, experiment.y[first.train], experiment.kinds(first))
     yield from targets.about_bounds(
         experiment.y, experiment.dataset.censored, experiment.config.train.bounds == "one_sided"
     )

@@ -264,6 +264,19 @@ def about_rare_labels(header: Header, y: NDArray[Any], parts: int) -> list[str]:
     return [few] if rare else []
 
 
+def about_transforms(header: Header, labels: NDArray[Any], kinds: Sequence[Kind]) -> list[str]:
+    """Return lines on the transforms of these kinds, and on those that training labels (R, T) do not have."""
+    if header.target != "regression":
+        return []
+    fitted = Transforms.fit(kinds, labels).kinds
+    named = list(zip(header.task_names, kinds, fitted, strict=True))
+    learnt = [f"{quoted(name)} ({of})" for name, _, of in named if of != "none"]
+    lacking = [quoted(name) for name, kind, of in named if of != kind]
+    lines = [f"learnt on another scale, scored in the user's units: {_listed(learnt)}"] if learnt else []
+    reason = "learnt as they are, since negative or equal labels have no such transform"
+    return [*lines, f"{reason}: {_listed(lacking)}"] if lacking else lines
+
+
 def about_bounds(y: NDArray[Any], censored: NDArray[np.int8] | None, one_sided: bool = False) -> list[str]:
     """Return the note for targets `y (R, T)` that are bounds.
 

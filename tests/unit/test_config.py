@@ -92,6 +92,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "train.class_weights": ("balanced", "balanced"),
     "train.pos_weight": ("[1, 2.5]", (1.0, 2.5)),
     "train.standardize": ("false", False),
+    "train.transform": ("log,none", ("log", "none")),
     "train.loss": ("huber", "huber"),
     "train.huber_delta": ("0.5", 0.5),
     "train.bounds": ("one_sided", "one_sided"),
