@@ -24,6 +24,7 @@ _RANGE, _CHOICES = {"low", "high", "log", "step", "repeat"}, {"choices", "repeat
 # Keys that keep a model's shapes and kernels, so that trials that differ in them alone train together.
 _FREE = {
     *("seed", "model.dropout", "train.epochs", "train.patience", "train.min_delta", "train.standardize"),
+    "train.transform",
     *("train.learning_rate", "train.schedule", "train.schedule_every", "train.schedule_factor", "train.schedule_floor"),
     *("train.weight_decay", "train.l2", "train.clip_norm", "train.class_weights", "train.pos_weight"),
 }
