@@ -302,7 +302,7 @@ def _outputs(
         members, of_members = others()
     mixture = mix(problem, members, of_members, {NETWORK: left_out.astype(np.float64)}).mixture
     is_regression = header.target == "regression"
-    scaling = Scaling.of(problem.y) if is_regression else Scaling.identity(header.n_outputs)
+    scaling = Scaling.of(problem.y, members.transforms) if is_regression else Scaling.identity(header.n_outputs)
     own = Mixed(mixture, scaling, np.array([not problem.is_learnable(task) for task in problem.tasks]))
     own.save(folder / planned[0].block, header)
     by_member = {name: own.rounded(of) for name, of in {**of_members, NETWORK: left_out}.items()}

@@ -123,7 +123,8 @@ class Mixed:
         stored = checkpoint.load(path, finite=False)  # a task that could not be learnt has the intercept NaN
         try:
             mixture = Mixture.from_arrays(stored.arrays, stored.about["mixture"])
-            scaling = Scaling(stored.arrays["scaling.mean"], stored.arrays["scaling.std"])
+            mean, std = stored.arrays["scaling.mean"], stored.arrays["scaling.std"]
+            scaling = Scaling(mean, std, mixture.members.transforms)
             left_out = np.isin(header.task_names, stored.about["left_out"])
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise InputError(
