@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gcnbatch import __version__, fileio, outputs
-from gcnbatch.data.atom_features import EXTENDED, HYBRIDISATIONS, RING_SIZES, SYMBOLS
+from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED, HYBRIDISATIONS, RING_SIZES, SYMBOLS
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.featurizer_options import BOND_PROPERTIES, FeaturizerOptions, is_molecular
+from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import CheckFailed, GcnbatchError, InputError
 from gcnbatch.inference.models import Model, mean_and_deviation
@@ -188,7 +188,7 @@ def _without(run: Path, wholes: list[Whole], asked: Sequence[str], say: Say) -> 
 
 
 def _nodes(trees: Trees | None) -> int:
-    return sum(int(forest.nodes.sum()) for forest in trees.forests.values()) if trees else 0
+    return sum(int(forest.nodes.sum()) for _, forest in trees.forests) if trees else 0
 
 
 def _cost(run: Path, dropped: Sequence[str]) -> str:

@@ -46,8 +46,8 @@ def known(members: Members) -> dict[str, NDArray[np.bool_]]:
         found[KERNEL] = ~np.isnan(members.kernel.intercept)
     if members.trees:
         of_trees = np.zeros(members.trees.outputs, bool)
-        for first, forest in members.trees.forests.items():
-            of_trees[first : first + forest.values.shape[1]] = True
+        for columns, _ in members.trees.forests:
+            of_trees[columns] = True
         found[TREES] = of_trees
     return found
 
@@ -175,57 +175,56 @@ def _softplus(graph: Graph, x: Value) -> Value:
 
 def _trees(graph: Graph, trees: Trees, table: Value) -> Value:
     """Return the means (B, K), float64, of the forests; 0 in outputs without one."""
-    found = []
-    for output in range(trees.outputs):
-        first = max((start for start in trees.forests if start <= output), default=-1)
-        forest = trees.forests.get(first)
-        if forest is None or output - first >= forest.values.shape[1]:
-            nothing = table.take(np.array([0]), axis=1).astype(np.float64)
-            found.append(nothing * np.float64(0))
-        else:
-            found.append(_forest(graph, forest, output - first, table))
-    return graph("Concat", *found, axis=1) if len(found) > 1 else found[0]
+    nothing = table.take(np.array([0]), axis=1).astype(np.float64) * np.float64(0)
+    found, order = [nothing], np.zeros(trees.outputs, np.int64)
+    width = 1
+    for columns, forest in trees.forests:
+        found.append(_forest(graph, forest, table))
+        order[columns] = width + np.arange(len(columns))
+        width += len(columns)
+    return graph("Concat", *found, axis=1).take(order, axis=1)
 
 
-def _forest(graph: Graph, forest: Forest, column: int, table: Value) -> Value:
-    """Return the mean (B, 1) of the trees' values.
+def _forest(graph: Graph, forest: Forest, table: Value) -> Value:
+    """Return the mean (B, K) of the trees' values, float64.
 
-    The node adds float32: values are stored as differences from their mean, so that rounding is small against their
-    spread.
+    The node gives the number of each tree's leaf: it would add values as float32, and has one value a leaf.
     """
-    values = forest.values[:, column].astype(np.float64)
-    centre = values.mean()
-    is_leaf = forest.features < 0
-    tree = np.repeat(np.arange(len(forest.nodes)), forest.nodes)
+    is_leaf, trees = forest.features < 0, len(forest.nodes)
+    tree = np.repeat(np.arange(trees), forest.nodes)
     roots = np.cumsum(forest.nodes, dtype=np.int64) - forest.nodes
     number = np.where(is_leaf, np.cumsum(is_leaf), np.cumsum(~is_leaf)) - 1  # among the leaves, or the inner nodes
-    inner = np.flatnonzero(~is_leaf)
+    inner, of_leaf = np.flatnonzero(~is_leaf), tree[is_leaf]
     rank = np.arange(len(inner)) - np.searchsorted(tree[inner], tree[inner])  # in its tree
     first = roots[tree[inner]] + 2 * rank + 1
     stumps = is_leaf[roots]  # a tree of one leaf gets a node whose children are both this leaf
     count = int(stumps.sum())
     starts = np.where(stumps, len(inner) + np.cumsum(stumps) - 1, number[roots])
-    lone = number[roots[stumps]]
+    first_leaf = np.searchsorted(of_leaf, np.arange(trees))
 
     def ids(children: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        return [*number[children].tolist(), *lone.tolist()], [*is_leaf[children].astype(int).tolist(), *[1] * count]
+        lone = number[roots[stumps]].tolist()
+        return [*number[children].tolist(), *lone], [*is_leaf[children].astype(int).tolist(), *[1] * count]
 
     (true, true_leaf), (false, false_leaf) = ids(first), ids(first + 1)
-    total = graph(
+    splits = np.append(forest.thresholds, np.zeros(count)).astype(np.float32)
+    leaves = graph(
         "TreeEnsemble",
         table,
         domain="ai.onnx.ml",
-        n_targets=1,
+        n_targets=trees,
         aggregate_function=1,
         tree_roots=starts.tolist(),
         nodes_featureids=[*forest.features[inner].tolist(), *[0] * count],
-        nodes_splits=graph.tensor(np.append(forest.thresholds, np.zeros(count, np.float32)).astype(np.float32)),
-        nodes_modes=graph.tensor(np.zeros(len(inner) + count, np.uint8)),  # first child: x <= threshold
+        nodes_splits=graph.tensor(splits),
+        nodes_modes=graph.tensor(np.zeros(len(splits), np.uint8)),  # first child: x <= threshold
         nodes_truenodeids=true,
         nodes_trueleafs=true_leaf,
         nodes_falsenodeids=false,
         nodes_falseleafs=false_leaf,
-        leaf_targetids=[0] * len(values),
-        leaf_weights=graph.tensor((values - centre).astype(np.float32)),
+        leaf_targetids=of_leaf.tolist(),
+        leaf_weights=graph.tensor((np.arange(len(of_leaf)) - first_leaf[of_leaf]).astype(np.float32)),
     )
-    return total.astype(np.float64) / np.float64(len(forest.nodes)) + np.float64(centre)
+    places = leaves.astype(np.int64) + first_leaf  # (B, trees)
+    values = graph.value(forest.values).take(places).astype(np.float64)  # (B, trees, K)
+    return values.sum(1, keep=False) / np.float64(trees)
