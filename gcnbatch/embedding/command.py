@@ -25,7 +25,7 @@ from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.models import mean_and_deviation
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import Part
-from gcnbatch.inference.whole import load_wholes
+from gcnbatch.inference.whole import found_by, load_wholes
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.predictions import output_names
 from gcnbatch.progress import counter
@@ -153,7 +153,7 @@ def embed(
             found.errors += [(texts.errors or {}).get(row, "") for row in range(part.rows)]
             found.vectors.append(_spread(np.concatenate(own, axis=1, dtype=np.float32), readable, part.rows))
             if of_map is not None:
-                each = [one.outputs(choice, part.source, 0, lambda done: None).outputs for one in wholes]
+                each = [one.outputs for one in found_by(wholes, choice, part.source)]
                 mean, _ = mean_and_deviation(each, np.stack([one.left_out for one in wholes]))
                 found.outputs.append(mean)
                 found.smiles += part.smiles() or [""] * len(readable)

@@ -19,7 +19,7 @@ from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import CheckFailed, GcnbatchError, InputError
 from gcnbatch.inference.models import Model, mean_and_deviation
-from gcnbatch.inference.whole import Found, Whole, load_wholes
+from gcnbatch.inference.whole import Found, Whole, found_by, load_wholes
 from gcnbatch.mixture.members import KERNEL, TREES
 from gcnbatch.mixture.trees import Trees
 from gcnbatch.onnx_export import outputs as computed
@@ -297,8 +297,7 @@ def _run(session: Any, feeds: Sequence[Arrays]) -> list[Any]:
 
 
 def _ours(wholes: Sequence[Whole], source_of: Callable[..., BatchSource]) -> Found:
-    choice = BackendChoice("cpu")
-    found = [one.outputs(choice, source_of, _BATCH, lambda graphs: None) for one in wholes]
+    found = found_by(wholes, BackendChoice("cpu"), source_of, _BATCH)
     if len(found) == 1:
         return found[0]
     left_out = np.stack([one.left_out for one in wholes])
