@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from gcnbatch.api.datasets import graph_set as graph_set
     from gcnbatch.api.datasets import read as read
     from gcnbatch.api.datasets import write as write
+    from gcnbatch.api.embedding import embed as embed
     from gcnbatch.api.explanation import explain as explain
+    from gcnbatch.api.export import card as card
+    from gcnbatch.api.export import export as export
     from gcnbatch.api.files import add_splits as add_splits
     from gcnbatch.api.files import check as check
     from gcnbatch.api.files import describe as describe
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from gcnbatch.data.importers.planetoid import import_planetoid as import_planetoid
     from gcnbatch.data.importers.tudataset import import_tudataset as import_tudataset
     from gcnbatch.data.schema import Header as Header
+    from gcnbatch.embedding.command import EmbeddingSummary as EmbeddingSummary
     from gcnbatch.errors import BackendUnavailable as BackendUnavailable
     from gcnbatch.errors import CheckFailed as CheckFailed
     from gcnbatch.errors import DeviceLost as DeviceLost
@@ -67,6 +71,7 @@ if TYPE_CHECKING:
     from gcnbatch.lab.bench.spgemm.runs import SpgemmTiming as SpgemmTiming
     from gcnbatch.lab.bench.spmm.command import SpmmBench as SpmmBench
     from gcnbatch.lab.bench.spmm.tune import Tuning as Tuning
+    from gcnbatch.onnx_export.command import ExportSummary as ExportSummary
     from gcnbatch.predictions import Predictions as Predictions
     from gcnbatch.training.stop import Interrupted as Interrupted
 
@@ -84,6 +89,11 @@ PUBLIC: dict[str, str] = {
     "ExplanationSummary": "gcnbatch.explanation.command",
     "serve": "gcnbatch.api.serving",
     "Attributions": "gcnbatch.explanation.attributions",
+    "embed": "gcnbatch.api.embedding",
+    "EmbeddingSummary": "gcnbatch.embedding.command",
+    "export": "gcnbatch.api.export",
+    "ExportSummary": "gcnbatch.onnx_export.command",
+    "card": "gcnbatch.api.export",
     "tune": "gcnbatch.api.study",
     "Study": "gcnbatch.api.study",
     "baseline": "gcnbatch.api.comparison",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.models import Model, outputs_of
+from gcnbatch.inference.models import Model
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import ALL, Input, Part, Reading, Share
 from gcnbatch.inference.tabulation import Predicted
 from gcnbatch.inference.trust import Level, Trust, load_trust
-from gcnbatch.inference.whole import Whole, load_wholes
+from gcnbatch.inference.whole import Whole, found_by, load_wholes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
@@ -104,15 +103,7 @@ class Predictor:
 
     def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
         """Return what the models give for a part. "auto" may change to another backend."""
-        needed = [model for one in self.wholes for model in one.needed]
-        with span("predict with the networks"):
-            of_models = iter(outputs_of(needed, self.choice, part.source, self.batch_size, progress))
-        for one in self.wholes:
-            if not one.needed:
-                progress(len(one.models) * part.source(*one.models[0].reading).n_graphs)
-        with span("combine the models"):
-            fastest = self.choice.fastest.name
-            found = [one.outputs(list(islice(of_models, len(one.needed))), part.source, fastest) for one in self.wholes]
+        found = found_by(self.wholes, self.choice, part.source, self.batch_size, progress)
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
         single = [one.outputs for one in found]
         deviation = found[0].deviation if len(found) == 1 else None

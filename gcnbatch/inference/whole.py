@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.inference.models import Model, load_models, mean_and_deviation
+from gcnbatch.inference.models import Model, load_models, mean_and_deviation, outputs_of
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.timeline import span
 from gcnbatch.training import mixed, run_files
 from gcnbatch.training.fit_files import BEST
 from gcnbatch.training.mixed import NETWORK, Mixed
@@ -96,6 +98,25 @@ class Whole:
             return Found(single[0], None, backend)
         left_out = np.stack([model.left_out for model in self.models])
         return Found(*mean_and_deviation(single, left_out), backend)
+
+
+def found_by(
+    wholes: Sequence[Whole],
+    choice: BackendChoice,
+    source_of: Callable[..., BatchSource],
+    batch_size: int = 0,
+    progress: Callable[[int], object] = lambda graphs: None,
+) -> list[Found]:
+    """Return what each gives for the rows that ``source_of(*reading)`` has batches of; their networks run together."""
+    with span("predict with the networks"):
+        needed = [model for one in wholes for model in one.needed]
+        of_models = iter(outputs_of(needed, choice, source_of, batch_size, progress))
+    for one in wholes:
+        if not one.needed:
+            progress(len(one.models) * source_of(*one.models[0].reading).n_graphs)
+    with span("combine the models"):
+        fastest = choice.fastest.name
+        return [one.outputs(list(islice(of_models, len(one.needed))), source_of, fastest) for one in wholes]
 
 
 def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[Whole]:

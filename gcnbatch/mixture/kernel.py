@@ -28,7 +28,7 @@ _TUNED = 2000  # rows on which ridges and transforms are compared
 _EXACT = 20_000  # rows whose whole kernel is solved; several tasks: less, see `_is_exact`
 _LANDMARKS = 4000
 _GAIN = 0.005  # share of the error that a transform must save
-_SOFTNESS = 0.05
+SOFTNESS = 0.05
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ def activate(target: Target, regressions: Float64) -> Float64:
     """
     if target == "regression":
         return regressions
-    scaled = regressions / _SOFTNESS
+    scaled = regressions / SOFTNESS
     with np.errstate(invalid="ignore"):  # NaN of rows and tasks without predictions
-        found = _SOFTNESS * (np.logaddexp(0, scaled) - np.logaddexp(0, scaled - 1 / _SOFTNESS))
+        found = SOFTNESS * (np.logaddexp(0, scaled) - np.logaddexp(0, scaled - 1 / SOFTNESS))
     return found / found.sum(axis=1, keepdims=True) if target == "multiclass" else found
 
 

@@ -15,7 +15,7 @@ from gcnbatch.mixture.normal_scores import Arrays, NormalScores
 
 _KNOTS = 256
 _LEAST, _SHARE = 3, 0.01  # training rows that have a fragment; splits on rarer ones cost time and are not better
-_LARGEST_COUNT = 255
+LARGEST_COUNT = 255
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _small(counts: Any) -> Any:
     counts = counts.copy()
     counts.eliminate_zeros()
     counts.sort_indices()
-    counts.data = np.clip(counts.data, 0, _LARGEST_COUNT).astype(np.uint8)
+    counts.data = np.clip(counts.data, 0, LARGEST_COUNT).astype(np.uint8)
     return counts
 
 

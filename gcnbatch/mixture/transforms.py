@@ -58,7 +58,7 @@ class Transform:
         if self.scores:
             return self.scores.apply(y[:, None])[:, 0]
         if self.kind == "log":
-            return np.log(np.maximum(y, self._bounds[0]) + self.shift)
+            return np.log(np.maximum(y, self.bounds[0]) + self.shift)
         return np.asarray(y, np.float64)
 
     def invert(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,12 +66,13 @@ class Transform:
         if self.scores:
             return self.scores.invert(z[:, None])[:, 0]
         if self.kind == "log":
-            low, high = np.log(np.array(self._bounds) + self.shift)
+            low, high = np.log(np.array(self.bounds) + self.shift)
             return np.exp(np.clip(z, low, high)) - self.shift
         return np.asarray(z, np.float64)
 
     @property
-    def _bounds(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
+        """Range of values that the logarithm takes, and returns."""
         return self.low / 100, 100 * self.high
 
 

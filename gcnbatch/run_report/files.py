@@ -121,6 +121,20 @@ def write(
     return folder / REPORT
 
 
+def card(folder: Path) -> str:
+    """Return the model card of a finished run: that in its folder if somebody has edited it, else a new one.
+
+    Raises
+    ------
+    InputError
+        As `write`.
+    """
+    path = folder / CARD
+    if path.exists() and not model_card.is_unedited(text := run_files.read_text(path, "a model card")):
+        return text
+    return model_card.render(Figures(read(folder, check_data=True)))
+
+
 def update(folder: Path, examined: Examined | None = None) -> None:
     """Write the report of a run that trained just now, as `write`; nothing if the page is newer than the metrics."""
     page_file, metrics = folder / REPORT, folder / METRICS

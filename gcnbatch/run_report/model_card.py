@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 
-from gcnbatch.run_report.figures import Figures, training_facts
-from gcnbatch.text import counted, markdown
+from gcnbatch.pages.origin import command, software
+from gcnbatch.run_report.figures import Figures, number, training_facts
+from gcnbatch.run_report.record import Record
+from gcnbatch.text import counted, markdown, printable
+from gcnbatch.training.run_files import CONFIG
 
 FILL = "*to fill*"
+MOST_CHARACTERS = 2000  # of a command
 _SEAL = re.compile(r"\n<!-- sha256 of the text above, as generated: ([0-9a-f]{64}) -->\n\Z")
 
 
@@ -43,10 +48,18 @@ def render(figures: Figures) -> str:
         "",
         *_metrics(figures),
         "",
+        "## Applicability",
+        "",
+        *_applicability(record),
+        "",
         "## Limits",
         "",
         *_limits(figures),
         f"- {FILL}: where it fails, and what a wrong prediction costs",
+        "",
+        "## Make it again",
+        "",
+        *_again(record),
     ]
     return seal("\n".join(lines) + "\n")
 
@@ -73,6 +86,34 @@ def _metrics(figures: Figures) -> list[str]:
         texts = [f"{cell[0]} ({cell[1]})" if cell[1] else cell[0] for cell in cells]
         lines.append(f"| {part} | " + " | ".join(texts) + " |")
     return [*lines, "", figures.spread]
+
+
+def _applicability(record: Record) -> list[str]:
+    """Return how errors of test rows grow with their distance from the training rows, if the run has measured it."""
+    found = record.metrics.get("applicability")
+    lines = []
+    for name, measure in found.items() if isinstance(found, dict) else ():
+        bins = measure.get("bins") if isinstance(measure, dict) else None
+        if not isinstance(bins, list) or len(bins) < 2 or not all(isinstance(one, dict) for one in bins):
+            continue
+        low, high = (f"{number(bins[end].get('error'))} around {number(bins[end].get('mean'))}" for end in (0, -1))
+        rank = number(measure.get("spearman"))
+        lines.append(f"- **{markdown(name)}:** mean error of test rows {low}, {high}; rank correlation {rank}")
+    if not lines:
+        lines.append(
+            "- Errors by distance from the training rows were not measured (`gcnbatch train … --applicability`)."
+        )
+    return [
+        *lines,
+        "- `gcnbatch infer RUN new.csv --applicability` says how near a molecule is to the training rows.",
+    ]
+
+
+def _again(record: Record) -> list[str]:
+    """Return the command of the run as a block of code, and the versions."""
+    arguments = command(record.environment) or ["train", CONFIG, "-o", "NEW_RUN_DIR"]
+    facts = (f"- **{name}:** {markdown(value)}" for name, value in software(record.environment))
+    return [f"    gcnbatch {printable(shlex.join(arguments), MOST_CHARACTERS)}", "", *facts]
 
 
 def _limits(figures: Figures) -> list[str]:

@@ -86,6 +86,7 @@ FUNCTIONS = {
     **{f"benchmark {name}": (name,) for name in ("moleculenet", "moleculeace", "admet")},
     **{f"kernels {name}": (f"{name}_kernels",) for name in ("build", "list", "clear")},
     **{name: (name,) for name in ("infer", "tune", "baseline", "explain", "serve", "report", "info")},
+    **{name: (name,) for name in ("embed", "export", "card")},
 }
 
 

@@ -25,13 +25,17 @@ import scipy.sparse as sp
 import typer
 
 import gcnbatch
+from gcnbatch.api.export import CARD
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.cli import app
 from gcnbatch.data.importers.smiles import SKIPPED
 from gcnbatch.data.outputs import DATASET
+from gcnbatch.embedding.command import IDS_OF, VECTORS
+from gcnbatch.embedding.map import MAP
 from gcnbatch.figures import FIGURE
 from gcnbatch.fileio import Output, write_json
 from gcnbatch.lab.backend_comparison import timeline
+from gcnbatch.onnx_export.command import ONNX, PYTHON
 from gcnbatch.predictions import OF_MODEL
 from tests.data.ogb_folders import write_folder
 from tests.training.runs import lighten
@@ -67,7 +71,7 @@ TEXTS = {  # parameters that are texts, but no paths
         "resident",
     ),
     *("max_bytes", "sets", "settings", "smiles_column", "split_column", "splits", "target_columns", "task", "tasks"),
-    *("time_column", "weight_column"),
+    *("time_column", "weight_column", "without"),
 }
 
 
@@ -170,6 +174,20 @@ CALLS = {
         {"runs": Place("run"), "data": Place("table.csv"), "out": made()},
         "--backend cpu -q --steps 2 --top 1",
     ),
+    "embed": Call(
+        "embed",
+        {
+            "runs": Place("run"),
+            "data": Place("table.csv"),
+            "out": Place("new.csv", VECTORS.name, "-o", (".csv", ".npy", ".parquet")),
+            "map_file": Place("new.html", MAP.name, "--map", (".html",)),
+        },
+        "--backend cpu -q --processes 1",
+    ),
+    "export": Call(
+        "export", {"run": Place("run"), "out": Place("new.onnx", ONNX.name, "-o", (".onnx",), (".py",))}, "-q --check 9"
+    ),
+    "card": Call("card", {"run": Place("run"), "out": Place("new.md", CARD.name, "-o", (".md",))}),
     "compare-runs": Call("compare-runs", {"runs": Place("run"), "other": Place("forest"), "out": made()}),
     "report": Call("report", {"run": Place("run", RESUMED)}),
     "compare-backends": Call(
@@ -249,6 +267,14 @@ WRITTEN = {
     "trace.json": timeline.TRACE.name,
     "kernels.json": spmm_table.TABLE.name,
     "m.skipped.csv": SKIPPED.name,
+    "vectors.csv": VECTORS.name,
+    "vectors.npy": VECTORS.name,
+    "vectors.parquet": VECTORS.name,
+    "vectors.ids.csv": IDS_OF.name,
+    "map.html": MAP.name,
+    "model.onnx": ONNX.name,
+    "card.md": CARD.name,
+    "model.py": PYTHON.name,
 }
 RESULTS = ("run", "forest", "study", "shards", "explained", "compared", "bench", "spgemm", "suite")
 
@@ -325,6 +351,10 @@ def _write_results() -> None:
     gcnbatch.moleculenet("tables", splits=["random"], models=["baseline"], seeds=1, out="suite")
     for ending in ("csv", "jsonl", "h5", "parquet"):
         gcnbatch.infer("run", "table.csv", f"p.{ending}", backend="cpu")
+    for ending in ("csv", "npy", "parquet"):
+        gcnbatch.embed("run", "table.csv", f"vectors.{ending}", map_file="map.html", backend="cpu")
+    gcnbatch.export("run", "model.onnx", check=0)
+    gcnbatch.card("run", "card.md")
     gcnbatch.describe("set.h5", plot="figure.png")
     write_json("trace.json", timeline.events([]))
     axes = ((1, 2), (1,), (4,), (8,))

@@ -197,7 +197,7 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, option: str) -> N
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("option", [option for option in (*FILES, *FOLDERS) if option != "infer: out"])
+@pytest.mark.parametrize("option", [one for one in (*FILES, *FOLDERS) if one not in ("infer: out", "card: out")])
 def test_no_file_or_folder_is_named_like_standard_output(option: str) -> None:
     name, parameter, place = PLACES[option]
     line = refused(run(*CALLS[name].words(**{parameter: "-"})), 2)

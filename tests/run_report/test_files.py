@@ -232,7 +232,10 @@ def test_strange_values_in_metrics_are_refused_in_a_line_or_left_out(molecules: 
 
 def test_the_model_card_has_figures_and_fields_to_fill(runs: Path) -> None:
     text = card(runs / "molecules")
-    assert re.findall("^## (.*)", text, re.MULTILINE) == ["Model", "Intended use", "Data", "Metrics", "Limits"]
+    assert re.findall("^## (.*)", text, re.MULTILINE) == [
+        *("Model", "Intended use", "Data", "Metrics", "Applicability", "Limits", "Make it again")
+    ]
+    assert re.search("^    gcnbatch train ", text, re.MULTILINE)
     assert "**Licence of the data:** *to fill*" in text
     assert "The split is random" in text
     assert len(re.findall(r"^\| test \|.* \(0\.\d+ – \d\.\d+\)", text, re.MULTILINE)) == 1
@@ -248,6 +251,26 @@ def test_report_writes_the_page_again_and_keeps_an_edited_card(molecules: Path, 
     (molecules / "model_card.md").write_text(edited)
     assert call("report", molecules)[2] == f"{molecules / 'model_card.md'} was edited and is kept\n"
     assert card(molecules) == edited
+
+
+def test_card_prints_the_card_with_errors_by_distance_or_as_edited(molecules: Path, tmp_path: Path, call) -> None:
+    assert call("card", molecules) == (0, card(molecules), "")
+    assert "were not measured" in card(molecules)
+    metrics = json.loads((molecules / "metrics.json").read_text())
+    bins = [{"mean": 0.25, "error": 0.5, "rows": 3}, {"mean": 0.75, "error": 0.125, "rows": 3}]
+    metrics["applicability"] = {"nearest_similarity": {"spearman": -0.5, "bins": bins}}
+    (molecules / "metrics.json").write_text(json.dumps(metrics))
+    line = r"**nearest\_similarity:** mean error of test rows 0.5 around 0.25, 0.125 around 0.75; rank correlation -0.5"
+    assert line in call("card", molecules)[1]
+    (molecules / "model_card.md").write_text("# Model card: mine\n")
+    assert call("card", molecules, "-o", tmp_path / "mine.md") == (0, "", "")
+    assert (tmp_path / "mine.md").read_text() == "# Model card: mine\n"
+
+
+def test_card_refuses_what_is_no_finished_run(tmp_path: Path, call) -> None:
+    code, _, error = call("card", tmp_path)
+    assert code == 2
+    assert "expected the folder of a run" in error
 
 
 def test_report_refuses_what_is_no_finished_run(tmp_path: Path, call) -> None:

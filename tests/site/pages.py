@@ -92,7 +92,7 @@ def _run_command(words: list[str]) -> None:
     elif words[0] in ("pip", "uv"):
         check_extras(" ".join(words))
     elif words[:3] != ["python3", "-m", "venv"] and words[0] != "." and (words[0] != "curl" or shutil.which("curl")):
-        subprocess.run(words, check=True)
+        subprocess.run([sys.executable if words[0] == "python3" else words[0], *words[1:]], check=True)
 
 
 def _ranks(words: list[str]) -> tuple[int, list[str]]:

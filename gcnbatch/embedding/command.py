@@ -1,0 +1,244 @@
+"""``gcnbatch embed``: run folders and data in; a table of vectors and a map out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch import fileio, outputs, tables
+from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D, FeaturizerOptions, is_molecular
+from gcnbatch.data.molecule_features import graph_feature_names
+from gcnbatch.data.molecule_graphs import featurize
+from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.binary import parquet_names
+from gcnbatch.embedding.map import MAP, MOST_POINTS, Colouring, Points, render
+from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output
+from gcnbatch.inference.domain import embedder, errors_of
+from gcnbatch.inference.inputs import Data, open_input
+from gcnbatch.inference.models import mean_and_deviation
+from gcnbatch.inference.molecules import CsvOptions
+from gcnbatch.inference.parts import Part
+from gcnbatch.inference.whole import found_by, load_wholes
+from gcnbatch.outputs import Kind, begins_with
+from gcnbatch.predictions import output_names
+from gcnbatch.progress import counter
+from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.text import counted
+
+ENDINGS = (".parquet", ".npy", ".csv")
+IDS = ".ids.csv"  # in place of .npy: the ids of an array
+Float32 = NDArray[np.float32]
+Say = Callable[[str], object]
+
+
+def _is_vectors(path: Path) -> bool:
+    if path.suffix.lower() == tables.PARQUET:
+        names = parquet_names(path)
+        return names[:1] == ("id",) and "e0" in names[1:3]
+    return begins_with(rb'\x93NUMPY|"?id"?,("?error"?,)?"?e0"?,')(path)
+
+
+VECTORS = Kind("vectors of an embedding", _is_vectors, ENDINGS)
+IDS_OF = Kind("the ids of vectors", begins_with(rb'"?id"?(,"?error"?)?\r?\n'), (".csv",))
+
+
+@dataclass(frozen=True)
+class EmbeddingSummary:
+    """Summary of an embedding.
+
+    Parameters
+    ----------
+    rows, unreadable : int
+    members : int
+        Networks, whose vectors stand side by side.
+    embedding, features : int
+        Numbers of a row: of the networks, and of fingerprint and descriptors.
+    out, map : str
+        Files; `map` is "" without one.
+    """
+
+    rows: int
+    unreadable: int
+    members: int
+    embedding: int
+    features: int
+    out: str
+    map: str = ""
+
+
+@dataclass
+class _Rows:
+    """What was computed so far, part by part."""
+
+    ids: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    vectors: list[Float32] = field(default_factory=list)
+    outputs: list[NDArray[np.floating]] = field(default_factory=list)
+    y: list[NDArray[Any]] = field(default_factory=list)
+    smiles: list[str] = field(default_factory=list)
+
+
+def embed(
+    runs: Sequence[Path],
+    data: Data,
+    out: Path,
+    *,
+    fingerprint: bool = False,
+    descriptors: bool = False,
+    map_file: Path | None = None,
+    backend: str = "auto",
+    device: int = 0,
+    cuda: CudaConfig | None = None,
+    csv: CsvOptions | None = None,
+    quiet: bool = False,
+    say: Say = lambda line: None,
+) -> EmbeddingSummary:
+    """Write a vector for each row of `data`: the values that enter the output layer of each network, side by side.
+
+    Parameters
+    ----------
+    runs : sequence of Path
+    data : Path, GraphSet or list of str
+        As for `gcnbatch.inference.ensemble.infer`.
+    out : Path
+        ``.parquet`` or ``.csv`` with ids; ``.npy`` with the ids in a file ``.ids.csv`` beside it.
+    fingerprint, descriptors : bool
+        Also counts of circular fragments, and RDKit's descriptors.
+    map_file : Path or None
+        Page with a two-dimensional map of the networks' vectors.
+    backend, device, cuda
+        Backend, GPU and CUDA options.
+    csv : CsvOptions or None
+    quiet : bool
+        No progress.
+    say : callable
+        Called with each message for the user.
+
+    Raises
+    ------
+    InputError
+        When runs, data or outputs cannot be used or do not match.
+    """
+    read = [*runs, *([data] if isinstance(data, Path) else [])]
+    target = outputs.check(out, VECTORS, read)
+    of_ids = outputs.check(out.with_suffix(IDS), IDS_OF, read) if target.path.suffix.lower() == ".npy" else None
+    of_map = None if map_file is None else outputs.check(map_file, MAP, read, "--map")
+    if target.path.suffix.lower() == tables.PARQUET:
+        tables.check_parquet(str(out))
+    wholes = load_wholes(runs, say)
+    members = [model for one in wholes for model in one.models]
+    header = members[0].header
+    if header.level == "node":
+        raise InputError(str(runs[0]), "predicts nodes of a graph", "a model of graphs")
+    features = _features(header, fingerprint, descriptors)
+    embedders, choice, found = [embedder(member) for member in members], BackendChoice(backend, device, cuda), _Rows()
+    options = csv or CsvOptions()
+    with open_input(data, members, options, 0) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
+        for note in source.notes:
+            say(note)
+        for part in source.parts:
+            readable = part.places
+            own = [one.outputs(choice, part.source(*one.reading), 0, lambda done: None)[0] for one in embedders]
+            if features:
+                own.append(_of_molecules(part, features, options.processes))
+            texts = part.texts()
+            found.ids += [str(name) for name in texts.ids]
+            found.errors += [(texts.errors or {}).get(row, "") for row in range(part.rows)]
+            found.vectors.append(_spread(np.concatenate(own, axis=1, dtype=np.float32), readable, part.rows))
+            if of_map is not None:
+                each = [one.outputs for one in found_by(wholes, choice, part.source)]
+                mean, _ = mean_and_deviation(each, np.stack([one.left_out for one in wholes]))
+                found.outputs.append(mean)
+                found.smiles += part.smiles() or [""] * len(readable)
+                if texts.y is not None:
+                    found.y.append(texts.y[readable])
+            bar.update(part.rows)
+    vectors = np.concatenate(found.vectors)
+    names = graph_feature_names(features) if features else ()
+    width = vectors.shape[1] - len(names)
+    _write(target, of_ids, found, vectors, [*(f"e{place}" for place in range(width)), *names])
+    if of_map is not None:
+        _draw(of_map, header, found, vectors[:, :width], say)
+    unreadable = sum(map(bool, found.errors))
+    if unreadable:
+        say(f"{counted(unreadable, 'row')} could not be read")
+    written = "" if map_file is None else str(map_file)
+    return EmbeddingSummary(len(vectors), unreadable, len(members), width, len(names), str(out), written)
+
+
+def _features(header: Header, fingerprint: bool, descriptors: bool) -> FeaturizerOptions | None:
+    """Return which features of molecules to add, None for none: the fingerprint of the model, if it has one."""
+    if not fingerprint and not descriptors:
+        return None
+    if not is_molecular(header.featurizer):
+        got = "a run that was not trained on a set made from SMILES"
+        raise InputError("--fingerprint, --descriptors", got, "a model of molecules")
+    options = FeaturizerOptions.from_header(header.featurizer)
+    kinds = (options.fingerprints or (MORGAN,)) if fingerprint else ()
+    return replace(options, fingerprints=kinds, descriptors=RDKIT2D if descriptors else "", as_written=False)
+
+
+def _of_molecules(part: Part, options: FeaturizerOptions, processes: int) -> Float32:
+    """Return the features (M, D) of the molecules that could be read."""
+    smiles = part.smiles()
+    if smiles is None:
+        raise InputError("--fingerprint, --descriptors", "data without SMILES", "molecules")
+    found = np.full((len(smiles), len(graph_feature_names(options))), np.nan, np.float32)
+    for arrays in featurize(smiles, options, processes=processes):
+        assert arrays.graph_features is not None
+        found[arrays.rows] = arrays.graph_features
+    return found
+
+
+def _spread(values: Float32, places: NDArray[np.int64], rows: int) -> Float32:
+    """Return rows with NaN in those that could not be read."""
+    found = np.full((rows, values.shape[1]), np.nan, np.float32)
+    found[places] = values
+    return found
+
+
+def _write(out: Output, of_ids: Output | None, found: _Rows, vectors: Float32, names: Sequence[str]) -> None:
+    about: dict[str, Any] = {"id": found.ids} | ({"error": found.errors} if any(found.errors) else {})
+    if of_ids is not None:
+        with fileio.atomic_path(out) as temporary, temporary.open("wb") as stream:
+            np.save(stream, vectors)
+        tables.write(of_ids, about)
+        return
+    columns = about | dict(zip(names, vectors.T, strict=True))
+    if out.path.suffix.lower() == tables.PARQUET:
+        with fileio.atomic_path(out) as temporary, tables.open_parquet(temporary, out.path) as rows:
+            rows.append(columns)
+    else:
+        tables.write(out, columns)
+
+
+def _draw(out: Output, header: Header, found: _Rows, vectors: Float32, say: Say) -> None:
+    """Write the map of at most MOST_POINTS rows with finite vectors."""
+    readable = np.flatnonzero([not reason for reason in found.errors])
+    finite = np.isfinite(vectors[readable]).all(axis=1)
+    known = np.flatnonzero(finite)  # among the readable rows
+    if len(known) < 3:
+        raise InputError("--map", counted(len(known), "row"), "at least 3")
+    if len(known) > MOST_POINTS:
+        say(f"the map shows {MOST_POINTS:,} rows of {len(known):,}, evenly drawn")
+        known = known[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]
+    values = np.concatenate(found.outputs)[known].astype(np.float64)
+    names = output_names(header)
+    colours: list[Colouring] = []
+    if found.y:
+        y = np.concatenate(found.y)[known].astype(np.float64)
+        targets = np.where(y < 0, np.nan, y) if header.target == "multiclass" else y
+        colours += [Colouring(f"{name}, target", of) for name, of in zip(header.task_names, targets.T, strict=True)]
+        error = errors_of(header, np.concatenate(found.y)[known], np.arange(len(known)), values)
+        colours.append(Colouring("error", error.astype(np.float64)))
+    colours += [Colouring(f"{name}, prediction", of) for name, of in zip(names, values.T, strict=True)]
+    places = readable[known]
+    ids, smiles = [found.ids[row] for row in places.tolist()], [found.smiles[row] for row in known.tolist()]
+    fileio.write_text(out, render(header.name, Points.of(vectors[places], ids, smiles), colours))

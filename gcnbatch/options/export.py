@@ -1,0 +1,46 @@
+"""Parameters of the commands that make something of a run for others: ``export`` and ``card``."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcnbatch.fileio import StrPath
+from gcnbatch.options.common import Messages, silent
+from gcnbatch.options.declaration import argument, declaration, option
+
+if TYPE_CHECKING:
+    from gcnbatch.api.run import Run
+
+
+@declaration
+class ExportOptions:
+    """``gcnbatch export``."""
+
+    run: "Run | StrPath" = argument("Folder of a run.", metavar="RUN_DIR", typed=Path)
+    out: StrPath = option("Model to write; its Python has the ending .py.", "-o", "--out", metavar="OUT.onnx")
+    _: KW_ONLY
+    without: Sequence[str] = option(
+        "Member of a mixture to leave out: kernel, trees or gcn; may be given several times.",
+        default=(),
+        metavar="NAME",
+        typed=list[str],
+        doc="Members of a mixture to leave out.",
+    )
+    check: int = option(
+        "Most rows of the run's data on which ONNX Runtime and we must agree; 0: none.",
+        default=1000,
+        min=0,
+        metavar="N",
+    )
+    say: Messages = silent
+
+
+@declaration
+class CardOptions:
+    """``gcnbatch card``."""
+
+    run: "Run | StrPath" = argument("Folder of a run.", metavar="RUN_DIR", typed=Path)
+    out: StrPath = option(
+        "Markdown to write; - for standard output.", "-o", "--out", default="-", metavar="OUT.md", typed=str
+    )
