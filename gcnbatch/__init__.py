@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from gcnbatch.api.run import Run as Run
     from gcnbatch.api.run import load as load
     from gcnbatch.api.serving import serve as serve
+    from gcnbatch.api.selection import campaign as campaign
+    from gcnbatch.api.selection import select as select
     from gcnbatch.api.study import Study as Study
     from gcnbatch.api.study import tune as tune
     from gcnbatch.api.training import resume as resume
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
     from gcnbatch.lab.bench.spmm.command import SpmmBench as SpmmBench
     from gcnbatch.lab.bench.spmm.tune import Tuning as Tuning
     from gcnbatch.predictions import Predictions as Predictions
+    from gcnbatch.selection.campaign import Campaign as Campaign
+    from gcnbatch.selection.choice import Selected as Selected
     from gcnbatch.training.stop import Interrupted as Interrupted
 
 __version__ = "0.1.0"
@@ -80,6 +84,10 @@ PUBLIC: dict[str, str] = {
     "infer": "gcnbatch.api.prediction",
     "InferenceSummary": "gcnbatch.inference.ensemble",
     "Predictions": "gcnbatch.predictions",
+    "select": "gcnbatch.api.selection",
+    "Selected": "gcnbatch.selection.choice",
+    "campaign": "gcnbatch.api.selection",
+    "Campaign": "gcnbatch.selection.campaign",
     "explain": "gcnbatch.api.explanation",
     "ExplanationSummary": "gcnbatch.explanation.command",
     "serve": "gcnbatch.api.serving",

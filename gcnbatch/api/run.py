@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcnbatch.inference.trust import Level
     from gcnbatch.options.common import DataLike
     from gcnbatch.predictions import Predictions
+    from gcnbatch.selection.choice import Selected
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,23 @@ class Run:
             level=level,
             applicability=applicability,
         )
+
+    def select(self, pool: StrPath | Sequence[str], n: int = 96, **options: Any) -> Selected:
+        """Return the molecules of a pool to measure next; see `gcnbatch.select`, which takes the same options.
+
+        Examples
+        --------
+        >>> import gcnbatch
+        >>> smiles = ["CCO", "c1ccccc1", "CC#N", "CCN"] * 4
+        >>> graphs = gcnbatch.from_smiles(smiles, [0.2, 1.9, -0.3, 0.1] * 4)
+        >>> gcnbatch.write("molecules.h5", graphs, smiles=smiles)
+        >>> run = gcnbatch.train(data="molecules.h5", epochs=1, settings={"model.widths": [4]}, out="run")
+        >>> len(run.select(["CCCO", "CCCN", "CCO"], n=1, by="greedy"))
+        1
+        """
+        from gcnbatch.api.selection import select
+
+        return select(self, pool, n=n, **options)
 
     def explain(
         self,

@@ -181,9 +181,7 @@ def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def columns_of(
-    path: Path, sample: Mapping[str, Sequence[str]], header: Header, options: CsvOptions
-) -> MoleculeColumns:
+def columns_of(path: Path, sample: Mapping[str, Sequence[str]], header: Header, options: CsvOptions) -> MoleculeColumns:
     """Return the columns of SMILES and ids of a table, of which `sample` has the first values of each column.
 
     They are those of the options, else those of the training set if the table has them, else detected.

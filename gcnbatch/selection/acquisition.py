@@ -1,6 +1,7 @@
 """Acquisition: how much it is worth to measure a molecule, from prediction and deviation. More is better.
 
-mu and sigma are mean and standard deviation of the prediction, f* is the best value that is known.
+mu and sigma are mean and standard deviation of the prediction. f* is the value that a tenth of the measured molecules
+reaches, not the best one: a batch shall hold many good molecules, and campaigns find more of the best 5 % so.
 
 - ``expected-improvement``: E max(f - f*, 0) of a normal f: (mu - f*) Phi(z) + sigma phi(z), z = (mu - f*) / sigma
   (Jones, Schonlau, Welch 1998).
@@ -29,10 +30,13 @@ SHOWN = {
     "uncertainty": "deviation",
     "greedy": "predicted",
 }
+HIGH = 0.9  # quantile of the measured values that is f*
 Float64 = NDArray[np.float64]
 
 
-def scores(by: Acquisition, mean: Float64, deviation: Float64, best: float, deviations: float, draws: Float64) -> Float64:
+def scores(
+    by: Acquisition, mean: Float64, deviation: Float64, high: float, deviations: float, draws: Float64
+) -> Float64:
     """Return the score (R,) of each molecule.
 
     Parameters
@@ -40,8 +44,8 @@ def scores(by: Acquisition, mean: Float64, deviation: Float64, best: float, devi
     by : str
     mean, deviation : float64, (R,)
         In a unit in which more is better. `deviation` is not read by "greedy".
-    best : float
-        The best known value, which "expected-improvement" reads.
+    high : float
+        f*, which "expected-improvement" reads.
     deviations : float
         k of "upper-bound".
     draws : float64, (R,)
@@ -58,8 +62,8 @@ def scores(by: Acquisition, mean: Float64, deviation: Float64, best: float, devi
     from scipy.special import ndtr
 
     spread = np.maximum(deviation, np.finfo(float).tiny)
-    z = np.clip((mean - best) / spread, -1e150, 1e150)
-    return (mean - best) * ndtr(z) + spread * np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
+    z = np.clip((mean - high) / spread, -1e150, 1e150)
+    return (mean - high) * ndtr(z) + spread * np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
 
 
 def normal(seed: int, first: int, count: int) -> Float64:

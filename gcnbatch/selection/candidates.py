@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,21 +118,30 @@ class Candidates:
         return sorted(self._best, key=lambda one: (-one.score, one.row))
 
     def choose(self, most_similar: float) -> list[Candidate]:
-        """Return the best molecules, of which no two are more similar (Tanimoto) than this.
+        """Return the best molecules, each once, of which no two are more similar than this; see `different`."""
+        ranked = self.ranked()
+        first = {one.molecule.name: place for place, one in reversed(list(enumerate(ranked)))}
+        places = sorted(first.values())
+        chosen = different([ranked[place].molecule.fingerprint for place in places], self.count, most_similar)
+        found = [ranked[places[at]] for at in chosen]
+        passed = places[chosen[-1]] + 1 if len(found) == self.count else len(ranked)
+        if near := passed - len(found):
+            self.left_out[NEAR] += near
+        return found
 
-        Each candidate in turn is chosen, unless it is too similar to one that is chosen already.
-        """
-        from rdkit.DataStructs import BulkTanimotoSimilarity
 
-        chosen: list[Candidate] = []
-        names: set[str] = set()
-        for one in self.ranked():
-            if len(chosen) == self.count:
-                break
-            nearest = BulkTanimotoSimilarity(one.molecule.fingerprint, [of.molecule.fingerprint for of in chosen])
-            if one.molecule.name in names or max(nearest, default=0.0) > most_similar:
-                self.left_out[NEAR] += 1
-                continue
-            chosen.append(one)
-            names.add(one.molecule.name)
-        return chosen
+def different(fingerprints: Sequence[Any], count: int, most_similar: float) -> list[int]:
+    """Return the positions of the first `count` molecules of which no two have a larger Tanimoto similarity.
+
+    Each in turn is chosen, unless it is too similar to one that is chosen already.
+    """
+    from rdkit.DataStructs import BulkTanimotoSimilarity
+
+    chosen: list[int] = []
+    for place, one in enumerate(fingerprints):
+        if len(chosen) == count:
+            break
+        near = BulkTanimotoSimilarity(one, [fingerprints[at] for at in chosen])
+        if max(near, default=0.0) <= most_similar:
+            chosen.append(place)
+    return chosen

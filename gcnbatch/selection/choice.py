@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.data.endings import is_dataset
 from gcnbatch.data.schema import Header
+from gcnbatch.data.shards import is_sharded
+from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
 from gcnbatch.inference.inputs import SMILES, Data
 from gcnbatch.inference.molecules import ALL_COLUMNS, SAMPLE_ROWS, CsvOptions, columns_of, open_tables
-from gcnbatch.data.tables.table import Block
 from gcnbatch.predictions import Predictions, Sink, as_it_is
 from gcnbatch.selection import acquisition, conditions
 from gcnbatch.selection.acquisition import SHOWN, Acquisition
@@ -28,7 +30,6 @@ from gcnbatch.text import counted, figure
 Say = Callable[[str], object]
 Float64 = NDArray[np.float64]
 _Values = tuple[Float64, Float64]  # mean and deviation, NaN where there is none
-_DRAW_SEED = "selection"
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,12 @@ class Selected:
     examined: int
     left_out: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The numbers, for JSON."""
+        about = {"chosen": len(self), "rows": self.rows, "examined": self.examined, "left_out": self.left_out}
+        return {"goal": self.goal, "by": self.by, **about}
+
     def __len__(self) -> int:
         return len(self.columns["rank"])
 
@@ -138,12 +145,12 @@ def select(
     pool = _pool(data, header, csv)
     comparisons = conditions.parse(wishes.where, pool.names)
     measured = Measured.of(wanted)
-    if by == "expected-improvement" and math.isnan(measured.best):
+    if by == "expected-improvement" and math.isnan(measured.high):
         raise InputError("--by", f"{by}, and no measured value of {wanted.objective.name}", "another one")
     about: dict[str, Any] = {"level": None, "quiet": quiet, **options}
     others: dict[Output, _Values] = {}
     for folder in dict.fromkeys(output.run for output in wanted.outputs if output.run != wanted.objective.run):
-        found = _Values_([output for output in wanted.outputs if output.run == folder])
+        found = _Kept([output for output in wanted.outputs if output.run == folder])
         ensemble.infer([folder], data, found, csv=pool.options, say=say, **about)
         others |= found.values()
     candidates = Candidates(measured, comparisons, pool.smiles, pool.ids, wishes.count)
@@ -154,7 +161,9 @@ def select(
     left_out = dict(candidates.left_out)
     if not chosen:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items())
-        raise InputError(str(data) if isinstance(data, Path) else "the pool", f"no molecule is left ({reasons})", "some")
+        raise InputError(
+            str(data) if isinstance(data, Path) else "the pool", f"no molecule is left ({reasons})", "some"
+        )
     if len(chosen) < wishes.count:
         say(f"only {counted(len(chosen), 'molecule')}: the others are left out")
     columns = _columns(chosen, pool, wanted, by, measured)
@@ -192,20 +201,13 @@ def _pool(data: Data, header: Header, csv: CsvOptions) -> _Pool:
     """
     if isinstance(data, list):
         return _Pool((SMILES,), SMILES, "", csv)
-    if not isinstance(data, Path) or _is_dataset(data):
+    if not isinstance(data, Path) or is_dataset(data) or is_sharded(data):
         raise InputError(str(data), "a data set", "a file of molecules", "Its rows are those of the output.")
     with open_tables(data, csv.format) as table:
         first = next(table.blocks(), Block.of(0, table.names, ()))
         sample = {name: first[name][:SAMPLE_ROWS] for name in table.names}
         found = columns_of(data, sample, header, csv)
         return _Pool(table.names, found.smiles, found.id, replace(csv, smiles_column=found.smiles, id_column=found.id))
-
-
-def _is_dataset(path: Path) -> bool:
-    from gcnbatch.data.endings import is_dataset
-    from gcnbatch.data.shards import is_sharded
-
-    return is_dataset(path) or is_sharded(path)
 
 
 def _of(table: Predictions, output: Output) -> _Values:
@@ -215,7 +217,7 @@ def _of(table: Predictions, output: Output) -> _Values:
     return mean, table.std[:, output.column].astype(np.float64)
 
 
-class _Values_(Sink):
+class _Kept(Sink):
     """Keeps mean and deviation of some outputs for all rows: 16 bytes a row and output."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
@@ -266,9 +268,10 @@ class _Scorer(Sink):
             hint = "Take greedy, or train several models: --recipe best, or --ensemble 5."
             raise InputError("--by", got, "a run of several models", hint)
         draws = acquisition.normal(self._wishes.seed, first, count)
-        oriented, best = wanted.oriented(mean), self._candidates.measured.best
-        score = acquisition.scores(by, oriented, deviation, best, self._wishes.deviations, draws)
-        self._candidates.left_out[UNREADABLE] += int(np.count_nonzero(~np.isfinite(mean)))
+        high = self._candidates.measured.high
+        score = acquisition.scores(by, wanted.oriented(mean), deviation, high, self._wishes.deviations, draws)
+        if unreadable := int(np.count_nonzero(~np.isfinite(mean))):
+            self._candidates.left_out[UNREADABLE] += unreadable
         probability = np.ones(count)
         for bound in wanted.bounds:
             value, spread = found[bound.output]
@@ -282,7 +285,6 @@ class _Scorer(Sink):
             score = score * probability
         named = {output.name: values for output, values in found.items()}
         self._candidates.add(table, first, score, named, probability)
-        self._candidates.left_out += type(self._candidates.left_out)()  # drops reasons without a row
 
 
 def _columns(

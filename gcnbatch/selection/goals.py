@@ -99,9 +99,7 @@ class Goals:
         return f"{verb} {what}{self.objective.name}{kept}"
 
 
-def goals(
-    sources: Sequence[Source], maximise: str, minimise: str, below: Sequence[str], above: Sequence[str]
-) -> Goals:
+def goals(sources: Sequence[Source], maximise: str, minimise: str, below: Sequence[str], above: Sequence[str]) -> Goals:
     """Return the goals that options name. Without an objective, the only output is maximised.
 
     Raises
@@ -134,7 +132,15 @@ def _bound(option: str, text: str, sign: int, sources: Sequence[Source]) -> Boun
 def _find(option: str, name: str, sources: Sequence[Source]) -> Output:
     several = len(sources) > 1
     every = [
-        (task, Output(source.folder, column, f"{source.name}.{task}" if several else task, source.header.target != "regression"))
+        (
+            task,
+            Output(
+                source.folder,
+                column,
+                f"{source.name}.{task}" if several else task,
+                source.header.target != "regression",
+            ),
+        )
         for source in sources
         for column, task in enumerate(output_names(source.header))
     ]
@@ -145,7 +151,9 @@ def _find(option: str, name: str, sources: Sequence[Source]) -> Output:
         return every[0][1]
     found = [output for task, output in every if name in (task, output.name)]
     if not found:
-        raise InputError(option, f"no output {quoted(name)}", "a task of a run", nearest(name, [o.name for _, o in every]))
+        raise InputError(
+            option, f"no output {quoted(name)}", "a task of a run", nearest(name, [o.name for _, o in every])
+        )
     if len(found) > 1:
         raise InputError(option, f"{quoted(name)} is an output of several runs", listed(one.name for one in found))
     return found[0]

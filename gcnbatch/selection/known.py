@@ -12,6 +12,7 @@ from gcnbatch.data.normal_form import normal_form
 from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.tables.smi import without_extension
 from gcnbatch.errors import InputError
+from gcnbatch.selection.acquisition import HIGH
 from gcnbatch.selection.goals import Goals
 from gcnbatch.training.finished import RunData
 
@@ -39,12 +40,15 @@ class Measured:
         How the run reads molecules.
     best : float
         The best measured value of the objective, so that more is better; NaN without one.
+    high : float
+        The value that a tenth of them reaches; see `acquisition`.
     """
 
     names: frozenset[str]
     near: KnownMolecules
     options: FeaturizerOptions
     best: float
+    high: float
 
     @classmethod
     def of(cls, goals: Goals) -> Measured:
@@ -61,13 +65,17 @@ class Measured:
             path, is_regression = dataset.path, dataset.header.target == "regression"
         if smiles is None:
             raise InputError(str(path), "no SMILES in it", "the molecules of the run", "Train on molecules.")
-        values = goals.sign * y[:, goals.objective.column].astype(np.float64) if is_regression else np.zeros(0)
+        values = np.zeros(0)
+        if is_regression:
+            values = goals.sign * y[:, goals.objective.column].astype(np.float64)
+            values = values[~np.isnan(values)]
         found = [normal_form(text, options, stereo=True) for text in smiles]
         return cls(
             frozenset(one.name for one in found if one is not None),
             KnownMolecules(smiles, options),
             options,
-            float(np.nanmax(values)) if np.isfinite(values).any() else np.nan,
+            float(values.max()) if len(values) else np.nan,
+            float(np.quantile(values, HIGH)) if len(values) else np.nan,
         )
 
     def read(self, smiles: str) -> Molecule | None:
