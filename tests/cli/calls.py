@@ -33,6 +33,7 @@ from gcnbatch.figures import FIGURE
 from gcnbatch.fileio import Output, write_json
 from gcnbatch.lab.backend_comparison import timeline
 from gcnbatch.predictions import OF_MODEL
+from gcnbatch.selection.output import SELECTION
 from tests.data.ogb_folders import write_folder
 from tests.training.runs import lighten
 
@@ -68,6 +69,8 @@ TEXTS = {  # parameters that are texts, but no paths
     ),
     *("max_bytes", "sets", "settings", "smiles_column", "split_column", "splits", "target_columns", "task", "tasks"),
     *("time_column", "weight_column"),
+    "weight_column",
+    *("above", "below", "maximise", "minimise", "where"),
 }
 
 
@@ -163,6 +166,19 @@ CALLS = {
         "serve",
         {"runs": Place("run"), "token_file": Place("keys.txt", option="--token-file")},
         "--host 192.0.2.1 --backend cpu -q",
+    "select": Call(
+        "select",
+        {
+            "runs": Place("run"),
+            "data": Place("pool.csv"),
+            "out": Place("new.csv", SELECTION.name, "-o", (".csv", ".parquet")),
+        },
+        "--backend cpu -q --processes 1",
+    ),
+    "select campaign": Call(
+        "select",
+        {"table": Place("logs.csv", option="--campaign"), "out": made()},
+        "--rounds 1 -q --processes 1",
     ),
     "baseline": Call("baseline", {"config": _CONFIG, "data": _DATA, "out": made()}, "-q --trees 2"),
     "explain": Call(
@@ -245,12 +261,14 @@ WRITTEN = {
     "p.jsonl": OF_MODEL,
     "p.h5": OF_MODEL,
     "p.parquet": OF_MODEL,
+    "s.csv": SELECTION.name,
+    "s.parquet": SELECTION.name,
     "figure.png": FIGURE.name,
     "trace.json": timeline.TRACE.name,
     "kernels.json": spmm_table.TABLE.name,
     "m.skipped.csv": SKIPPED.name,
 }
-RESULTS = ("run", "forest", "study", "shards", "explained", "compared", "bench", "spgemm", "suite")
+RESULTS = ("run", "forest", "study", "shards", "explained", "campaign", "compared", "bench", "spgemm", "suite")
 
 
 def write_inputs(folder: Path) -> None:
@@ -270,6 +288,8 @@ def _write_tables() -> None:
     for path, text in {
         "table.csv": f"smiles,y\n{rows}",
         "keys.txt": "0123456789abcdef\n",
+        "pool.csv": "smiles\nCCCCCCO\nc1ccccc1O\nCCBr\n",
+        "logs.csv": "smiles,y\n" + "".join(f"{text},{row / 7}\n" for row, text in enumerate(smiles)),
         "splits.csv": "part\n" + "train\ntrain\nvalid\ntest\n" * 16,
         "E.csv": "graph,src,dst\ng1,a,b\n",
         "N.csv": "graph,node,charge\ng1,a,0\ng1,b,1\ng2,a,0\n",
@@ -318,6 +338,7 @@ def _write_results() -> None:
     gcnbatch.tune(tree, "set.h5", space=space, trials=1, jobs=1, out="study")
     gcnbatch.shard("set.h5", "shards", max_graphs=30)
     gcnbatch.explain("run", "table.csv", "explained", top=1, steps=2, backend="cpu")
+    gcnbatch.campaign("logs.csv", rounds=1, out="campaign")
     gcnbatch.compare_runs(["run", "forest"], out="compared")
     gcnbatch.bench_spmm("set.h5", batch=3, columns=[4], methods=["scipy"], repeats=2, out="bench")
     Path("slow.jsonl").write_text("".join(map(_slower, Path("bench/rows.jsonl").read_text().splitlines())))
@@ -325,6 +346,8 @@ def _write_results() -> None:
     gcnbatch.moleculenet("tables", splits=["random"], models=["baseline"], seeds=1, out="suite")
     for ending in ("csv", "jsonl", "h5", "parquet"):
         gcnbatch.infer("run", "table.csv", f"p.{ending}", backend="cpu")
+    for ending in ("csv", "parquet"):
+        gcnbatch.select("run", "pool.csv", out=f"s.{ending}", backend="cpu")
     gcnbatch.describe("set.h5", plot="figure.png")
     write_json("trace.json", timeline.events([]))
     axes = ((1, 2), (1,), (4,), (8,))
