@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.imports import import_table
-from gcnbatch.api.options import cuda
+from gcnbatch.api.options import Options, cuda, load
 from gcnbatch.api.run import folders_of
 from gcnbatch.api.sources import RECIPE
 from gcnbatch.data.tables.layout import TableFormat
@@ -102,15 +102,13 @@ def campaign(given: CampaignOptions) -> Campaign:
     >>> found.columns["measured"].tolist()
     ['10', '11', '12']
     """
-    from gcnbatch.config import resolve
-    from gcnbatch.config_tree import read_toml
     from gcnbatch.folders import results
     from gcnbatch.resources import shipped_config
     from gcnbatch.selection import campaign as campaigns
 
     place = shipped_config(given.recipe or RECIPE)
-    tree = {**read_toml(place), "backend": given.backend, "device": given.device}
-    config = resolve(tree, where=str(place))
+    chosen: Options = {("backend",): given.backend, ("device",): given.device, ("cuda", "resident"): given.resident}
+    config = load(place, chosen, given.settings or {})
     task = given.maximise or given.minimise
     with results(None if given.out is None else Path(given.out), "campaign", whole=True) as (folder, _):
         data = folder / campaigns.DATA
@@ -120,12 +118,16 @@ def campaign(given: CampaignOptions) -> Campaign:
             "delimiter": given.delimiter,
             "encoding": given.encoding,
             "processes": given.processes,
-            "target_columns": [task] if task else [],
+            "target_columns": [task] if task else None,
         }
         options = ImportSmilesOptions(
             given.table, data, **about, **config.molecules.model_dump(), on_bad_row="skip", progress=not given.quiet
         )
-        summary = import_table(options)
+        try:
+            summary = import_table(options)
+        except InputError as error:
+            error.rename("--target-columns", "--maximise or --minimise")
+            raise
         for line in (*summary.roles(), *summary.said()):
             given.say(line)
         return campaigns.replay(

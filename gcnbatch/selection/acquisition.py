@@ -15,12 +15,13 @@ Values to minimise enter with the other sign; probabilities of label 1 as 1 - p.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
+from gcnbatch.errors import InputError
 
 Acquisition = Literal["expected-improvement", "upper-bound", "thompson", "uncertainty", "greedy"]
 SHOWN = {
@@ -32,6 +33,20 @@ SHOWN = {
 }
 HIGH = 0.9  # quantile of the measured values that is f*
 Float64 = NDArray[np.float64]
+
+
+def named(by: str) -> Acquisition:
+    """Return the acquisition of this name.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    for known in get_args(Acquisition):
+        if by == known:
+            return known  # type: ignore[no-any-return]
+    raise InputError("--by", by, ", ".join(SHOWN))
 
 
 def scores(

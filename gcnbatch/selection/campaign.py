@@ -103,7 +103,7 @@ def replay(
         sign = -1.0 if wishes.minimise else 1.0
         y = np.where(known_rows, sign * dataset.measured[:, 0].astype(np.float64), np.nan)
         pool = np.flatnonzero(known_rows)
-        by: Acquisition = wishes.by or "expected-improvement"  # type: ignore[assignment]
+        by = acquisition.named(wishes.by or "expected-improvement")
         molecules = mixed.molecules(dataset.header, mixed.rows_of(dataset, np.arange(dataset.n_graphs)))
         own: Surrogate = Recipe(config, dataset) if config else Kernel(molecules, sign * y)
         forest = RandomForest(dataset, features(molecules), wishes.seed)

@@ -173,12 +173,11 @@ def select(
 def _acquisition(by: str, wanted: Goals) -> Acquisition:
     if not by:
         return "greedy" if wanted.objective.is_probability else "expected-improvement"
-    if by == "expected-improvement" and wanted.objective.is_probability:
+    found = acquisition.named(by)
+    if found == "expected-improvement" and wanted.objective.is_probability:
         got = f"{by}, and {wanted.objective.name} is a probability"
         raise InputError("--by", got, ", ".join(one for one in SHOWN if one != by))
-    if by not in SHOWN:
-        raise InputError("--by", by, ", ".join(SHOWN))
-    return by  # type: ignore[return-value]
+    return found
 
 
 @dataclass(frozen=True)

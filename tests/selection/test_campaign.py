@@ -75,7 +75,7 @@ def test_refused(table, tmp_path) -> None:
     for place, options, message in (
         ("few.csv", {}, "29 measured rows.*expected at least 40"),
         ("labels.csv", {"maximise": "hit"}, "has labels; expected a column of measured numbers"),
-        ("two.csv", {}, "missing, with 2 columns of values; expected one of a, b"),
+        ("two.csv", {}, "not clear which of the columns are targets .*Name them with --maximise or --minimise"),
         (table, {"n": 100}, "20 x 100 of 200 rows"),
         (table, {"by": "best"}, "--by: best"),
     ):

@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, gcnbatch.Run]:
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
     rows = [f"P{number},{text},{'A' if number % 2 else 'B'}" for number, text in enumerate([*POOL, "C("])]
-    (tmp_path / "pool.csv").write_text("\n".join(["code,structure,vendor", *rows]) + "\n")
+    (tmp_path / "pool.csv").write_text("\n".join(["code,smiles,vendor", *rows]) + "\n")
     return tmp_path / "pool.csv"
 
 
@@ -56,14 +56,14 @@ def chosen(found: gcnbatch.Selected, column: str = "smiles") -> list[str]:
 def test_the_rows_of_the_pool_in_the_order_of_their_score(runs, pool, tmp_path, command) -> None:
     out = tmp_path / "next.csv"
     code, printed, err = command("select", runs["several"].folder, pool, "--n", 3, "-o", out, "--backend", "cpu")
-    assert (code, printed) == (0, "")
+    assert (code, printed) == (0, ""), err
     with out.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["rank"] for row in rows] == ["1", "2", "3"]
     scores = [float(row["score"]) for row in rows]
     assert scores == sorted(scores, reverse=True)
     texts = dict(zip((f"P{number}" for number in range(8)), POOL, strict=True))
-    assert all(texts[row["code"]] == row["structure"] for row in rows)
+    assert all(texts[row["code"]] == row["smiles"] for row in rows)
     assert all("expected improvement" in row["why"] for row in rows)
     assert "3 of 9 molecules chosen by expected improvement, maximising task0" in err
     assert "1 unreadable, 1 measured already" in err
@@ -184,7 +184,7 @@ def test_refused(runs, options: dict[str, Any], message: str) -> None:
 
 
 def test_refused_models(runs, tmp_path) -> None:
-    with pytest.raises(InputError, match="is one model, without a deviation.*Take greedy"):
+    with pytest.raises(InputError, match=r"is one model, without a deviation.*Take greedy"):
         select(runs["one"], POOL)
     assert len(select(runs["one"], POOL, by="greedy"))
     with pytest.raises(InputError, match="is a probability"):
