@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,11 @@ class RandomForest:
 
     def __call__(self, known: Int64) -> tuple[Float64, Float64]:
         """Return the forest's values; no deviation."""
-        found = Forest(seed=self.seed).predict(self.dataset.header, self.x, self.dataset.measured, known)
+        with (
+            warnings.catch_warnings()
+        ):  # threads of scikit-learn can lose the filters of each other, and it warns of that
+            warnings.simplefilter("ignore")
+            found = Forest(seed=self.seed).predict(self.dataset.header, self.x, self.dataset.measured, known)
         return found[:, 0].astype(np.float64), np.zeros(len(found))
 
 
