@@ -87,9 +87,7 @@ class RandomForest:
 
     def __call__(self, known: Int64) -> tuple[Float64, Float64]:
         """Return the forest's values; no deviation."""
-        with (
-            warnings.catch_warnings()
-        ):  # threads of scikit-learn can lose the filters of each other, and it warns of that
+        with warnings.catch_warnings():  # as in `gcnbatch.mixture.forest.grow`
             warnings.simplefilter("ignore")
             found = Forest(seed=self.seed).predict(self.dataset.header, self.x, self.dataset.measured, known)
         return found[:, 0].astype(np.float64), np.zeros(len(found))
