@@ -45,7 +45,7 @@ def named(by: str) -> Acquisition:
     """
     for known in get_args(Acquisition):
         if by == known:
-            return known  # type: ignore[no-any-return]
+            return known
     raise InputError("--by", by, ", ".join(SHOWN))
 
 
