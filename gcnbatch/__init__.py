@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from gcnbatch.api.report import report as report
     from gcnbatch.api.run import Run as Run
     from gcnbatch.api.run import load as load
-    from gcnbatch.api.serving import serve as serve
     from gcnbatch.api.selection import campaign as campaign
     from gcnbatch.api.selection import select as select
+    from gcnbatch.api.serving import serve as serve
     from gcnbatch.api.study import Study as Study
     from gcnbatch.api.study import tune as tune
     from gcnbatch.api.training import resume as resume

@@ -69,7 +69,6 @@ TEXTS = {  # parameters that are texts, but no paths
     ),
     *("max_bytes", "sets", "settings", "smiles_column", "split_column", "splits", "target_columns", "task", "tasks"),
     *("time_column", "weight_column"),
-    "weight_column",
     *("above", "below", "maximise", "minimise", "where"),
 }
 
@@ -166,6 +165,7 @@ CALLS = {
         "serve",
         {"runs": Place("run"), "token_file": Place("keys.txt", option="--token-file")},
         "--host 192.0.2.1 --backend cpu -q",
+    ),
     "select": Call(
         "select",
         {
