@@ -91,7 +91,7 @@ def replay(
         Rows of a batch; None: such that a fifth of the rows is known at the end.
     rounds : int
     config : Config or None
-        What is trained in each round; None: the kernel and the trees alone.
+        What is trained in each round; None: the kernel of a mixture alone.
 
     Raises
     ------
