@@ -83,8 +83,8 @@ def campaign(given: CampaignOptions) -> Campaign:
     r"""Replay a campaign on a table of measured molecules: how much of the best 5 % each round has found.
 
     It begins with a random 5 % of the rows. Each round fits a model to what is known, and measures the next batch: by
-    default the kernel of the recipe ``best`` as a Gaussian process; with ``recipe``, a whole run. Beside it stand the same
-    number of rows at random, and those that a random forest predicts best.
+    default the kernel of the recipe ``best`` as a Gaussian process; with ``recipe``, a whole run. Beside it stand the
+    same number of rows at random, and those that a random forest predicts best.
 
     Raises
     ------

@@ -81,7 +81,9 @@ class CampaignOptions(AcquisitionOptions):
     table: Annotated[StrPath, Python("Table of measured molecules.")]
     _: KW_ONLY
     rounds: int = option("Campaign: batches that are measured.", default=20, min=1, metavar="N")
-    recipe: str = option("Campaign: recipe to train in each round.", default="", shown="its kernel alone, as a Gaussian process")
+    recipe: str = option(
+        "Campaign: recipe to train in each round.", default="", shown="its kernel alone, as a Gaussian process"
+    )
 
 
 @declaration
