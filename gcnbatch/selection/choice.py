@@ -17,8 +17,8 @@ from gcnbatch.data.shards import is_sharded
 from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
-from gcnbatch.inference.inputs import SMILES, Data
-from gcnbatch.inference.molecules import ALL_COLUMNS, SAMPLE_ROWS, CsvOptions, columns_of, open_tables
+from gcnbatch.inference.inputs import Data
+from gcnbatch.inference.molecules import ALL_COLUMNS, SAMPLE_ROWS, SMILES, CsvOptions, columns_of, open_tables
 from gcnbatch.predictions import Predictions, Sink, as_it_is
 from gcnbatch.selection import acquisition, conditions
 from gcnbatch.selection.acquisition import SHOWN, Acquisition
