@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from gcnbatch.api.report import report as report
     from gcnbatch.api.run import Run as Run
     from gcnbatch.api.run import load as load
+    from gcnbatch.api.selection import campaign as campaign
+    from gcnbatch.api.selection import select as select
     from gcnbatch.api.serving import serve as serve
     from gcnbatch.api.study import Study as Study
     from gcnbatch.api.study import tune as tune
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from gcnbatch.lab.bench.spmm.tune import Tuning as Tuning
     from gcnbatch.onnx_export.command import ExportSummary as ExportSummary
     from gcnbatch.predictions import Predictions as Predictions
+    from gcnbatch.selection.campaign import Campaign as Campaign
+    from gcnbatch.selection.choice import Selected as Selected
     from gcnbatch.training.stop import Interrupted as Interrupted
 
 __version__ = "0.1.0"
@@ -85,6 +89,10 @@ PUBLIC: dict[str, str] = {
     "infer": "gcnbatch.api.prediction",
     "InferenceSummary": "gcnbatch.inference.ensemble",
     "Predictions": "gcnbatch.predictions",
+    "select": "gcnbatch.api.selection",
+    "Selected": "gcnbatch.selection.choice",
+    "campaign": "gcnbatch.api.selection",
+    "Campaign": "gcnbatch.selection.campaign",
     "explain": "gcnbatch.api.explanation",
     "ExplanationSummary": "gcnbatch.explanation.command",
     "serve": "gcnbatch.api.serving",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gcnbatch.config import Config
     from gcnbatch.explanation.attributions import Attributions
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gcnbatch.inference.trust import Level
     from gcnbatch.options.common import DataLike
     from gcnbatch.predictions import Predictions
+    from gcnbatch.selection.choice import Selected
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,59 @@ class Run:
             level=level,
             applicability=applicability,
         )
+
+    def select(
+        self,
+        pool: StrPath | Iterable[str],
+        n: int = 96,
+        *,
+        by: str = "",
+        maximise: str = "",
+        minimise: str = "",
+        where: str = "",
+        diversity: float = 0.7,
+        backend: str = "auto",
+        device: int = 0,
+        processes: int = 0,
+    ) -> Selected:
+        """Return the molecules of a pool to measure next; see `gcnbatch.select`, which also takes several runs.
+
+        Parameters
+        ----------
+        pool : iterable of str, str or path
+            SMILES, or a file of molecules.
+        n : int
+            Molecules.
+        by, maximise, minimise, where, diversity
+            As for `gcnbatch.select`.
+        backend, device
+            Backend and GPU.
+        processes : int
+            Processes that read SMILES; 0: one per processor.
+
+        Raises
+        ------
+        InputError
+            When run, pool and options do not match, and when no molecule is left.
+
+        Examples
+        --------
+        >>> import gcnbatch
+        >>> smiles = ["CCO", "c1ccccc1", "CC#N", "CCN"] * 4
+        >>> graphs = gcnbatch.from_smiles(smiles, [0.2, 1.9, -0.3, 0.1] * 4)
+        >>> gcnbatch.write("molecules.h5", graphs, smiles=smiles)
+        >>> run = gcnbatch.train(data="molecules.h5", epochs=1, settings={"model.widths": [4]}, out="run")
+        >>> len(run.select(["CCCO", "CCCN", "CCO"], n=1, by="greedy"))
+        1
+        """
+        from gcnbatch.inference.ensemble import as_input
+        from gcnbatch.inference.molecules import CsvOptions
+        from gcnbatch.selection.choice import Wishes, select
+
+        wishes = Wishes(n, by, maximise, minimise, where=where, diversity=diversity)
+        csv = CsvOptions(processes=processes)
+        silent: Callable[[str], object] = lambda line: None  # noqa: E731
+        return select([self.folder], as_input(pool), wishes, csv, True, silent, backend=backend, device=device)
 
     def explain(
         self,

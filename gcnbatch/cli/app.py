@@ -44,6 +44,7 @@ _READER_GONE = 128 + signal.SIGPIPE  # what a shell reports for a program that S
 _MODULES = {
     "train": "train",
     "infer": "infer",
+    "select": "select",
     "tune": "tune",
     "baseline": "baseline",
     "explain": "explain",

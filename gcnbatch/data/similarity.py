@@ -28,7 +28,7 @@ class KnownMolecules:
 
     def __init__(self, smiles: Sequence[str], options: FeaturizerOptions) -> None:
         self._options = options
-        found = ((place, self._fingerprint(text)) for place, text in enumerate(smiles))
+        found = ((place, self.fingerprint(text)) for place, text in enumerate(smiles))
         readable = [(place, one) for place, one in found if one is not None]
         self._places, self._known = [place for place, _ in readable], [one for _, one in readable]
 
@@ -53,10 +53,11 @@ class KnownMolecules:
         """Return the similarity to each known molecule; None for one that cannot be read."""
         from rdkit.DataStructs import BulkTanimotoSimilarity
 
-        fingerprint = self._fingerprint(text)
+        fingerprint = self.fingerprint(text)
         return None if fingerprint is None else list(BulkTanimotoSimilarity(fingerprint, self._known))
 
-    def _fingerprint(self, text: str) -> Any:
+    def fingerprint(self, text: str) -> Any:
+        """Return the fingerprint of a molecule, None if it cannot be read."""
         molecule = normal_molecule(text, self._options)
         return None if molecule is None else _generator().GetFingerprint(molecule)
 

@@ -6,7 +6,7 @@ A folder of files of molecules is read as one table.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.endings import KNOWN, is_table
 from gcnbatch.data.featurizer import load_rdkit
-from gcnbatch.data.importers.molecule_tables import about_blank_ids, find_columns
+from gcnbatch.data.importers.molecule_tables import MoleculeColumns, about_blank_ids, find_columns
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat
@@ -181,18 +181,26 @@ def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
+def columns_of(path: Path, sample: Mapping[str, Sequence[str]], header: Header, options: CsvOptions) -> MoleculeColumns:
+    """Return the columns of SMILES and ids of a table, of which `sample` has the first values of each column.
+
+    They are those of the options, else those of the training set if the table has them, else detected.
+    """
+    recorded = header.featurizer or {}
+    requested = {
+        key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in sample else "")
+        for key in ("smiles_column", "id_column")
+    }
+    return find_columns(path, sample, **requested)
+
+
 def _checked(path: Path, header: Header, options: CsvOptions) -> tuple[Columns, int, tuple[str, ...]]:
     """Return the columns of a table, the number of its rows, and notes for the user."""
-    recorded = header.featurizer or {}
     with open_tables(path, options.format) as source:
         blocks, labels = source.blocks(), LabelColumns.of(source.names, header)
         first = next(blocks, Block.of(0, source.names, ()))
         sample = {name: first[name][:SAMPLE_ROWS] for name in source.names}
-        requested = {
-            key: getattr(options, key) or (recorded.get(key, "") if recorded.get(key) in source.names else "")
-            for key in ("smiles_column", "id_column")
-        }
-        found, notes = find_columns(path, sample, **requested), []
+        found, notes = columns_of(path, sample, header, options), []
         if labels is not None:
             labels = labels.with_format(path, options.format, sample)
             notes += [*labels.notes, *labels.written.notes]

@@ -307,7 +307,10 @@ def _ours(wholes: Sequence[Whole], source_of: Callable[..., BatchSource]) -> Fou
 def _difference(wholes: Sequence[Whole], ours: Found, theirs: Sequence[Any]) -> float:
     """Return the largest difference of values and deviations; infinite where one of two is NaN."""
     model = wholes[0].models[0]
-    unit = model.about.scaling.std if model.header.target == "regression" else 1.0
+    unit: Any = 1.0
+    if model.header.target == "regression":  # of a transformed target, the deviation is that of another scale
+        is_plain = np.array(model.scaling.kinds) == "none"
+        unit = np.where(is_plain, model.scaling.std, np.nanstd(ours.outputs, axis=0))
     expected = [ours.outputs, *([] if ours.deviation is None else [ours.deviation])]
     largest = 0.0
     for own, other in zip(expected, theirs, strict=True):

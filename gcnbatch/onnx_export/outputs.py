@@ -57,7 +57,8 @@ def _model(graph: Graph, model: Model, inputs: Inputs) -> Value:
         return graph("Sigmoid", wide)
     if model.header.target == "multiclass":
         return graph("Softmax", wide, axis=1)
-    return wide * np.array(model.about.scaling.std) + np.array(model.about.scaling.mean)
+    values = wide * model.scaling.std + model.scaling.mean
+    return values if model.scaling.transforms is None else members.invert(graph, model.scaling.transforms, values)
 
 
 def _mean(graph: Graph, single: Sequence[Value], left_out: NDArray[np.bool_]) -> Found:

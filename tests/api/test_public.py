@@ -78,6 +78,7 @@ FUNCTIONS = {
     "train": ("train", "resume"),
     "compare-runs": ("compare_runs",),
     "compare-backends": ("compare_backends",),
+    "select": ("select", "campaign"),
     "data info": ("describe",),
     "data split": ("add_splits",),
     **{f"data {name}": (name,) for name in ("check", "synth", "khop", "shard")},

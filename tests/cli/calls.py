@@ -37,6 +37,7 @@ from gcnbatch.fileio import Output, write_json
 from gcnbatch.lab.backend_comparison import timeline
 from gcnbatch.onnx_export.command import ONNX, PYTHON
 from gcnbatch.predictions import OF_MODEL
+from gcnbatch.selection.output import SELECTION
 from tests.data.ogb_folders import write_folder
 from tests.training.runs import lighten
 
@@ -72,6 +73,7 @@ TEXTS = {  # parameters that are texts, but no paths
     ),
     *("max_bytes", "sets", "settings", "smiles_column", "split_column", "splits", "target_columns", "task", "tasks"),
     *("time_column", "weight_column", "without"),
+    *("above", "below", "maximise", "minimise", "where"),
 }
 
 
@@ -168,6 +170,20 @@ CALLS = {
         {"runs": Place("run"), "token_file": Place("keys.txt", option="--token-file")},
         "--host 192.0.2.1 --backend cpu -q",
     ),
+    "select": Call(
+        "select",
+        {
+            "runs": Place("run"),
+            "data": Place("pool.csv"),
+            "out": Place("new.csv", SELECTION.name, "-o", (".csv", ".parquet")),
+        },
+        "--backend cpu -q --processes 1",
+    ),
+    "select campaign": Call(
+        "select",
+        {"table": Place("logs.csv", option="--campaign"), "out": made()},
+        "--rounds 1 -q --processes 1",
+    ),
     "baseline": Call("baseline", {"config": _CONFIG, "data": _DATA, "out": made()}, "-q --trees 2"),
     "explain": Call(
         "explain",
@@ -263,6 +279,8 @@ WRITTEN = {
     "p.jsonl": OF_MODEL,
     "p.h5": OF_MODEL,
     "p.parquet": OF_MODEL,
+    "s.csv": SELECTION.name,
+    "s.parquet": SELECTION.name,
     "figure.png": FIGURE.name,
     "trace.json": timeline.TRACE.name,
     "kernels.json": spmm_table.TABLE.name,
@@ -276,7 +294,7 @@ WRITTEN = {
     "card.md": CARD.name,
     "model.py": PYTHON.name,
 }
-RESULTS = ("run", "forest", "study", "shards", "explained", "compared", "bench", "spgemm", "suite")
+RESULTS = ("run", "forest", "study", "shards", "explained", "campaign", "compared", "bench", "spgemm", "suite")
 
 
 def write_inputs(folder: Path) -> None:
@@ -296,6 +314,8 @@ def _write_tables() -> None:
     for path, text in {
         "table.csv": f"smiles,y\n{rows}",
         "keys.txt": "0123456789abcdef\n",
+        "pool.csv": "smiles\nCCCCCCO\nc1ccccc1O\nCCBr\n",
+        "logs.csv": "smiles,y\n" + "".join(f"{text},{row / 7}\n" for row, text in enumerate(smiles)),
         "splits.csv": "part\n" + "train\ntrain\nvalid\ntest\n" * 16,
         "E.csv": "graph,src,dst\ng1,a,b\n",
         "N.csv": "graph,node,charge\ng1,a,0\ng1,b,1\ng2,a,0\n",
@@ -344,6 +364,7 @@ def _write_results() -> None:
     gcnbatch.tune(tree, "set.h5", space=space, trials=1, jobs=1, out="study")
     gcnbatch.shard("set.h5", "shards", max_graphs=30)
     gcnbatch.explain("run", "table.csv", "explained", top=1, steps=2, backend="cpu")
+    gcnbatch.campaign("logs.csv", rounds=1, out="campaign")
     gcnbatch.compare_runs(["run", "forest"], out="compared")
     gcnbatch.bench_spmm("set.h5", batch=3, columns=[4], methods=["scipy"], repeats=2, out="bench")
     Path("slow.jsonl").write_text("".join(map(_slower, Path("bench/rows.jsonl").read_text().splitlines())))
@@ -355,6 +376,8 @@ def _write_results() -> None:
         gcnbatch.embed("run", "table.csv", f"vectors.{ending}", map_file="map.html", backend="cpu")
     gcnbatch.export("run", "model.onnx", check=0)
     gcnbatch.card("run", "card.md")
+    for ending in ("csv", "parquet"):
+        gcnbatch.select("run", "pool.csv", out=f"s.{ending}", backend="cpu")
     gcnbatch.describe("set.h5", plot="figure.png")
     write_json("trace.json", timeline.events([]))
     axes = ((1, 2), (1,), (4,), (8,))

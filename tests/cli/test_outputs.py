@@ -197,7 +197,9 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, option: str) -> N
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("option", [one for one in (*FILES, *FOLDERS) if one not in ("infer: out", "card: out")])
+@pytest.mark.parametrize(
+    "option", [one for one in (*FILES, *FOLDERS) if one not in ("infer: out", "card: out", "select: out")]
+)
 def test_no_file_or_folder_is_named_like_standard_output(option: str) -> None:
     name, parameter, place = PLACES[option]
     line = refused(run(*CALLS[name].words(**{parameter: "-"})), 2)
@@ -209,6 +211,8 @@ def test_no_file_or_folder_is_named_like_standard_output(option: str) -> None:
 def test_predictions_go_to_standard_output() -> None:
     found = run(*CALLS["infer"].words(out="-"))
     assert (found.code, found.out.count("\n"), found.out.split(",")[0]) == (0, 65, "id")
+    found = run(*CALLS["select"].words(out="-"))
+    assert (found.code, found.out.count("\n"), found.out.split(",")[0]) == (0, 3, "rank")
 
 
 # ------------------------------------------------------------------------------------------------ messages

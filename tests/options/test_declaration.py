@@ -134,7 +134,7 @@ def test_every_command_has_the_options_that_its_function_declares() -> None:
             continue  # without a declaration
         function = getattr(gcnbatch, FUNCTIONS[name][0])
         missing = {one for one in declared if one not in inspect.signature(function).parameters}
-        assert missing <= {"as_json", "quiet", "show_keys", "resume", "paths", "plain", "out", "options"}, name
+        assert missing <= {"as_json", "quiet", "show_keys", "resume", "paths", "plain", "out", "options", "table"}, name
 
 
 def test_a_resumed_run_takes_what_may_change_of_a_run() -> None:

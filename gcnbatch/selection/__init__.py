@@ -1,0 +1,1 @@
+"""Which molecules to measure next: ``gcnbatch select``."""

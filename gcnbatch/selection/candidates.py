@@ -1,0 +1,147 @@
+"""The best molecules of a pool that is predicted part by part, in memory that does not grow with the pool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.predictions import Predictions
+from gcnbatch.selection.conditions import Comparison
+from gcnbatch.selection.known import Measured, Molecule
+
+MEASURED, NEAR, UNREADABLE = "measured already", "too similar to a chosen one", "unreadable"
+_KEPT = 50  # candidates for each molecule that is asked for
+_LEAST_KEPT = 5_000
+
+
+class Candidate(NamedTuple):
+    """A row that may be chosen.
+
+    Parameters
+    ----------
+    score : float
+    row : int
+        Its number, from 0.
+    id : str
+    cells : dict of str
+        Its other columns.
+    outputs : dict of (mean, deviation)
+        By the name of the output; NaN where there is no deviation.
+    probability : float
+        That all bounds are kept.
+    molecule : Molecule
+    """
+
+    score: float
+    row: int
+    id: str
+    cells: dict[str, str]
+    outputs: dict[str, tuple[float, float]]
+    probability: float
+    molecule: Molecule
+
+
+@dataclass
+class Candidates:
+    """Collects rows of the pool; only those whose score is among the best are read by RDKit.
+
+    Parameters
+    ----------
+    measured : Measured
+    comparisons : list of Comparison
+    smiles : str
+        The column of SMILES.
+    ids : str
+        The column of ids, "" without one.
+    count : int
+        Molecules that are asked for.
+    left_out : Counter of str
+        Rows that cannot be chosen, by the reason.
+    examined : int
+        Rows whose molecule was read.
+    """
+
+    measured: Measured
+    comparisons: Sequence[Comparison]
+    smiles: str
+    ids: str
+    count: int
+    left_out: Counter[str] = field(default_factory=Counter)
+    examined: int = 0
+    _best: list[Candidate] = field(default_factory=list)
+    _least: float = -np.inf
+
+    def add(
+        self,
+        table: Predictions,
+        first: int,
+        score: NDArray[np.float64],
+        outputs: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
+        probability: NDArray[np.float64],
+    ) -> None:
+        """Take rows from the row `first` on; a score of NaN leaves a row out."""
+        for at in np.flatnonzero(score > self._least).tolist():
+            cells = {name: str(texts[at]) for name, texts in table.kept.items()}
+            molecule = self._read(str(table.ids[at]), cells)
+            if molecule is not None:
+                values = {name: (float(mean[at]), float(deviation[at])) for name, (mean, deviation) in outputs.items()}
+                about = first + at, str(table.ids[at]), cells, values, float(probability[at]), molecule
+                self._best.append(Candidate(float(score[at]), *about))
+        if len(self._best) > 2 * (most := max(_KEPT * self.count, _LEAST_KEPT)):
+            self._best = self.ranked()[:most]
+            self._least = self._best[-1].score
+
+    def _read(self, id_: str, cells: dict[str, str]) -> Molecule | None:
+        """Return the molecule of a row that may be chosen; count why it may not."""
+        self.examined += 1
+        found = self.measured.read(cells[self.smiles])
+        if found is None:
+            self.left_out[UNREADABLE] += 1
+            return None
+        if found.name in self.measured.names:
+            self.left_out[MEASURED] += 1
+            return None
+        named = {**cells, self.ids: id_} if self.ids else cells
+        for one in self.comparisons:
+            if not one.holds(named, found.molecule):
+                self.left_out[f"not {one}"] += 1
+                return None
+        return found
+
+    def ranked(self) -> list[Candidate]:
+        """Return the candidates, the best first; of equal scores, that which comes first in the pool."""
+        return sorted(self._best, key=lambda one: (-one.score, one.row))
+
+    def choose(self, most_similar: float) -> list[Candidate]:
+        """Return the best molecules, each once, of which no two are more similar than this; see `different`."""
+        ranked = self.ranked()
+        first = {one.molecule.name: place for place, one in reversed(list(enumerate(ranked)))}
+        places = sorted(first.values())
+        chosen = different([ranked[place].molecule.fingerprint for place in places], self.count, most_similar)
+        found = [ranked[places[at]] for at in chosen]
+        passed = places[chosen[-1]] + 1 if len(found) == self.count else len(ranked)
+        if near := passed - len(found):
+            self.left_out[NEAR] += near
+        return found
+
+
+def different(fingerprints: Sequence[Any], count: int, most_similar: float) -> list[int]:
+    """Return the positions of the first `count` molecules of which no two have a larger Tanimoto similarity.
+
+    Each in turn is chosen, unless it is too similar to one that is chosen already.
+    """
+    from rdkit.DataStructs import BulkTanimotoSimilarity
+
+    chosen: list[int] = []
+    for place, one in enumerate(fingerprints):
+        if len(chosen) == count:
+            break
+        near = BulkTanimotoSimilarity(one, [fingerprints[at] for at in chosen])
+        if max(near, default=0.0) <= most_similar:
+            chosen.append(place)
+    return chosen
