@@ -72,7 +72,7 @@ def counter(
         return tqdm(**about, disable=True)
     if on_terminal():
         return tqdm(**about, file=sys.stderr, leave=leave, delay=delay)
-    line = "{desc}{n_fmt} of {total_fmt}{unit}, {rate_fmt}, {remaining} left"
+    line = "{desc}{n_fmt} of {total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left"
     if total is None:
-        line = "{desc}{n_fmt}{unit}, {rate_fmt}"
+        line = "{desc}{n_fmt}{unit}, {rate_noinv_fmt}"
     return _Lines(**about, file=sys.stderr, leave=False, mininterval=0, miniters=0, bar_format=line)

@@ -16,7 +16,7 @@ from gcnbatch.resources import shipped_config
 
 if TYPE_CHECKING:
     from gcnbatch.config import Config
-    from gcnbatch.config_sections import MoleculesConfig
+    from gcnbatch.config_sections import MoleculesConfig, SplitConfig
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.options.common import ConfigLike, DataLike
     from gcnbatch.options.training import TrainOptions
@@ -78,6 +78,10 @@ def maker(given: TrainOptions, config: Config, data: DataLike | None) -> Callabl
     """
     graphs = graphs_of(data)
     if graphs is None and is_table(config.data.path):
+        has_rule = not _is_open(config.split) and config.split.rule != "time"
+        if given.time_column and has_rule and not (given.split_column or given.use_all):
+            got = "given with folds, repeats or a split.kind that does not split by time"
+            raise InputError("--time-column", got, "one of them")
         return partial(_import, given)
     options = [*chosen(given, TableOptions).values(), *(["--on-bad-row"] if given.on_bad_row != "skip" else [])]
     options += [f"--set {key}" for key in given.settings or {} if key.startswith("molecules.")]
@@ -109,7 +113,7 @@ def _import(given: TrainOptions, config: Config, out: Path) -> Config:
     if config.train.from_run:
         config = config.model_copy(update={"molecules": _molecules_of(config.train.from_run)})
     split = config.split
-    open_to_splits = "kind" not in split.model_fields_set and not split.folds and split.repeats == 1
+    open_to_splits = _is_open(split)
     options = ImportSmilesOptions(
         config.data.path,
         out,
@@ -126,6 +130,11 @@ def _import(given: TrainOptions, config: Config, out: Path) -> Config:
         return config
     kind = "time" if by_time else "predefined"
     return config.model_copy(update={"split": split.model_copy(update={"kind": kind})})
+
+
+def _is_open(split: SplitConfig) -> bool:
+    """Return whether a split may become that of a table or of its times."""
+    return "kind" not in split.model_fields_set and not split.folds and split.repeats == 1
 
 
 def _molecules_of(run: str) -> MoleculesConfig:

@@ -29,7 +29,7 @@ from gcnbatch.serving.bodies import Chunk, Limits, Refused, csv_chunks, read_jso
 from gcnbatch.serving.explaining import RunExplainer
 from gcnbatch.serving.keys import check_key
 from gcnbatch.serving.queue import Full, PredictionQueue, Runs
-from gcnbatch.serving.schema import CSV, HTML, JSON, ExplainRequest, PredictRequest, openapi
+from gcnbatch.serving.schema import CSV, HTML, JSON, OF_CSV, ExplainRequest, PredictRequest, openapi
 from gcnbatch.text import QUOTED, printable, quoted
 
 PART = 256  # rows of JSON that are predicted as one job, and written together
@@ -102,6 +102,8 @@ class Service:
             chunks, applicability = _parts(given.smiles), given.applicability
         else:
             asked = request.query_params
+            if unknown := sorted(set(asked) - set(OF_CSV)):
+                raise Refused(422, f"no parameter {quoted(unknown[0])}. {nearest(unknown[0], OF_CSV)}")
             name, run = self._run(request, asked.get("model", ""))
             columns = asked.get("smiles_column", ""), asked.get("id_column", "")
             chunks = csv_chunks(request, self._limits, run.header, *columns)
@@ -137,6 +139,8 @@ class Service:
     def _run(self, request: Request, named: str) -> tuple[str, LoadedRun]:
         """Return the model of the path or the field."""
         name = request.path_params.get("name", "") or named
+        if named and name != named:
+            raise Refused(422, f"model {quoted(named)}, in a request to model {quoted(name)}: expected one of them")
         if not name and len(self._runs) == 1:
             name = next(iter(self._runs))
         if not name:

@@ -141,7 +141,7 @@ STATUSES = {
     503: "Too many molecules wait, or the models are gone.",
     504: "The prediction takes too long.",
 }
-_OF_CSV = {
+OF_CSV = {
     "model": "Name of the model.",
     "smiles_column": "Column of SMILES; empty: as in training, else detected.",
     "id_column": "Column of ids; empty: as in training, else detected.",
@@ -185,7 +185,7 @@ def openapi(keys: bool) -> dict[str, Any]:
         "/models": {"get": schemas.call("The models.", {JSON: list[ModelInfo]}, every)},
     }
     named = [_parameter("name", "path", "Name of the model.")]
-    of_csv = [_parameter(name, "query", f"Of a CSV. {text}") for name, text in _OF_CSV.items()]
+    of_csv = [_parameter(name, "query", f"Of a CSV. {text}") for name, text in OF_CSV.items()]
     predict = "Predict molecules. A CSV is answered by a CSV unless the header Accept asks for another kind."
     explain = "Explain a prediction: attributions of atoms, and the nearest training molecules."
     for start, own in (("", []), ("/models/{name}", named)):

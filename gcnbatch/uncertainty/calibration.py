@@ -103,13 +103,18 @@ def fit_binary(y: NDArray[np.bool_], p: NDArray[np.floating], draws: np.random.G
 
 
 def fit_temperature(y: NDArray[np.bool_], p: NDArray[np.floating]) -> Temperature:
-    """Return scale and shift of least log loss, by Newton's method from the identity."""
+    """Return scale and shift of least log loss, by Newton's method from the identity.
+
+    Labels are smoothed as Platt's are: so few rows cannot show a probability of 0 or 1, also where classes separate.
+    """
     z = logit(p)
+    positives = np.count_nonzero(y)
+    smoothed = np.where(y, (positives + 1) / (positives + 2), 1 / (len(y) - positives + 2))
     weights = np.array([1.0, 0.0])
     columns = np.stack([z, np.ones_like(z)])
     for _ in range(_ITERATIONS):
         q = _sigmoid(weights @ columns)
-        gradient = columns @ (q - y) + _RIDGE * (weights - [1.0, 0.0])
+        gradient = columns @ (q - smoothed) + _RIDGE * (weights - [1.0, 0.0])
         hessian = (columns * (q * (1 - q))) @ columns.T + _RIDGE * np.eye(2)
         step = np.linalg.solve(hessian, gradient)
         weights = weights - step * min(1.0, _STEP / max(float(np.abs(step).max()), 1e-12))

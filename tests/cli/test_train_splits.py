@@ -75,6 +75,17 @@ def test_a_column_of_dates_is_all_that_a_split_by_time_needs(call: Call, tmp_pat
     assert split_of(tmp_path / "all") == {"kind": "time", "seed": 0, "sizes": [40, 0, 0]}
 
 
+@pytest.mark.parametrize("other", [("--folds", 3), ("--repeats", 2), ("--set", "split.kind=random")])
+def test_a_column_of_times_is_refused_with_another_split(
+    call: Call, tmp_path: Path, dated: Path, other: tuple[Any, ...]
+) -> None:
+    code, _, err = call("train", dated, "--time-column", "measured", *other, "-o", tmp_path / "run", *GCN, *PARTS)
+    assert code == 2
+    got = "given with folds, repeats or a split.kind that does not split by time"
+    assert err.strip() == f"error: --time-column: {got}; expected one of them"
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_imported_set_is_split_by_time_in_a_configuration_and_for_good(
     call: Call, tmp_path: Path, dated: Path
 ) -> None:

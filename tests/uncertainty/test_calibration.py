@@ -33,7 +33,11 @@ def test_temperature_of_separable_labels_stays_finite() -> None:
     p = np.concatenate([np.full(30, 1e-3), np.full(30, 0.999)])
     found = calibration.fit_temperature(p > 0.5, p)
     assert np.isfinite([found.scale, found.shift]).all()
-    assert (found.apply(p)[30:] > 0.9).all()
+    calibrated = found.apply(p)
+    assert (calibrated[30:] > 0.9).all()
+    # 30 rows of a class show no probability nearer to 0 or 1 than theirs; other molecules are not much nearer.
+    np.testing.assert_allclose(calibrated, np.where(p > 0.5, 31 / 32, 1 / 32), rtol=1e-3)
+    assert found.apply(np.array([1e-6]))[0] > 1e-3
 
 
 def test_isotonic_map_is_scikit_learns_but_off_0_and_1() -> None:

@@ -208,7 +208,7 @@ class QuantityColumn:
         if bounds := [f"{count:,} with {sign}" for sign, count in signs.items() if count and sign in _DIRECTIONS]:
             notes.append(
                 f"{of}: bounds ({', '.join(bounds)}) are kept as the numbers that they name, with their direction "
-                "beside them. A model learns the numbers, and metrics leave them out: remove such rows if they are many"
+                "beside them. Metrics leave them out; train.bounds says how a model learns them"
             )
         about = {sign: count for sign, count in signs.items() if count and sign in _ABOUT}
         return [

@@ -21,6 +21,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -36,6 +37,7 @@ from gcnbatch.timeline import spanned
 
 VERSIONS = "compilers.json"
 LOG, DIGEST = ".log", ".sha256"
+LONGEST_TURN, _PAUSE = 180.0, 0.05  # seconds: all kernels take a minute of one core
 _LOCK = ".lock"
 _NAME = re.compile(r"([^.]+)\.(\w+)\.([0-9a-f]+)\.([0-9a-f]+)\.\w+\Z")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -271,7 +273,7 @@ class KernelCache:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other process compiles.
+        """Wait until no other process compiles, but not for ever: one that is stopped keeps its lock.
 
         Without a lock (no support by the file system, or another user's file), two processes may compile the same file.
         All writes are atomic.
@@ -279,7 +281,12 @@ class KernelCache:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 lock = stack.enter_context(((self._spare or self.folder) / _LOCK).open("a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                end = time.monotonic() + LONGEST_TURN
+                while time.monotonic() < end:
+                    with contextlib.suppress(BlockingIOError):
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    time.sleep(_PAUSE)
             yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import multiprocessing
 import stat
@@ -167,6 +168,15 @@ def test_a_cubin_with_another_digest_is_compiled_again(cache, sources, nvcc, dam
 def test_a_lock_of_another_user_does_not_stop_anyone(cache, sources, nvcc) -> None:
     (cache.folder / ".lock").mkdir(parents=True)  # cannot be opened, whoever runs this
     assert cache.build(sources.values(), "sm_90") == {}
+    assert len(cache.cubins()) == 2
+
+
+def test_a_process_that_keeps_the_lock_is_not_waited_for_for_ever(cache, sources, nvcc, monkeypatch) -> None:
+    monkeypatch.setattr(caching, "LONGEST_TURN", 0.2)
+    cache.folder.mkdir(mode=0o700, parents=True)
+    with (cache.folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert cache.build(sources.values(), "sm_90") == {}
     assert len(cache.cubins()) == 2
 
 
