@@ -112,7 +112,7 @@ class Copies:
                 line if splits else f"{line}; a random split without cross-fitting may put copies into different parts"
             )
         if self.stereo:
-            line = f"stereochemistry: {counted(self.n_stereo, 'molecule')} differ from another in it alone"
+            line = f"stereochemistry: {counted(self.n_stereo, 'molecule')} differ from another only in it"
             lines.append(line + _between_parts(self.stereo, splits, len(y)))
         if self.alike:
             lines.append(f"equal features: {self.about_alike}" + _between_parts(self.alike, splits, len(y)))

@@ -89,7 +89,7 @@ def lines(remarks: Remarks, header: Header, labelled: int, rows: int) -> list[st
     if (unknown := remarks.get(UNKNOWN)) is not None:
         left_out.append(f"{unknown} {_why_unknown(unknown, header)}{of[UNKNOWN]}{unknown.more}")
     if (bound := remarks.get(BOUND)) is not None:
-        left_out.append(f"{bound}{of[BOUND]} is a bound, no measured value{bound.more}")
+        left_out.append(f"{bound}{of[BOUND]} is a bound, not a measured value{bound.more}")
     if left_out or 0 < labelled < rows:
         what = f"metrics from {labelled:,} of {counted(rows, 'row')}" if labelled else "no metrics"
         said.append("; ".join([what, *left_out]))

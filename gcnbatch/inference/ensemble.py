@@ -162,7 +162,7 @@ def infer(
         for note in done.about_labels(begun, members[0].header):
             say(note)
         if done.figures is not None and source.trained_on:
-            say(f"caution: {data} holds the rows that the model was trained on; these metrics are no test of it")
+            say(f"caution: {data} holds the rows that the model was trained on; these metrics do not test it")
     if note := about_elements(done.alike):
         say(note)
     if done.unreadable:

@@ -279,10 +279,10 @@ def find(name: Any, say: Say = lambda line: None) -> Data:
     if reason := _why_no_molecule(text):
         raise InputError(
             quoted(text),
-            f"no such file, and no SMILES ({reason})",
+            f"no such file, and not a SMILES ({reason})",
             f"a data set or file of molecules, a SMILES, or {STDIN} for standard input; it comes last, after the runs",
         )
-    say(f"{quoted(text)} is no file: it is read as a SMILES")
+    say(f"{quoted(text)} is not a file: it is read as a SMILES")
     return [text]
 
 

@@ -177,13 +177,13 @@ class ServeOptions(PlaceOptions):
     )
     level: "Level" = _level()
     private: bool = option("Show no training molecules.", default=False)
-    max_body: int = option("Largest body of a request, in MiB.", default=16, min=1, metavar="MIB")
+    max_body: int = option("Maximum size of a request's body, in MiB.", default=16, min=1, metavar="MIB")
     max_molecules: int = option(
-        "Most molecules of JSON; a CSV is limited by its bytes alone.", default=10_000, min=1, metavar="N"
+        "Maximum number of molecules in JSON; a CSV is limited by its size alone.", default=10_000, min=1, metavar="N"
     )
     max_waiting: int = option("Most molecules of all requests that may wait.", default=100_000, min=1, metavar="N")
     timeout: float = option(
-        "Most seconds for a body to arrive, and for each part of an answer.", default=60.0, min=0.001, metavar="S"
+        "Maximum seconds for a body to arrive, and for each part of an answer.", default=60.0, min=0.001, metavar="S"
     )
     processes: int = option("Processes that read molecules.", default=0, min=0, shown="one per processor")
     ready: Annotated[Say, Python("Called with the URL when requests are answered.")] = silent

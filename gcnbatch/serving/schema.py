@@ -131,11 +131,11 @@ class Refusal(BaseModel):
 STATUSES = {
     401: "A key is missing or wrong.",
     404: "No such path, or no model of that name.",
-    406: "No such kind of answer.",
+    406: "The kind of answer asked for does not exist.",
     408: "The body arrives too slowly.",
     413: "The body is too large, or has too many molecules.",
     415: "No such kind of body.",
-    421: "Another host is named than this one.",
+    421: "The header Host names another machine.",
     422: "The body is not as expected, or a table cannot be read.",
     500: "The prediction failed.",
     503: "Too many molecules wait, or the models are gone.",

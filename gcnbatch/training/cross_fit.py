@@ -243,15 +243,13 @@ def notes(planned: Sequence[Planned]) -> list[str]:
     experiment, test = planned[0].experiment, len(planned[0].split.test)
     lines, parts = [], different_splits(planned)
     if experiment.config.split.rule == "time":
-        line = (
-            "split by time: networks leave out random training rows, so that out-of-fold figures are of the same times"
-        )
+        line = "split by time: networks leave out random training rows, so out-of-fold figures describe known times"
         lines.append(f"{line}; the test rows are newer" if test else line)
     rows, _ = _parts(parts)
     if len(rows) < FEW:
         line = (
-            f"{len(rows)} training rows in {len(parts)} parts: the model is fitted, but its scores may be far off, and "
-            "trust its order of molecules more than its values"
+            f"{len(rows)} training rows in {len(parts)} parts: scores are uncertain; "
+            "trust the ranking of molecules more than their values"
         )
         more = f"; scores of {counted(test, 'test row')} say least: --use-all trains on all rows"
         lines.append(line + more if 0 < test < FEW_TESTED else line)

@@ -311,7 +311,7 @@ def _equal(header: Header, ranges: Sequence[dict[str, LabelRange]]) -> Iterator[
     found = next((of["train"] for of in ranges if of["train"].equal.any()), None)
     if found is not None:
         named = _listed(found.described(header, np.flatnonzero(found.equal)))
-        yield f"training labels that are all equal, so that there is nothing to learn: {named}"
+        yield f"training labels are all equal and teach nothing: {named}"
 
 
 def _poor(

@@ -132,7 +132,7 @@ def test_training_works_in_a_thread(tmp_path: Path) -> None:
     [
         ([], "data: no molecule; expected at least one"),
         (["CCO", 3], "data, row 2: int; expected a SMILES"),
-        ("CC(", "'CC(': no such file, and no SMILES (not valid SMILES); expected a data set"),
+        ("CC(", "'CC(': no such file, and not a SMILES (not valid SMILES); expected a data set"),
     ],
 )
 def test_data_that_are_none_are_refused(molecules: gcnbatch.Run, data: object, message: str) -> None:

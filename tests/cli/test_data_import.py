@@ -49,7 +49,7 @@ def test_smiles_end_with_a_summary_and_the_path(run, csv: Path, tmp_path: Path) 
     assert shown["skipped rows"] == "1"
     assert result.err == [
         f"1 of 3 rows left out; the reasons are in {tmp_path / 'out.skipped.csv'}",
-        "labels that are all equal, so that there is nothing to learn: NR-AR (all 0)",
+        "labels are all equal and teach nothing: NR-AR (all 0)",
     ]
     with Dataset(out) as dataset:
         assert dataset.ids.tolist() == ["T1", "T2"]

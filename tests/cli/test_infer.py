@@ -143,7 +143,7 @@ def test_a_smiles_in_place_of_a_file_is_one_molecule(call, files, tmp_path) -> N
     code, out, err = call(files["run"], "C/C=C/C(=O)O")
     assert code == 0
     assert [line.split(",")[:2] for line in out.splitlines()] == [["id", "smiles"], ["1", "C/C=C/C(=O)O"]]
-    assert err.splitlines()[0] == "'C/C=C/C(=O)O' is no file: it is read as a SMILES"
+    assert err.splitlines()[0] == "'C/C=C/C(=O)O' is not a file: it is read as a SMILES"
     assert "1 row predicted by 1 model in" in err
     code, extended, err = call(files["run"], "C/C=C/C(=O)O |w:1.0|")
     assert (code, extended) == (0, out)
@@ -161,7 +161,7 @@ def test_a_file_wins_over_a_smiles_and_a_name_like_a_files_is_no_smiles(call, fi
     for text, reason in (("CC(", "not valid SMILES"), ("C(C)(C)(C)(C)C", "valence")):
         code, out, err = call(files["run"], text)
         assert (code, out) == (2, "")
-        assert f"error: '{text}': no such file, and no SMILES (" in err
+        assert f"error: '{text}': no such file, and not a SMILES (" in err
         assert reason in err
         assert "or - for standard input; it comes last, after the runs" in err
 

@@ -47,8 +47,9 @@ def test_few_rows_are_trained_and_what_they_show_is_said(
     tested = -(-rows // 10)
     test = "1 test row" if tested == 1 else f"{tested} test rows"
     line = (
-        f"{rows - tested} training rows in {parts} parts: the model is fitted, but its scores may be far off, and "
-        f"trust its order of molecules more than its values; scores of {test} say least: --use-all trains on all rows"
+        f"{rows - tested} training rows in {parts} parts: scores are uncertain; "
+        f"trust the ranking of molecules more than their values; scores of {test} say least: --use-all trains on all "
+        "rows"
     )
     assert line in err.splitlines()
     assert f": {rows - tested} training and {test}\n" in out

@@ -58,7 +58,7 @@ def test_a_column_of_dates_is_all_that_a_split_by_time_needs(call: Call, tmp_pat
     code, out, err = call("train", dated, "--time-column", "measured", "-o", tmp_path / "run", *GCN, *PARTS)
     assert code == 0, err
     assert "'measured': time (dates, 2000-03-01 to 2019-03-02)" in err.splitlines()
-    line = "split by time: networks leave out random training rows, so that out-of-fold figures are of the same times"
+    line = "split by time: networks leave out random training rows, so out-of-fold figures describe known times"
     assert f"{line}; the test rows are newer" in err.splitlines()
     assert "cpu, time split, seed 0: 36 training and 4 test rows" in out
     assert rows_of(tmp_path / "run")["test"] == NEWEST

@@ -52,7 +52,7 @@ def test_processes_find_the_copies_that_a_fork_finds(tmp_path: Path) -> None:
 def test_stereo_isotopes_and_salts_are_counted(tmp_path: Path) -> None:
     text = "smiles,y\nC[C@H](O)N,1\nC[C@@H](O)N,0\n[13CH4],1\nCC.Cl,1\n"
     assert notes(tmp_path, text) == [
-        "stereochemistry: 2 molecules differ from another in it alone",
+        "stereochemistry: 2 molecules differ from another only in it",
         "salts: 1 row has several molecules in one SMILES; --largest-fragment keeps the largest",
         "not seen by the features: 2 with stereochemistry and 1 with isotopes",
     ]
@@ -73,7 +73,7 @@ def test_copies_are_found_however_they_are_written(tmp_path: Path, options: Feat
     assert notes(tmp_path, "\n".join(["smiles,y,part", *rows]), options, split_column="part")[:2] == [
         "copies: 2 molecules appear more than once, in 5 rows; 1 of them with different targets; "
         "2 of them in different parts of split 'part'",
-        "stereochemistry: 3 molecules differ from another in it alone; 1 of them in different parts of split 'part'",
+        "stereochemistry: 3 molecules differ from another only in it; 1 of them in different parts of split 'part'",
     ]
 
 
@@ -191,7 +191,7 @@ def split_notes(folder: Path, options: FeaturizerOptions, **header: object) -> l
 def test_a_split_that_is_added_later_counts_copies_too(tmp_path: Path, options: FeaturizerOptions) -> None:
     assert split_notes(tmp_path, options) == [
         "copies: 2 molecules appear more than once, in 4 rows; 1 of them in different parts of split 'part'",
-        "stereochemistry: 2 molecules differ from another in it alone; 1 of them in different parts of split 'part'",
+        "stereochemistry: 2 molecules differ from another only in it; 1 of them in different parts of split 'part'",
     ]
 
 

@@ -417,7 +417,7 @@ def test_every_importer_says_that_all_labels_are_equal(tmp_path: Path) -> None:
     summary = import_smiles(
         tmp_path / "t.csv", tmp_path / "t.h5", FeaturizerOptions(), target_columns=["y", "z"], processes=1
     )
-    assert summary.said()[-1] == "labels that are all equal, so that there is nothing to learn: y (all 5)"
+    assert summary.said()[-1] == "labels are all equal and teach nothing: y (all 5)"
 
 
 def test_a_unit_or_a_direction_that_fits_nothing_is_refused() -> None:

@@ -348,9 +348,9 @@ def _measured(folder: Path, values: list[str], ending: str = ".h5") -> Path:
         (
             ["1 uM", ">50 uM", "2 uM", "<0.5 uM", "4 uM"],
             [0, 2, 4],
-            "metrics from 3 of 5 rows; row 2: '>50 uM' is a bound, no measured value (2 such cells)",
+            "metrics from 3 of 5 rows; row 2: '>50 uM' is a bound, not a measured value (2 such cells)",
         ),
-        ([">50 uM", ">60 uM"], [], "no metrics; row 1: '>50 uM' is a bound, no measured value (2 such cells)"),
+        ([">50 uM", ">60 uM"], [], "no metrics; row 1: '>50 uM' is a bound, not a measured value (2 such cells)"),
         (
             ["1", "2", "4.5"],
             [0, 1, 2],

@@ -70,7 +70,7 @@ def test_a_set_and_its_table_have_the_same_metrics(tmp_path: Path, config: Confi
     said: list[str] = []
     of_set = infer([folder], tmp_path / "m.h5", str(tmp_path / "out.csv"), quiet=True, say=said.append)
     of_table = infer([folder], tmp_path / "m.csv", str(tmp_path / "of_table.csv"), quiet=True)
-    assert "metrics from 30 of 40 rows; row 4: '>900' is a bound, no measured value (10 such cells)" in said
+    assert "metrics from 30 of 40 rows; row 4: '>900' is a bound, not a measured value (10 such cells)" in said
     assert of_set.metrics is not None
     assert of_table.metrics is not None
     assert of_set.metrics["rmse"] == of_table.metrics["rmse"]

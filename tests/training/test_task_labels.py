@@ -65,7 +65,7 @@ def test_regression_needs_labels_and_equal_ones_are_said() -> None:
     y[SPLIT.train, 1], y[SPLIT.train, 2] = np.nan, 2.5
     assert label_notes(header, y, [SPLIT], "random") == [
         "left out: 1 of 3 tasks without labels in the training rows: task1 (no label)",
-        "training labels that are all equal, so that there is nothing to learn: task2 (all 2.5)",
+        "training labels are all equal and teach nothing: task2 (all 2.5)",
     ]
 
 

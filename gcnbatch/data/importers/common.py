@@ -119,7 +119,7 @@ class ImportSummary:
         if self._labels is None or self.header is None or not self._labels.equal.any():
             return list(self.notes)
         named = listed(self._labels.described(self.header, np.flatnonzero(self._labels.equal)))
-        return [*self.notes, f"labels that are all equal, so that there is nothing to learn: {named}"]
+        return [*self.notes, f"labels are all equal and teach nothing: {named}"]
 
     def roles(self) -> list[str]:
         """Return a line for each column of a table that is used, and for each reason why others are not."""
