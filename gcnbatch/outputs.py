@@ -29,6 +29,7 @@ _OWNERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("report.json", "report.md"), r"(training|inference|operations|timeline)\.png"),
     (("rows.jsonl",), r"spmm\.png"),
     (("spgemm.json",), r"spgemm\.png"),
+    (("campaign.csv", "campaign.png"), r"molecules\.h5|campaign\..*"),
 )
 
 

@@ -16,9 +16,9 @@ from gcnbatch.options.selection import CampaignOptions, SelectCommandOptions, Se
 EPILOG = """\b
 Examples:
   gcnbatch select runs/assay pool.csv --n 96 -o next.csv
-  gcnbatch select runs/assay pool.csv --by upper-bound --where "MW < 500 and LogP < 5" -o next.csv
-  gcnbatch select runs/assay runs/tox pool.csv --maximise pIC50 --below hERG=5 -o next.csv
-  gcnbatch select --campaign measured.csv --maximise pIC50 --rounds 20 -o campaign
+  gcnbatch select runs/assay pool.csv --where "MW < 500" -o next.csv
+  gcnbatch select runs/a runs/b pool.csv --maximise pIC50 --below hERG=5
+  gcnbatch select --campaign measured.csv --maximise pIC50 -o campaign
 
 Molecules are taken in the order of their score. Left out: molecules of the run's data set, molecules for which a
 condition or bound does not hold, and molecules too similar to one that is taken. Several runs that have equal tasks:
