@@ -14,18 +14,17 @@ from gcnbatch.machine import cores
 SMALL = 25_000_000
 
 
-_shares = 1  # programs that share the processors
+_shares: list[int] = []  # programs that share the processors, by each block of `shared_processors`; the last one counts
 
 
 @contextmanager
 def shared_processors(shares: int = 2) -> Iterator[None]:
     """Leave all but one of `shares` of the processors to other processes of ours: threads of BLAS wait in loops."""
-    global _shares  # noqa: PLW0603 -- as global as the thread count of BLAS
-    before, _shares = _shares, shares
+    _shares.append(shares)
     try:
         yield
-    finally:
-        _shares = before
+    finally:  # blocks of several threads, as of two servers, end in any order
+        _shares.remove(shares)
 
 
 def one_of(models: int) -> AbstractContextManager[None]:
@@ -47,7 +46,7 @@ class BlasThreads:
 
     def fit(self, multiply_adds: int) -> None:
         """Set one thread for a small product, else this program's share of the initial number of threads."""
-        shares = 0 if multiply_adds <= SMALL else _shares
+        shares = 0 if multiply_adds <= SMALL else (_shares[-1] if _shares else 1)
         if shares != self._shares:
             self._shares = shares
             for library, threads in self._libraries:

@@ -85,6 +85,7 @@ class Graph:
             Metadata by key.
         """
         helper = self._onnx.helper
+        doc = doc.encode("utf-8", "backslashreplace").decode()  # names of files may be any bytes
         graph = helper.make_graph(self._nodes, "gcnbatch", self._inputs, self._outputs, self._constants, doc)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         found: ModelProto = helper.make_model(

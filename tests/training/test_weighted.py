@@ -35,7 +35,7 @@ EVERYTHING = ("train.loss=huber", "train.bounds=one_sided", "train.task_weights=
 @contextmanager
 def targets_of(path: Path, **train: Any) -> Iterator[tuple[Dataset, Targets]]:
     with Dataset(path) as dataset:
-        yield dataset, Targets.of(dataset, dataset.splits["first"], TrainConfig(**train))
+        yield dataset, Targets.of(dataset, dataset.splits["first"], TrainConfig(**train), ("none",) * dataset.header.n_outputs)
 
 
 @pytest.mark.parametrize("name", WEIGHTED)

@@ -117,6 +117,8 @@ def start(
     if choice.recipe:
         shipped_config(choice.recipe)  # refuses an unknown one
         suite = suite.with_recipes([choice.recipe])
+    if not is_storable(str(data.resolve())):
+        raise InputError(f"--data {data}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
     tables_of = find_sets(suite, data, choice.sets)
     with ExitStack() as stack:
         target = _enter(stack, out, settings)
