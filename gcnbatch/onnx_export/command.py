@@ -38,7 +38,7 @@ from gcnbatch.training.reports import METRICS
 PLAIN = Path(__file__).with_name("plain.py")
 ONNX = Kind("an ONNX model", begins_with(rb"\x08[\x03-\x20]"), (".onnx",))
 PYTHON = Kind("the Python of an export", begins_with(rb'"""Makes the inputs of the ONNX model'), (".py",))
-TOLERANCE = 1e-5  # of values, in standard deviations of the target, or of probabilities
+TOLERANCE = 1e-5  # of values, in the units of `_difference`, or of probabilities
 MOST_NODES = 40_000_000  # of trees: a file has at most 2 GB, a node takes about 26 bytes
 _BATCH = 256
 Say = Callable[[str], object]
@@ -305,12 +305,18 @@ def _ours(wholes: Sequence[Whole], source_of: Callable[..., BatchSource]) -> Fou
 
 
 def _difference(wholes: Sequence[Whole], ours: Found, theirs: Sequence[Any]) -> float:
-    """Return the largest difference of values and deviations; infinite where one of two is NaN."""
+    """Return the largest difference of values and deviations; infinite where one of two is NaN.
+
+    Of a regression, the unit is the standard deviation of outputs or, if larger, of the targets of training, and of an
+    output that is farther from the mean than that, its distance: float32 resolves no more.
+    """
     model = wholes[0].models[0]
     unit: Any = 1.0
-    if model.header.target == "regression":  # of a transformed target, the deviation is that of another scale
-        is_plain = np.array(model.scaling.kinds) == "none"
-        unit = np.where(is_plain, model.scaling.std, np.nanstd(ours.outputs, axis=0))
+    if model.header.target == "regression":
+        is_plain = np.array(model.scaling.kinds) == "none"  # else, its deviation is that of another scale
+        deviation = np.nanstd(ours.outputs, axis=0)
+        deviation = np.where(is_plain, np.maximum(model.scaling.std, deviation), deviation)
+        unit = np.fmax(np.abs(ours.outputs - np.nanmean(ours.outputs, axis=0)), deviation)
     expected = [ours.outputs, *([] if ours.deviation is None else [ours.deviation])]
     largest = 0.0
     for own, other in zip(expected, theirs, strict=True):
