@@ -20,6 +20,7 @@ from gcnbatch.data.weighted_targets import split
 from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison.parity import Parity
 from gcnbatch.lab.backend_comparison.workload import QUICK, opened
+from gcnbatch.mixture.transforms import Kind
 from gcnbatch.training import run
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.targets import Scaling, Targets
@@ -35,7 +36,8 @@ EVERYTHING = ("train.loss=huber", "train.bounds=one_sided", "train.task_weights=
 @contextmanager
 def targets_of(path: Path, **train: Any) -> Iterator[tuple[Dataset, Targets]]:
     with Dataset(path) as dataset:
-        yield dataset, Targets.of(dataset, dataset.splits["first"], TrainConfig(**train), ("none",) * dataset.header.n_outputs)
+        kinds: tuple[Kind, ...] = ("none",) * dataset.header.n_outputs
+        yield dataset, Targets.of(dataset, dataset.splits["first"], TrainConfig(**train), kinds)
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
