@@ -14,17 +14,19 @@ from gcnbatch.machine import cores
 SMALL = 25_000_000
 
 
-_shares: list[int] = []  # programs that share the processors, by each block of `shared_processors`; the last one counts
+# Programs that share the processors, by each block of `shared_processors`, with the block's mark; the last one counts.
+_shares: list[tuple[int, object]] = []
 
 
 @contextmanager
 def shared_processors(shares: int = 2) -> Iterator[None]:
     """Leave all but one of `shares` of the processors to other processes of ours: threads of BLAS wait in loops."""
-    _shares.append(shares)
+    own = shares, object()
+    _shares.append(own)
     try:
         yield
     finally:  # blocks of several threads, as of two servers, end in any order
-        _shares.remove(shares)
+        _shares.remove(own)
 
 
 def one_of(models: int) -> AbstractContextManager[None]:
@@ -46,7 +48,7 @@ class BlasThreads:
 
     def fit(self, multiply_adds: int) -> None:
         """Set one thread for a small product, else this program's share of the initial number of threads."""
-        shares = 0 if multiply_adds <= SMALL else (_shares[-1] if _shares else 1)
+        shares = 0 if multiply_adds <= SMALL else (_shares[-1][0] if _shares else 1)
         if shares != self._shares:
             self._shares = shares
             for library, threads in self._libraries:
