@@ -362,7 +362,7 @@ def test_few_rows_have_fewer_parts_and_a_note(molecules, tmp_path: Path) -> None
     config = configure(f"data.path={molecules[1]}", "split.cross_fit=10", "split.test=0.5", "train.mixture=true")
     _, found = run.start(config, tmp_path / "run", quiet=True, say=said.append)
     assert len(found["parts"]) == 6
-    assert any(line.startswith("32 training rows in 6 parts: the model is fitted, but its scores") for line in said)
+    assert any(line.startswith("32 training rows in 6 parts: scores are uncertain") for line in said)
 
 
 @pytest.mark.parametrize(
