@@ -23,6 +23,7 @@ STDOUT = "-"  # standard output, where an option can write there
 # Folders of results: files by which they are known, and those names in them that look like outputs of other commands.
 _OWNERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("data.sha256", "env.json"), ".*"),  # a run, a baseline or a study
+    (("best.safetensors",), ".*"),  # a model of a run
     (("benchmark.json",), ".*"),
     (("shards.json",), r"(shard|splits)-.*\.h5"),
     (("comparison.json",), r"comparison\.png"),

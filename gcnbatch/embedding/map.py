@@ -16,7 +16,7 @@ from gcnbatch.pages.elements import Html, choice, paragraph, toolbar
 from gcnbatch.text import counted, html, printable
 
 MOST_POINTS = 2000  # a browser holds so many drawings with ease, and t-SNE takes seconds
-MAP = Kind("a page", begins_with(rb"<!doctype html>"), (".html",))
+MAP = Kind("a page", begins_with(rb"(?s)<!doctype html>.*<title>Map"), (".html",))
 SIZE, RADIUS = 1000, 6
 _COMPONENTS, _PERPLEXITY = 50, 30.0
 _LEAD = (
