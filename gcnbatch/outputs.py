@@ -53,12 +53,12 @@ class Kind:
     endings: tuple[str, ...] = ()
 
 
-def begins_with(pattern: bytes) -> Callable[[Path], bool]:
-    """Return whether a file begins with a match of `pattern` in its first bytes, as a function for `Kind`."""
+def begins_with(pattern: bytes, first: int = 256) -> Callable[[Path], bool]:
+    """Return whether a file begins with a match of `pattern` in its `first` bytes, as a function for `Kind`."""
 
     def is_one(path: Path) -> bool:
         with open_regular(path) as stream:
-            return re.match(pattern, stream.read(256)) is not None
+            return re.match(pattern, stream.read(first)) is not None
 
     return is_one
 

@@ -16,7 +16,8 @@ from gcnbatch.pages.elements import Html, choice, paragraph, toolbar
 from gcnbatch.text import counted, html, printable
 
 MOST_POINTS = 2000  # a browser holds so many drawings with ease, and t-SNE takes seconds
-MAP = Kind("a page", begins_with(rb"(?s)<!doctype html>.*<title>Map"), (".html",))
+TITLE = "Map of "
+MAP = Kind("a map", begins_with(b"<!doctype html>(?s:.*)<title>" + TITLE.encode(), 1024), (".html",))
 SIZE, RADIUS = 1000, 6
 _COMPONENTS, _PERPLEXITY = 50, 30.0
 _LEAD = (
@@ -91,7 +92,7 @@ def render(title: str, points: Points, colours: Sequence[Colouring]) -> str:
         Html(f'<div id="drawings" hidden>{"".join(f"<div>{drawing}</div>" for drawing in drawings)}</div>'),
         Html(f'<p id="names" hidden data-names="{html(json.dumps([colour.name for colour in colours]))}"></p>'),
     ]
-    return document(f"Map of {title}", body, more="map")
+    return document(TITLE + title, body, more="map")
 
 
 def _label(name: str, smiles: str) -> str:
