@@ -23,7 +23,7 @@ STDOUT = "-"  # standard output, where an option can write there
 # Folders of results: files by which they are known, and those names in them that look like outputs of other commands.
 _OWNERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("data.sha256", "env.json"), ".*"),  # a run, a baseline or a study
-    (("best.safetensors",), ".*"),  # a model of a run
+    (("best.safetensors",), ".*"),  # a model of a run, which lies deeper where folds are cross-fitted
     (("benchmark.json",), ".*"),
     (("shards.json",), r"(shard|splits)-.*\.h5"),
     (("comparison.json",), r"comparison\.png"),
@@ -137,12 +137,17 @@ def refuse_stdout(path: Path, name: str, expected: str, what: str = "output") ->
 def check_beside(path: Path, kind: Kind) -> None:
     """Refuse as `check` a file under a name that a command needs beside an output; a link is not followed.
 
+    No command gives such a file a second name, so one that has two is somebody else's.
+
     Raises
     ------
     InputError
     """
     if path.is_file() and not path.is_symlink():
-        _check_replaceable(path, path.stat(), kind, (), "output")
+        found = path.stat()
+        if found.st_nlink > 1:
+            raise InputError(f"output {path}", "a file that has another name, too", "a free name", "Remove it.")
+        _check_replaceable(path, found, kind, (), "output")
 
 
 def _check_replaceable(out: Path, found: os.stat_result, kind: Kind, reads: Iterable[StrPath], what: str) -> None:

@@ -78,7 +78,7 @@ def test_an_input_is_never_overwritten(tmp_path: Path, link, in_folder: bool) ->
     refused(tmp_path / "alias" / "deep" / "a.txt", "the same file as the input", read)
 
 
-@pytest.mark.parametrize("marks", [["data.sha256", "env.json"], ["benchmark.json"]])
+@pytest.mark.parametrize("marks", [["data.sha256", "env.json"], ["benchmark.json"], ["best.safetensors"]])
 def test_a_file_of_results_is_never_overwritten(tmp_path: Path, marks: list[str]) -> None:
     (tmp_path / "run" / "fold1").mkdir(parents=True)
     for mark in marks:
@@ -89,6 +89,14 @@ def test_a_file_of_results_is_never_overwritten(tmp_path: Path, marks: list[str]
         refused(out, f"a file of the results in {tmp_path / 'run'}; expected another file")
     (tmp_path / "link.txt").symlink_to(tmp_path / "run" / "a.txt")
     refused(tmp_path / "link.txt", "a file of the results in")
+
+
+def test_a_second_name_of_a_file_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"note 1")
+    outputs.check_beside(tmp_path / "a.txt", NOTE)
+    os.link(tmp_path / "a.txt", tmp_path / "b.txt")
+    with pytest.raises(InputError, match=r"b\.txt: a file that has another name, too; expected a free name"):
+        outputs.check_beside(tmp_path / "b.txt", NOTE)
 
 
 def test_only_data_sets_of_this_format_are_replaced(tmp_path: Path) -> None:
