@@ -232,12 +232,12 @@ class Run:
         """
         from gcnbatch.inference.ensemble import as_input
         from gcnbatch.inference.molecules import CsvOptions
-        from gcnbatch.selection.choice import Wishes, select
+        from gcnbatch.selection.choice import Criteria, select
 
-        wishes = Wishes(n, by, maximise, minimise, where=where, diversity=diversity)
+        criteria = Criteria(n, by, maximise, minimise, where=where, diversity=diversity)
         csv = CsvOptions(processes=processes)
         silent: Callable[[str], object] = lambda line: None  # noqa: E731
-        return select([self.folder], as_input(pool), wishes, csv, True, silent, backend=backend, device=device)
+        return select([self.folder], as_input(pool), criteria, csv, True, silent, backend=backend, device=device)
 
     def explain(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
     from gcnbatch.options.common import Say
     from gcnbatch.selection.campaign import Campaign
-    from gcnbatch.selection.choice import Selected, Wishes
+    from gcnbatch.selection.choice import Criteria, Selected
 
 BATCH = 96
 
@@ -65,7 +65,7 @@ def select(given: SelectOptions) -> Selected:
         chosen = choice.select(
             folders,
             source.data,
-            wishes(given),
+            criteria(given),
             source.options,
             given.quiet,
             source.say,
@@ -131,16 +131,16 @@ def campaign(given: CampaignOptions) -> Campaign:
         for line in (*summary.roles(), *summary.said()):
             given.say(line)
         return campaigns.replay(
-            folder, wishes(given), given.n, given.rounds, config if given.recipe else None, given.quiet, given.say
+            folder, criteria(given), given.n, given.rounds, config if given.recipe else None, given.quiet, given.say
         )
 
 
-def wishes(given: AcquisitionOptions) -> Wishes:
+def criteria(given: AcquisitionOptions) -> Criteria:
     """Return what to choose."""
-    from gcnbatch.selection.choice import Wishes
+    from gcnbatch.selection.choice import Criteria
 
     names = ("by", "maximise", "minimise", "below", "above", "where", "diversity", "deviations", "seed")
-    return Wishes(given.n or BATCH, **{name: getattr(given, name) for name in names if hasattr(given, name)})
+    return Criteria(given.n or BATCH, **{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
 def _csv(given: AcquisitionOptions) -> CsvOptions:

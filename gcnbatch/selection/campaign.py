@@ -27,7 +27,7 @@ from gcnbatch.progress import counter
 from gcnbatch.selection import acquisition
 from gcnbatch.selection.acquisition import HIGH, SHOWN, Acquisition
 from gcnbatch.selection.candidates import different
-from gcnbatch.selection.choice import Say, Wishes
+from gcnbatch.selection.choice import Criteria, Say
 from gcnbatch.selection.surrogates import Kernel, RandomForest, Recipe, Surrogate, features
 from gcnbatch.text import counted
 from gcnbatch.training import mixed
@@ -77,7 +77,7 @@ class Campaign:
 
 
 def replay(
-    folder: Path, wishes: Wishes, n: int | None, rounds: int, config: Config | None, quiet: bool, say: Say
+    folder: Path, criteria: Criteria, n: int | None, rounds: int, config: Config | None, quiet: bool, say: Say
 ) -> Campaign:
     """Replay a campaign on the molecules in a folder; write its table and picture there.
 
@@ -85,7 +85,7 @@ def replay(
     ----------
     folder : Path
         Has the data set DATA with fingerprints and descriptors.
-    wishes
+    criteria
         Rule, objective, diversity and seed count.
     n : int or None
         Rows of a batch; None: such that a fifth of the rows is known at the end.
@@ -100,19 +100,19 @@ def replay(
     """
     with Dataset(folder / DATA) as dataset:
         known_rows = _check(dataset)
-        sign = -1.0 if wishes.minimise else 1.0
+        sign = -1.0 if criteria.minimise else 1.0
         y = np.where(known_rows, sign * dataset.measured[:, 0].astype(np.float64), np.nan)
         pool = np.flatnonzero(known_rows)
-        by = acquisition.named(wishes.by or "expected-improvement")
+        by = acquisition.named(criteria.by or "expected-improvement")
         molecules = mixed.molecules(dataset.header, mixed.rows_of(dataset, np.arange(dataset.n_graphs)))
         own: Surrogate = Recipe(config, dataset) if config else Kernel(molecules, sign * y)
-        forest = RandomForest(dataset, features(molecules), wishes.seed)
+        forest = RandomForest(dataset, features(molecules), criteria.seed)
         smiles = dataset.smiles()
         assert smiles is not None  # of an import of SMILES
         options = FeaturizerOptions.from_header(dataset.header.featurizer)
         near = KnownMolecules([], options)
         prints = [near.fingerprint(text) for text in smiles]
-        shuffled = pool[philox.generator(wishes.seed, "selection.start").permutation(len(pool))]
+        shuffled = pool[philox.generator(criteria.seed, "selection.start").permutation(len(pool))]
         start = np.sort(shuffled[: max(round(START * len(pool)), 2)])
         size = n or max(-(-(round(END * len(pool)) - len(start)) // rounds), 1)
         if len(start) + size * rounds > len(pool):
@@ -123,7 +123,7 @@ def replay(
         found = {"strategy": [_share(start, wanted)], GREEDY_FOREST: [_share(start, wanted)]}
         known = dict.fromkeys(found, start)
         rules: dict[str, tuple[Surrogate, Acquisition, float]] = {
-            "strategy": (own, by, wishes.diversity),
+            "strategy": (own, by, criteria.diversity),
             GREEDY_FOREST: (forest, "greedy", 1.0),
         }
         with counter(2 * rounds, " fits", "rounds", quiet=quiet) as bar:
@@ -132,8 +132,10 @@ def replay(
                     mean, deviation = surrogate(known[name])
                     left = np.setdiff1d(pool, known[name])
                     high = float(np.quantile(y[known[name]], HIGH))
-                    draws = acquisition.normal(wishes.seed + step, 0, len(y))[left]
-                    score = acquisition.scores(rule, sign * mean[left], deviation[left], high, wishes.deviations, draws)
+                    draws = acquisition.normal(criteria.seed + step, 0, len(y))[left]
+                    score = acquisition.scores(
+                        rule, sign * mean[left], deviation[left], high, criteria.deviations, draws
+                    )
                     order = left[np.argsort(-score, kind="stable")]
                     batch = _batch(order, prints, size, most_similar)
                     known[name] = np.sort(np.concatenate([known[name], batch]))

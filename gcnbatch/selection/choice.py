@@ -33,7 +33,7 @@ _Values = tuple[Float64, Float64]  # mean and deviation, NaN where there is none
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Criteria:
     """What to choose.
 
     Parameters
@@ -115,7 +115,7 @@ class Selected:
 
 
 def select(
-    folders: Sequence[Path], data: Data, wishes: Wishes, csv: CsvOptions, quiet: bool, say: Say, **options: Any
+    folders: Sequence[Path], data: Data, criteria: Criteria, csv: CsvOptions, quiet: bool, say: Say, **options: Any
 ) -> Selected:
     """Choose molecules of a pool.
 
@@ -125,7 +125,7 @@ def select(
         Runs; each predicts its own outputs.
     data : Path or list of str
         A file or folder of molecules, or SMILES.
-    wishes, csv
+    criteria, csv
     quiet : bool
         No progress.
     say : callable
@@ -136,14 +136,14 @@ def select(
     Raises
     ------
     InputError
-        When runs, pool and wishes do not match, and when no molecule is left.
+        When runs, pool and criteria do not match, and when no molecule is left.
     """
     sources = [Source.of(folder) for folder in folders]
-    wanted = goals(sources, wishes.maximise, wishes.minimise, wishes.below, wishes.above)
+    wanted = goals(sources, criteria.maximise, criteria.minimise, criteria.below, criteria.above)
     header = next(source.header for source in sources if source.folder == wanted.objective.run)
-    by = _acquisition(wishes.by, wanted)
+    by = _acquisition(criteria.by, wanted)
     pool = _pool(data, header, csv)
-    comparisons = conditions.parse(wishes.where, pool.names)
+    comparisons = conditions.parse(criteria.where, pool.names)
     measured = Measured.of(wanted)
     if by == "expected-improvement" and math.isnan(measured.high):
         raise InputError("--by", f"{by}, and no measured value of {wanted.objective.name}", "another one")
@@ -153,18 +153,18 @@ def select(
         found = _Kept([output for output in wanted.outputs if output.run == folder])
         ensemble.infer([folder], data, found, csv=pool.options, say=say, **about)
         others |= found.values()
-    candidates = Candidates(measured, comparisons, pool.smiles, pool.ids, wishes.count)
-    scorer = _Scorer(wanted, by, wishes, candidates, others)
+    candidates = Candidates(measured, comparisons, pool.smiles, pool.ids, criteria.count)
+    scorer = _Scorer(wanted, by, criteria, candidates, others)
     kept = replace(pool.options, keep_columns=(ALL_COLUMNS,))
     rows = ensemble.infer([wanted.objective.run], data, scorer, csv=kept, say=say, **about).rows
-    chosen = candidates.choose(wishes.diversity)
+    chosen = candidates.choose(criteria.diversity)
     left_out = dict(candidates.left_out)
     if not chosen:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items())
         raise InputError(
             str(data) if isinstance(data, Path) else "the pool", f"no molecule is left ({reasons})", "some"
         )
-    if len(chosen) < wishes.count:
+    if len(chosen) < criteria.count:
         say(f"only {counted(len(chosen), 'molecule')}: the others are left out")
     columns = _columns(chosen, pool, wanted, by, measured)
     return Selected(columns, str(wanted), by, rows, candidates.examined, left_out)
@@ -238,10 +238,10 @@ class _Scorer(Sink):
     """Scores the rows of each part and hands them to the candidates."""
 
     def __init__(
-        self, wanted: Goals, by: Acquisition, wishes: Wishes, candidates: Candidates, others: dict[Output, _Values]
+        self, wanted: Goals, by: Acquisition, criteria: Criteria, candidates: Candidates, others: dict[Output, _Values]
     ) -> None:
         self.encode = as_it_is
-        self._wanted, self._by, self._wishes = wanted, by, wishes
+        self._wanted, self._by, self._criteria = wanted, by, criteria
         self._candidates, self._others = candidates, others
         self._rows = 0
 
@@ -266,9 +266,9 @@ class _Scorer(Sink):
             got = f"{by}, and {wanted.objective.run} is one model, without a deviation"
             hint = "Take greedy, or train several models: --recipe best, or --ensemble 5."
             raise InputError("--by", got, "a run of several models", hint)
-        draws = acquisition.normal(self._wishes.seed, first, count)
+        draws = acquisition.normal(self._criteria.seed, first, count)
         high = self._candidates.measured.high
-        score = acquisition.scores(by, wanted.oriented(mean), deviation, high, self._wishes.deviations, draws)
+        score = acquisition.scores(by, wanted.oriented(mean), deviation, high, self._criteria.deviations, draws)
         if unreadable := int(np.count_nonzero(~np.isfinite(mean))):
             self._candidates.left_out[UNREADABLE] += unreadable
         probability = np.ones(count)

@@ -50,7 +50,7 @@ class ColumnRole:
 
 @dataclass(frozen=True)
 class RoleOptions:
-    """Wishes of the user about roles.
+    """The roles that the user asks for.
 
     Parameters
     ----------

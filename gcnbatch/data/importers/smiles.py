@@ -102,8 +102,8 @@ def import_smiles(
             used = {*feature_columns, weight_column, time_column}
             split_column = find_parts({name: texts for name, texts in table.others.items() if name not in used})
         named = (feature_columns, weight_column, time_column)
-        wishes = RoleOptions(target_columns, no_targets, split_column, task, *named)
-        roles = assign_roles(table, wishes)
+        requested = RoleOptions(target_columns, no_targets, split_column, task, *named)
+        roles = assign_roles(table, requested)
         times, roles = _times(table, roles)
         targets = _targets(table, [role for role in roles if role.role == "target"])
         if split_column:
