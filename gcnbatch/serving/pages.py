@@ -2,8 +2,8 @@
 
 Molecules are drawn with JSME (B. Bienfait and P. Ertl, J. Cheminf. 5:24, 2013; BSD, see ``jsme/license.txt``). The
 folder ``jsme`` has files of the npm package jsme-editor 0.8.2 as they are: its code for WebKit and Gecko, but not that
-for old browsers, InChI and text from right to left. JSME compiles code at run time. So it has a frame with a policy of its own, which
-forbids requests; that of the page allows its one script alone.
+for old browsers, InChI and text from right to left. JSME compiles code at run time. So it has a frame with a policy of
+its own, which forbids requests; that of the page allows its one script alone.
 """
 
 from __future__ import annotations
