@@ -10,7 +10,6 @@ Molecules with equal fingerprints, such as copies, are in one cluster.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +24,7 @@ from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.molecule_graphs import featurize
 from gcnbatch.data.scaffold_groups import standardised
 from gcnbatch.data.store import Dataset
+from gcnbatch.machine import cores
 from gcnbatch.progress import counter
 
 BUTINA_MOST = 20_000  # different fingerprints, beyond which the time of all pairs is too long
@@ -134,7 +134,7 @@ def _similarities(block: Bits, columns: Columns) -> NDArray[np.float32]:
         either = block[rows].sum(axis=1, dtype=np.float32)[:, None] + size - common
         np.divide(common, either, out=found[rows], where=either > 0)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with ThreadPoolExecutor(cores()) as threads:
         list(threads.map(fill, _blocks(len(block), 64)))
     return found
 

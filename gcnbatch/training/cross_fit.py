@@ -28,6 +28,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.machine import cores
 from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.mixture.transforms import Kind
 from gcnbatch.predictions import output_names, read_outputs
@@ -307,7 +308,7 @@ def _outputs(
     tested_by: dict[str, NDArray[Any]] = {}
     if of_test:
         features = mixed.molecules(header, mixed.rows_of(dataset, test))
-        tested_by = {**members.predict(features, mixed.threads()), NETWORK: of_test.mean}
+        tested_by = {**members.predict(features, cores()), NETWORK: of_test.mean}
     outputs = _Outputs(
         own.outputs({**of_members, NETWORK: left_out}), own.outputs(tested_by) if tested_by else None, by_member
     )
