@@ -137,7 +137,7 @@ def table(names: dict[int, str], spans: Sequence[Span], first: int, end: float) 
     most = sorted(((sum(of), len(of), name) for name, of in beside.items()), reverse=True)
     lines += ["beside it:"] if most else []
     return lines + [
-        f"{of:8.2f} s  {name}" + (f", in {count} places" if count > 1 else "")
+        f"{of:8.2f} s  {name}" + (f", in {count} threads" if count > 1 else "")
         for of, count, name in most
         if of >= _LEAST * whole
     ]

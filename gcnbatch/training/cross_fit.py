@@ -5,7 +5,7 @@ outputs, stand for validation: they give the score, the weights of a mixture, an
 
 The run's folder then holds what that of one model does, ``splits.json`` with all these rows as training rows, and
 ``out_of_fold.csv``; with a mixture, also ``mixture.safetensors``. With folds or repeats, each of these is such a model
-and has such a folder, a block; the run's own files summarise them.
+and has such a folder, called a block; the run's own files summarise them.
 """
 
 from __future__ import annotations

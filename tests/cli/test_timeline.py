@@ -47,7 +47,7 @@ def test_a_command_writes_where_its_seconds_go(tmp_path: Path) -> None:
     assert "s from process start to exit" in lines[0]
     whole, parts = float(lines[0].split()[0]), [line.split()[0] for line in lines[1 : lines.index("beside it:")]]
     assert sum(map(float, parts)) == pytest.approx(whole, abs=0.01 * len(parts))
-    assert any("worker: run the steps of an epoch, in 2 places" in line for line in lines)
+    assert any("worker: run the steps of an epoch, in 2 threads" in line for line in lines)
     assert not list(tmp_path.glob("*.parts"))
 
 
