@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch import __version__
+from gcnbatch.machine import cores
 
 _PLAIN = ("numpy", "scipy", "h5py", "scikit-learn", "matplotlib")
 EXTRAS = {
@@ -50,7 +51,7 @@ def host() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": packages(),
-        "cpu": {"model": cpu_model(), "cores": os.cpu_count(), "usable_cores": len(os.sched_getaffinity(0))},
+        "cpu": {"model": cpu_model(), "cores": os.cpu_count(), "usable_cores": cores()},
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": blas(),
     }

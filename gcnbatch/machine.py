@@ -32,7 +32,7 @@ def cores() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes of memory that programs can still take."""
+    """Return the bytes of memory that are available on the machine, or in its container (cgroup v2)."""
     with open("/proc/meminfo") as lines:
         free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     with suppress(OSError, ValueError):  # a container without a limit has no file, or the word max

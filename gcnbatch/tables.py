@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import numpy as np
 
 from gcnbatch import fileio
 from gcnbatch.errors import MachineError
+from gcnbatch.machine import cores
 from gcnbatch.text import csv_cell
 from gcnbatch.worker import WorkerDied, Workers, ahead
 
@@ -130,7 +130,7 @@ def _texts(columns: Columns) -> Iterator[CsvText]:
         {name: values[first : first + step] for name, values in columns.items()}
         for first in range(0, max(count, 1), step)
     )
-    workers = len(os.sched_getaffinity(0)) if count * len(columns) >= SHARED_CELLS else 1
+    workers = cores() if count * len(columns) >= SHARED_CELLS else 1
     if workers == 1:
         yield from map(csv_text, blocks)
         return

@@ -14,6 +14,13 @@ from gcnbatch.data.schema import Header, Level, Target
 from gcnbatch.data.sparse import Csr
 
 DENSE_DTYPES = ("uint8", "int8", "float16", "float32")
+CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
+TAILS = ("", "C", "CC", "O", "CO", "N", "F", "Cl", "CN", "CCC", "CCO", "C#N")
+
+
+def small_molecules(tails: int = len(TAILS)) -> list[str]:
+    """Return SMILES of five molecules with each of the first `tails` substituents."""
+    return [core.format(tail) for core in CORES for tail in TAILS[:tails]]
 
 
 def build_graphset(

@@ -157,6 +157,14 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
     lighten(monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def light_module() -> Iterator[None]:
+    """Do as `light` in a module whose fixtures train runs, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        lighten(patch)
+        yield
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Return a function that runs ``gcnbatch`` with these arguments here, and returns (exit code, stdout, stderr)."""

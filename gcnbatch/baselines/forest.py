@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
+from gcnbatch.machine import cores
 from gcnbatch.training.targets import Scaling, left_out
 
 MODEL = "random forest"
@@ -77,7 +77,7 @@ class Forest:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         seed = int(philox.bits(self.seed, "forest", task, 0, 1)[0])
-        common: dict[str, Any] = {"random_state": seed, "n_jobs": len(os.sched_getaffinity(0))}
+        common: dict[str, Any] = {"random_state": seed, "n_jobs": cores()}
         if header.target == "regression":
             return RandomForestRegressor(self.trees, max_features=1 / 3, **common)
         return RandomForestClassifier(self.trees, **common)

@@ -21,7 +21,7 @@ from gcnbatch.text import counted
 OPTION = "--timeline"
 TRACE = Kind("a timeline", begins_with(rb"\s*\{\s*\"traceEvents\""), (".json",))
 OWN = frozenset({"compare-backends"})  # commands with an option of this name
-_REST = "other work"
+_REST, _OTHERS = "other work", "other threads and processes:"
 _LEAST = 0.005  # of all seconds: rows with less are one row
 
 
@@ -135,9 +135,9 @@ def table(names: dict[int, str], spans: Sequence[Span], first: int, end: float) 
         for name, of in own_seconds([span for span in spans if (span.pid, span.thread) == (pid, thread)]).items():
             beside[f"{'another thread' if pid == first else names.get(pid, '')}: {name}"].append(of)
     most = sorted(((sum(of), len(of), name) for name, of in beside.items()), reverse=True)
-    lines += ["beside it:"] if most else []
+    lines += [_OTHERS] if most else []
     return lines + [
-        f"{of:8.2f} s  {name}" + (f", in {count} places" if count > 1 else "")
+        f"{of:8.2f} s  {name}" + (f", in {count} threads" if count > 1 else "")
         for of, count, name in most
         if of >= _LEAST * whole
     ]

@@ -7,7 +7,7 @@ is that of an atom without brackets: the number of its hydrogens, however the SM
 
 Eleven more may follow: whether the atom is in a ring, its number of rings, whether one has 3, …, 8 atoms (of the
 smallest set of smallest rings), its chirality (R, S; else both zero) and its mass, that of an isotope too, in 100 u.
-Each of these values, and each property of a bond, is a call of RDKit from Python, about 0.3 us.
+Each of these values, and each property of a bond, takes a call of RDKit from Python, about 0.3 us.
 
 This module imports NumPy only, because worker processes import it.
 """

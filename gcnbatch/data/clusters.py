@@ -10,7 +10,6 @@ Molecules with equal fingerprints, such as copies, are in one cluster.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,8 +22,9 @@ from scipy import sparse
 from gcnbatch import philox
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.molecule_graphs import featurize
-from gcnbatch.data.scaffold_groups import standardised
+from gcnbatch.data.scaffold_groups import numbered, standardised
 from gcnbatch.data.store import Dataset
+from gcnbatch.machine import cores
 from gcnbatch.progress import counter
 
 BUTINA_MOST = 20_000  # different fingerprints, beyond which the time of all pairs is too long
@@ -39,11 +39,12 @@ def clusters_of(dataset: Dataset, similarity: float, quiet: bool = True) -> NDAr
     """Return the cluster (G,) of each molecule; None for a set without molecules.
 
     Up to `BUTINA_MOST` different fingerprints, the clusters are those of Taylor and Butina: the molecule with most
-    neighbours and those of its neighbours that are in no cluster yet form one, and so on. Beyond, each molecule in a
-    random order, which is always the same, begins a cluster unless it is a neighbour of a molecule that did (sphere
-    exclusion); a molecule joins the most similar beginning that is known by its block.
+    neighbours and those of its neighbours that are in no cluster yet form one, and so on. Beyond, they are those of
+    sphere exclusion, in a random order that is always the same: a molecule becomes a centre unless it is a neighbour of
+    an earlier one. Each other molecule joins the most similar centre among those of its block and of earlier blocks.
 
-    Clusters are numbered in the order of their first molecule. A molecule without a fingerprint is one of its own.
+    Clusters are numbered in the order of their first molecule. A molecule without a fingerprint is a cluster of its
+    own.
 
     Parameters
     ----------
@@ -71,10 +72,7 @@ def clusters_of(dataset: Dataset, similarity: float, quiet: bool = True) -> NDAr
         found = cluster(unique, similarity, bar.update)[row.ravel()]
     empty = np.flatnonzero(~bits.any(axis=1))
     found[empty] = found.max(initial=-1) + 1 + np.arange(len(empty))
-    _, first, number = np.unique(found, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int32)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[number.ravel()]
+    return numbered(found.tolist())
 
 
 def butina(bits: Bits, similarity: float, step: Step = lambda count: None) -> NDArray[np.int64]:
@@ -109,12 +107,12 @@ def sphere_exclusion(bits: Bits, similarity: float, step: Step = lambda count: N
         )
         far = rows[~(alike >= similarity).any(axis=1)]
         near = _similarities(bits[far], _columns(bits[far])) >= similarity
-        begun: list[int] = []
-        for at in range(len(far)):
-            if not near[at, begun].any():
-                begun.append(at)
-        centres = np.concatenate([centres, far[begun]])
-        pieces.append(_columns(bits[far[begun]]))
+        new: list[int] = []
+        for row in range(len(far)):
+            if not near[row, new].any():
+                new.append(row)
+        centres = np.concatenate([centres, far[new]])
+        pieces.append(_columns(bits[far[new]]))
         found[rows] = centres[np.hstack([alike, _similarities(bits[rows], pieces[-1])]).argmax(axis=1)]
         step(len(rows))
     return found
@@ -134,7 +132,7 @@ def _similarities(block: Bits, columns: Columns) -> NDArray[np.float32]:
         either = block[rows].sum(axis=1, dtype=np.float32)[:, None] + size - common
         np.divide(common, either, out=found[rows], where=either > 0)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with ThreadPoolExecutor(cores()) as threads:
         list(threads.map(fill, _blocks(len(block), 64)))
     return found
 
@@ -144,7 +142,7 @@ def _blocks(rows: int, size: int = _BLOCK) -> list[slice]:
 
 
 def _stored(dataset: Dataset) -> Bits | None:
-    """Return the fingerprints (G, F) of a set that has these very ones as features; None of another."""
+    """Return the fingerprints (G, F) of a set that stores these among its features; None of another."""
     header = dataset.header
     if not is_molecular(header.featurizer):
         return None
@@ -161,7 +159,7 @@ def _stored(dataset: Dataset) -> Bits | None:
 
 
 def _computed(dataset: Dataset, quiet: bool) -> Bits | None:
-    """Return the fingerprints (G, F) of the stored SMILES, without a bit where one cannot be read; None without any."""
+    """Return the fingerprints (G, F) of the stored SMILES, zeros where RDKit cannot read one; None without SMILES."""
     texts = dataset.smiles() if is_molecular(dataset.header.featurizer) else None
     if texts is None:
         return None

@@ -5,7 +5,6 @@ Molecules look alike where they differ in stereochemistry alone, or in something
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.machine import cores
 from gcnbatch.text import counted, quoted
 from gcnbatch.worker import Workers
 
@@ -185,7 +185,7 @@ def _whole(dataset: Dataset, looks: Int64) -> Int64:
 def _named(rows: Iterable[int], texts: Sequence[str], options: FeaturizerOptions) -> Names:
     """Return the names of these rows of `texts`, made in processes where they are many."""
     different = list(dict.fromkeys(texts[row] for row in rows))
-    count = min(len(os.sched_getaffinity(0)), len(different) // (4 * _CHUNK))
+    count = min(cores(), len(different) // (4 * _CHUNK))
     with Workers(count, featurizer_worker.prepare, quiet=True) if count > 1 else nullcontext() as workers:
         return names_of(different, options, workers)
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEW = 0.125  # of all rows, at most
-_SAMPLE = 4096  # rows that are looked at first
+_SAMPLE = 4096  # rows whose digests are computed first
 _BLOCK = 1 << 16  # rows at a time
 
 
 def distinct_rows(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
-    """Return the first place of each different row of `x` (N, F), and for each row the number of its equal, (N,).
+    """Return the first index of each different row of `x` (N, F), (U,), and the number of each row among these, (N,).
 
     None where the different rows are not few. Rows are equal if their bytes are.
 

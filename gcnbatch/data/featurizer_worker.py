@@ -5,7 +5,6 @@ This module imports little, so that they start while their caller imports NumPy.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gcnbatch.data import guard
 from gcnbatch.fileio import StrPath
+from gcnbatch.machine import cores
 from gcnbatch.worker import Workers
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | Non
 
 def processor_count(processes: int) -> int:
     """Return the number of worker processes; 0: one per processor."""
-    return processes or len(os.sched_getaffinity(0))
+    return processes or cores()
 
 
 def prepare() -> None:

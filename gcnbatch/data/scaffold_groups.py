@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +37,16 @@ def groups_of(dataset: Dataset) -> NDArray[np.int32] | None:
     for arrays in featurize(texts, standardised(dataset.header), scaffolds=True):
         for graph, scaffold in zip(arrays.rows.tolist(), arrays.scaffolds, strict=True):
             names[graph] = scaffold
-    numbers: dict[str, int] = {}
+    return numbered(names)
+
+
+def numbered(names: Iterable[Hashable]) -> NDArray[np.int32]:
+    """Return the group (G,) of each graph, given a name of it: numbers in the order of their first graph.
+
+    >>> numbered("baab").tolist()
+    [0, 1, 1, 0]
+    """
+    numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 

@@ -1,7 +1,8 @@
 """Splits: rows for training, validation and test, once or for the k folds of cross-validation.
 
-A split depends only on the seed and the data. The random numbers come from `gcnbatch.philox`, and this module contains
-the whole algorithm. So no other library's version changes a split, and a result can be repeated years later.
+A split depends only on the seed and the data. The random numbers come from `gcnbatch.philox`, and this module and
+`gcnbatch.data.dealing` contain the whole algorithm. So no other library's version changes a split, and a result can be
+repeated years later.
 (scikit-learn's stratified splitters also refuse strata of one row, which rare labels have.)
 
 Row numbers of a part are int64 and ascending.
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.config_sections import SplitConfig
+from gcnbatch.data.dealing import balanced_folds, cut_by_time, evenly_spaced, fill_at_random, fill_by_size, part_sizes
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
@@ -75,14 +77,6 @@ class SplitRows:
 
             groups = clusters_of(data, similarity, quiet)
         return cls(str(data.path), header.level, header.target, data.y, groups, data.splits, data.times)
-
-
-class PartSizes(NamedTuple):
-    """Rows of each part."""
-
-    train: int
-    valid: int
-    test: int
 
 
 def split_seed(config: SplitConfig, seed: int) -> int:
@@ -271,20 +265,6 @@ def group_parts(config: SplitConfig, seed: int, rows: SplitRows, own: Int64, par
     return balanced_folds(config.rule, groups, min(parts, len(np.unique(groups))), draws)
 
 
-def part_sizes(rows: int, valid: float, test: float) -> PartSizes:
-    """Return the number of rows of each part.
-
-    The cuts are ``floor((1 - valid - test) rows)`` and ``floor((1 - test) rows)``; a part with a share above 0 then
-    gets at least one row, taken from train.
-    """
-    slack = 1e-9  # 1 - 0.1 - 0.2 is slightly below 0.7: that must not cost a row
-    train_cut = int((1.0 - valid - test) * rows + slack)
-    valid_cut = int((1.0 - test) * rows + slack)
-    n_test = min(max(rows - valid_cut, int(test > 0.0)), rows)
-    n_valid = min(max(valid_cut - train_cut, int(valid > 0.0)), rows - n_test)
-    return PartSizes(rows - n_valid - n_test, n_valid, n_test)
-
-
 def strata(target: Target, y: NDArray[Any]) -> Int64:
     """Return a stratum number per row, (R,).
 
@@ -321,21 +301,21 @@ def _mean_standard_score(y: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[n
     return 2 * score / np.maximum(known.sum(axis=1), 1)
 
 
-# ------------------------------------------------------------------------------------------------ dealing
+# ------------------------------------------------------------------------------------------------ rules
 
 
 def _deal(config: SplitConfig, rows: SplitRows, candidates: Int64, test: float, draws: np.random.Generator) -> Split:
     sizes = part_sizes(len(candidates), config.valid, test)
     if config.kind == "scaffold":
-        return _deal_groups(candidates, _groups(config.kind, rows)[candidates], sizes)
+        return fill_by_size(candidates, _groups(config.kind, rows)[candidates], sizes)
     if config.kind == "cluster":
-        return _deal_clusters(candidates, _groups(config.kind, rows)[candidates], sizes, draws)
+        return fill_at_random(candidates, _groups(config.kind, rows)[candidates], sizes, draws)
     if config.kind == "time":
-        return _deal_times(rows.subject, candidates, _times(rows)[candidates], sizes)
+        return cut_by_time(rows.subject, candidates, _times(rows)[candidates], sizes)
     order = _shuffled_by_stratum(config, rows, candidates, draws)
-    tested = _evenly_spaced(len(order), sizes.test, draws)
+    tested = evenly_spaced(len(order), sizes.test, draws)
     rest = order[~tested]
-    validated = _evenly_spaced(len(rest), sizes.valid, draws)
+    validated = evenly_spaced(len(rest), sizes.valid, draws)
     return Split(train=np.sort(rest[~validated]), valid=np.sort(rest[validated]), test=np.sort(order[tested]))
 
 
@@ -345,83 +325,6 @@ def _shuffled_by_stratum(config: SplitConfig, rows: SplitRows, candidates: Int64
     if config.kind == "random":
         return shuffled
     return shuffled[np.argsort(strata(rows.target, rows.y)[shuffled], kind="stable")]
-
-
-def _evenly_spaced(length: int, count: int, draws: np.random.Generator) -> NDArray[np.bool_]:
-    """Mark `count` of `length` positions at equal distances, from a random start.
-
-    Any run of m neighbours (a stratum) holds ``m count / length`` marks, rounded up or down.
-    """
-    if count == 0:
-        return np.zeros(length, dtype=np.bool_)
-    steps = (np.arange(length + 1) * count + draws.integers(length)) // length
-    return np.diff(steps) > 0
-
-
-def _deal_groups(candidates: Int64, groups: NDArray[np.int32], sizes: PartSizes) -> Split:
-    _, first, group, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
-    part = np.empty(len(count), dtype=np.int8)
-    filled = [0, 0, 0]
-    for number in np.lexsort((-first, -count)):
-        size = int(count[number])
-        if filled[0] + size <= sizes.train:
-            part[number] = 0
-        elif filled[0] + filled[1] + size <= sizes.train + sizes.valid:
-            part[number] = 1
-        else:
-            part[number] = 2
-        filled[part[number]] += size
-    owner = part[group]
-    return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
-
-
-def _deal_clusters(candidates: Int64, groups: NDArray[Any], sizes: PartSizes, draws: np.random.Generator) -> Split:
-    _, group, count = np.unique(groups, return_inverse=True, return_counts=True)
-    part, smallest = np.zeros(len(count), np.int8), np.sort(count)
-    wanted = {number: size for number, size in ((2, sizes.test), (1, sizes.valid)) if size}
-    left = {number: max(size, int(smallest[place])) for place, (number, size) in enumerate(wanted.items())}
-    for cluster in draws.permutation(len(count)):
-        fitting = [number for number, size in left.items() if count[cluster] <= size]
-        if fitting:
-            part[cluster] = fitting[0]
-            left[fitting[0]] -= int(count[cluster])
-    owner = part[group]
-    return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
-
-
-def _deal_times(subject: str, candidates: Int64, times: NDArray[np.float64], sizes: PartSizes) -> Split:
-    _, moment, count = np.unique(times, return_inverse=True, return_counts=True)
-    parts = 1 + (sizes.valid > 0) + (sizes.test > 0)
-    if len(count) < parts:
-        got = f"{counted(len(count), 'different time')} for {counted(parts, 'part')}"
-        raise InputError(subject, got, "a time per part", 'Set split.kind to "random" or "stratified".')
-    before = np.concatenate([[0], np.cumsum(count)])  # rows before each time
-
-    def nearest(rows: int, first: int, stop: int) -> int:
-        return first + int(np.argmin(np.abs(before[first:stop] - rows)))
-
-    test = nearest(len(times) - sizes.test, parts - 1, len(count)) if sizes.test else len(count)
-    valid = nearest(int(before[test]) - sizes.valid, 1, test) if sizes.valid else test
-    return Split(
-        train=candidates[moment < valid],
-        valid=candidates[(moment >= valid) & (moment < test)],
-        test=candidates[moment >= test],
-    )
-
-
-def balanced_folds(kind: str, groups: NDArray[Any], folds: int, draws: np.random.Generator) -> Int64:
-    """Return the fold of each row: the largest group goes to the smallest fold.
-
-    Ties of scaffolds go by first row, those of clusters at random, those of folds to the first.
-    """
-    _, first, group, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
-    fold_of = np.empty(len(count), dtype=np.int64)
-    filled = np.zeros(folds, dtype=np.int64)
-    tie = draws.permutation(len(count)) if kind == "cluster" else first
-    for number in np.lexsort((tie, -count)):
-        fold_of[number] = np.argmin(filled)
-        filled[fold_of[number]] += count[number]
-    return fold_of[group]
 
 
 def _predefined(config: SplitConfig, seed: int, rows: SplitRows) -> Split:

@@ -39,6 +39,7 @@ from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
 from gcnbatch.inference.models import Model, input_header
 from gcnbatch.inference.molecules import SMILES, CsvOptions
 from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
+from gcnbatch.machine import cores
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
 from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
@@ -212,7 +213,7 @@ def _blocks(texts: Texts) -> tuple[Block, ...]:
 
 def _workers(rows: int, processes: int, share: Share) -> AbstractContextManager[Workers | None]:
     """Start the processes that make the tables of so many rows; None where one is enough."""
-    count = min(processes or max(len(os.sched_getaffinity(0)) // share.beside, 1), rows // PROCESS_ROWS)
+    count = min(processes or max(cores() // share.beside, 1), rows // PROCESS_ROWS)
     return Workers(count, quiet=True) if count > 1 else nullcontext()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,6 +23,7 @@ from gcnbatch.inference.parts import Part
 from gcnbatch.inference.predictor import Predictor, Request
 from gcnbatch.inference.tabulation import RowMaker, Selection
 from gcnbatch.inference.trust import Level
+from gcnbatch.machine import cores
 from gcnbatch.predictions import Predictions, as_it_is
 from gcnbatch.runners.choice import KeptRunners
 from gcnbatch.worker import Shared, WorkerDied, Workers
@@ -50,7 +50,7 @@ class Machine(NamedTuple):
             As `gcnbatch.backends.registry.open_backend`.
         """
         choice = KeptRunners(backend, device, cuda)
-        return cls(choice, Workers(processes or len(os.sched_getaffinity(0)), conversion.prepare, quiet=True))
+        return cls(choice, Workers(processes or cores(), conversion.prepare, quiet=True))
 
 
 class Begun(NamedTuple):

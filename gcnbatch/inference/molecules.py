@@ -5,7 +5,6 @@ A folder of files of molecules is read as one table.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from gcnbatch.inference import conversion
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
 from gcnbatch.inference.conversion import Columns, Converter, convert_guarded, convert_timed
 from gcnbatch.inference.parts import Input, Part, Reading, Share
+from gcnbatch.machine import cores
 from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
 
@@ -162,7 +162,7 @@ def open_file(
     share: Share,
 ) -> Iterator[Input]:
     """Open a file or a folder of molecules; a first pass counts the rows and checks the table."""
-    processes = options.processes or max(len(os.sched_getaffinity(0)) // share.beside, 1)
+    processes = options.processes or max(cores() // share.beside, 1)
     with (
         _workers(_bytes(path) // ROW_BYTES, processes) as workers,  # they start during the first pass
         open_rows(path, header, options, skip) as rows,
@@ -238,7 +238,7 @@ def _size(part_rows: int) -> int:
 @contextmanager
 def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
     """Start the processes that convert about so many rows; None for one process, or for a single chunk."""
-    count = min(processes or len(os.sched_getaffinity(0)), -(-rows // molecule_graphs.CHUNK))
+    count = min(processes or cores(), -(-rows // molecule_graphs.CHUNK))
     if count <= 1:
         load_rdkit()
         yield None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.inference.models import Model, load_models, mean_and_deviation, outputs_of
+from gcnbatch.machine import cores
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.timeline import span
 from gcnbatch.training import mixed, run_files
@@ -83,7 +84,7 @@ class Whole:
         model = self.models[0]
         blocks = source_of(*model.reading).feature_blocks()
         features = mixed.molecules(model.header, blocks)
-        of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, mixed.threads()))
+        of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, cores()))
         if self.mixed.needs_network:
             of_members[NETWORK] = found.outputs
         outputs = self.mixed.outputs(of_members)

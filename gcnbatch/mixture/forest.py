@@ -37,7 +37,7 @@ class Growth(NamedTuple):
     leaf : int
         Fewest rows of a leaf.
     leaves : float
-        Leaves of a tree, at most about, for each row.
+        Estimate from above of a tree's leaves per row.
     """
 
     features: float
@@ -80,11 +80,11 @@ class Forest:
         return found / len(self.nodes)
 
     def get_ready(self) -> None:
-        """Make what predictions of several threads share."""
+        """Compute what the threads of a prediction share."""
         _ = self._packed
 
     def _leaves(self, x: NDArray[np.float16]) -> NDArray[np.int64]:
-        """Return the leaf of each row and tree (n, trees). All descend at once: few, long operations of NumPy."""
+        """Return the leaf of each row and tree, (n, trees); all descend at once, in few operations on long arrays."""
         inner, leaf_of = self._packed
         count, trees = len(x), len(self.nodes)
         values = _ordered(x).ravel()
@@ -226,9 +226,9 @@ def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float16]:
 
 
 def _ordered(numbers: NDArray[np.float16]) -> NDArray[np.int16]:
-    """Return integers that have the order of the numbers; -0 is less than 0, and compares with no threshold as greater.
+    """Return integers in the order of the numbers: the bits, those of a negative number inverted but for its sign.
 
-    The bits of a negative number are inverted, but for its sign.
+    -0 comes before 0; as no threshold is -0, both take the same branch.
     """
     bits = np.ascontiguousarray(numbers).view(np.int16)
     return bits ^ ((bits >> 15) & np.int16(0x7FFF))

@@ -1,7 +1,7 @@
 """The member "kernel": kernel ridge regression on fingerprints and descriptors.
 
 Classes are regressions of 0 and 1, squashed to probabilities. Tasks with labels in most rows share their linear algebra
-and their ridge, which has the least out-of-fold error on some rows, as has the transform of each task's targets.
+and their ridge. The ridge, and the transform of each task's targets, have the least out-of-fold error on some rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class KernelRidge:
         return found
 
     def get_ready(self) -> None:
-        """Make what predictions of several threads share."""
+        """Compute what the threads of a prediction share."""
         _ = self._similarity
 
     @cached_property
@@ -84,7 +84,7 @@ class Choice(NamedTuple):
 
 
 def count_steps(problem: Problem) -> int:
-    """Return how often `choose` and `fit` call `step`, with the numbers that they call it with."""
+    """Return the number of steps that `choose` and `fit` report to `step`."""
     return 1 + sum(len(RIDGES) + len(problem.columns(tasks)) for _, tasks in problem.sharing())
 
 
@@ -102,11 +102,10 @@ def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[
         columns = [problem.tasks[task] for task in tasks]
         kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
         targets = _targets(problem, scales, some, columns)
-        found_of = []
-        for ridge in RIDGES:
-            found_of.append(solve(kernel.copy(), ridge, targets).left_out)
+        left_out = np.empty((len(RIDGES), *targets.whole.shape))
+        for number, ridge in enumerate(RIDGES):
+            left_out[number] = solve(kernel.copy(), ridge, targets).left_out
             step()
-        left_out = np.stack(found_of)
         squares = (left_out - _own_targets(targets)) ** 2
         ends = np.cumsum([column.stop - column.start for column in columns]).tolist()
         chosen: list[Kind] = []

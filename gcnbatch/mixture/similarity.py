@@ -28,7 +28,7 @@ from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
-_ROWS = 64  # of a product: few, as that of one molecule takes the time of them all
+_ROWS = 64  # rows of a product: few, as one molecule takes the time of all
 _COLUMNS = 1024  # landmarks of a block
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
@@ -90,7 +90,7 @@ class Similarity:
 def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
     """Return the product of rows with a matrix; each row's is equal to the bit in any block.
 
-    BLAS adds in an order that depends on the number of rows, so it is always the same.
+    BLAS adds in an order that depends on the number of rows, so each product has `_ROWS` of them.
     """
     whole = np.zeros((-(-len(block) // _ROWS) * _ROWS, block.shape[1]), block.dtype)
     whole[: len(block)] = block
@@ -105,7 +105,7 @@ def blas_threads(count: int) -> Any:
 
 @cache
 def _threadpools() -> Any:
-    """Return the libraries with threads: to find them takes milliseconds."""
+    """Return the libraries that have threads; finding them takes milliseconds."""
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()

@@ -46,7 +46,7 @@ class Trees:
         return found
 
     def get_ready(self) -> None:
-        """Make what predictions of several threads share."""
+        """Compute what the threads of a prediction share."""
         for _, forest in self.forests:
             forest.get_ready()
 

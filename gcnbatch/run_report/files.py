@@ -5,7 +5,6 @@ Training draws the figures of the first members only.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from gcnbatch import fileio
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
+from gcnbatch.machine import cores
 from gcnbatch.pages.document import REPORT
 from gcnbatch.run_report import model_card, page
 from gcnbatch.run_report.figures import Figures
@@ -45,7 +45,7 @@ def draw_all(record: Record) -> None:
         (fit, *((tested.header, tested.y[np.searchsorted(rows, test)]) if tested and len(test) else (None, None)))
         for fit, test in zip(record.fits, tests, strict=True)
     ]
-    with Workers(min(len(calls), len(os.sched_getaffinity(0)))) as workers:
+    with Workers(min(len(calls), cores())) as workers:
         for drawn in [workers.submit(draw_fit, *call) for call in calls]:
             drawn.result()
 

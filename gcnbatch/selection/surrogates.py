@@ -17,10 +17,11 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.inference import ensemble
+from gcnbatch.machine import cores
 from gcnbatch.mixture.kernel import RIDGES
 from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.similarity import Similarity, blas_threads
-from gcnbatch.training import mixed, run
+from gcnbatch.training import run
 
 Float64 = NDArray[np.float64]
 # Takes the known rows, ascending; returns mean and standard deviation (N,) of all rows.
@@ -49,12 +50,12 @@ class Kernel:
     def __call__(self, known: Int64) -> tuple[Float64, Float64]:
         """Return mean and standard deviation of the process."""
         if len(new := np.setdiff1d(known, self._rows)):
-            more = Similarity(self._molecules[new], mixed.threads()).matrix(self._molecules)
+            more = Similarity(self._molecules[new], cores()).matrix(self._molecules)
             self._rows = np.concatenate([self._rows, new])
             self._similarities = np.concatenate([self._similarities, more], axis=1)
         k, y = self._similarities, self._y[self._rows]
         center = y.mean()
-        with blas_threads(mixed.threads()):
+        with blas_threads(cores()):
             values, vectors = np.linalg.eigh(k[self._rows])
             rotated = vectors.T @ (y - center)
 

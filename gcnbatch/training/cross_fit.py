@@ -5,7 +5,7 @@ outputs, stand for validation: they give the score, the weights of a mixture, an
 
 The run's folder then holds what that of one model does, ``splits.json`` with all these rows as training rows, and
 ``out_of_fold.csv``; with a mixture, also ``mixture.safetensors``. With folds or repeats, each of these is such a model
-and has such a folder, a block; the run's own files summarise them.
+and has such a folder, called a block; the run's own files summarise them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.machine import cores
 from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.mixture.transforms import Kind
 from gcnbatch.predictions import output_names, read_outputs
@@ -307,7 +308,7 @@ def _outputs(
     tested_by: dict[str, NDArray[Any]] = {}
     if of_test:
         features = mixed.molecules(header, mixed.rows_of(dataset, test))
-        tested_by = {**members.predict(features, mixed.threads()), NETWORK: of_test.mean}
+        tested_by = {**members.predict(features, cores()), NETWORK: of_test.mean}
     outputs = _Outputs(
         own.outputs({**of_members, NETWORK: left_out}), own.outputs(tested_by) if tested_by else None, by_member
     )

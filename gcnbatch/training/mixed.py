@@ -5,7 +5,6 @@ The file has plain arrays: of the kernel, the trees, the transforms of targets a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.machine import cores
 from gcnbatch.mixture import Members, Mixture, Molecules, Problem
 from gcnbatch.mixture.store import join, split
 from gcnbatch.model.gcn import joins_graph_features
@@ -195,7 +195,7 @@ def problem(dataset: Dataset, rows: Int64, folds: NDArray[np.int8], metric: str,
         found = metrics.score(metric, header.target, y, outputs)
         return None if found is None else sign * found
 
-    return Problem(header.target, dataset.measured[rows], folds, error, len(header.class_names), seed, threads())
+    return Problem(header.target, dataset.measured[rows], folds, error, len(header.class_names), seed, cores())
 
 
 def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecules:
@@ -224,8 +224,3 @@ def rows_of(dataset: Dataset, rows: Int64) -> Iterator[NDArray[np.float32]]:
             values = dataset.graph_features(first, stop)
             assert values is not None
             yield values[rows[low:high] - first]
-
-
-def threads() -> int:
-    """Return the number of threads that fit and predict: a core each."""
-    return len(os.sched_getaffinity(0))

@@ -36,8 +36,8 @@ from gcnbatch.training.stop import Interrupted, StopRequest
 from gcnbatch.worker import WorkerDied, Workers
 
 _POLL_SECONDS = 0.1
-_WORTH_STEPS = 4000  # of a millisecond or more: half of their time is that of the start of two processes
-_PROCESS_BYTES = 400 << 20  # of a process without its data, which it holds some three times while it prepares them
+_WORTH_STEPS = 4000  # of 1 ms or more: they take twice as long as the start of two processes
+_PROCESS_BYTES = 400 << 20  # of a process beside its data, of which it holds about three copies while it prepares them
 
 
 def processes(backend: Backend, jobs: int, planned: Sequence[Planned]) -> int:
@@ -53,7 +53,7 @@ def processes(backend: Backend, jobs: int, planned: Sequence[Planned]) -> int:
 
 
 def _worthwhile(planned: Sequence[Planned]) -> int:
-    """Return the number of processes that take less time than one."""
+    """Return a process for each core if they take less time than one and fit into half of the free memory; else 1."""
     train, dataset = planned[0].experiment.config.train, planned[0].experiment.dataset
     steps = sum(train.epochs * -(-len(one.split.train) // train.batch_size) for one in planned)
     each = _PROCESS_BYTES + 3 * min(dataset.nbytes, dataset.memory_mb << 20)

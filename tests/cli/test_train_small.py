@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import CORES, TAILS
+
 pytest.importorskip("rdkit")
 pytestmark = pytest.mark.usefixtures("light")
 
 Call = Callable[..., tuple[int, str, str]]
-CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
-TAILS = ("", "C", "CC", "CCC", "O", "CO", "N", "CN", "F", "Cl")
 MOLECULES = [core.format(tail) for tail in TAILS for core in CORES]
 QUICK = ("--epochs", 1, "--set", "model.widths=[4]", "--set", "model.head=[4]", "--backend", "cpu")
 CELLS: dict[str, Callable[[int, str], str]] = {

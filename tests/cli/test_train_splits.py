@@ -14,13 +14,12 @@ import pytest
 from gcnbatch.data.clusters import clusters_of
 from gcnbatch.data.scaffold_groups import groups_of
 from gcnbatch.data.store import Dataset
+from tests.builders import small_molecules
 
 pytest.importorskip("rdkit")
 pytestmark = pytest.mark.usefixtures("light")
 
 Call = Callable[..., tuple[int, str, str]]
-TAILS = ("", "C", "CC", "O", "CO", "N", "F", "Cl")
-CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
 GCN = ("--recipe", "gcn", "--epochs", 1, "--set", "model.widths=[4]", "--set", "model.head=[4]", "--backend", "cpu")
 PARTS = ("--set", "split.cross_fit=3")
 YEAR = [2000 + 7 * row % 20 for row in range(40)]  # each twice
@@ -30,7 +29,7 @@ NEWEST = [row for row in range(40) if YEAR[row] > 2017]
 @pytest.fixture(scope="module")
 def dated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 40 molecules with a date, a number, and a published split."""
-    rows = [core.format(tail) for core in CORES for tail in TAILS]
+    rows = small_molecules(8)
     cells = [
         f"{text},{YEAR[row]}-03-0{1 + row % 2},{len(text)}.5,{'test' if row % 4 else 'train'}"
         for row, text in enumerate(rows)

@@ -18,13 +18,12 @@ import gcnbatch
 from gcnbatch import progress
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
+from tests.builders import small_molecules
 
 pytest.importorskip("rdkit")
 pytestmark = pytest.mark.usefixtures("light")
 
 Call = Callable[..., tuple[int, str, str]]
-TAILS = ("", "C", "CC", "O", "CO", "N", "F", "Cl")
-CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
 SMALL = ("--epochs", 1, "--set", "model.widths=[4]", "--set", "model.head=[4]", "--set", "split.cross_fit=2")
 BACKEND = ("--backend", "cpu")
 PLAIN = ("--epochs", 1, "--set", "model.widths=[4]", *BACKEND)
@@ -32,7 +31,7 @@ PLAIN = ("--epochs", 1, "--set", "model.widths=[4]", *BACKEND)
 
 def table(path: Path, columns: str = "smiles,logS", more: Callable[[int], str] = lambda row: "") -> Path:
     """Write 40 molecules with a target that their structure gives, a row that is none, and further cells of each."""
-    rows = [core.format(tail) for core in CORES for tail in TAILS]
+    rows = small_molecules(8)
     cells = [f"{text},{text.count('O') - 0.3 * len(text):.2f}{more(row)}" for row, text in enumerate(rows)]
     text = "\n".join([columns, *cells, f"no molecule,1.0{more(0)}"]) + "\n"
     if path.suffix == ".gz":
@@ -145,7 +144,7 @@ def test_all_rows_can_train_and_every_step_shows_progress(
 
 
 def test_copies_of_a_molecule_are_on_one_side_of_the_test_part(call: Call, tmp_path: Path) -> None:
-    rows = [f"{core.format(tail)},{len(tail)}.5" for core in CORES for tail in TAILS]
+    rows = [f"{text},{len(text)}.5" for text in small_molecules(8)]
     twice = [row.replace("c1ccccc1", "c1cc(ccc1)", 1) for row in rows]
     source = tmp_path / "copies.csv"
     source.write_text("\n".join(["smiles,y", *rows, *twice]) + "\n")

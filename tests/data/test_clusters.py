@@ -12,11 +12,9 @@ import gcnbatch
 from gcnbatch.data import clusters
 from gcnbatch.data.clusters import butina, clusters_of, sphere_exclusion
 from gcnbatch.data.store import Dataset, write_graphset
-from tests.builders import build_graphset
+from tests.builders import build_graphset, small_molecules
 
-CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
-TAILS = ("", "C", "CC", "O", "CO", "N", "F", "Cl")
-MOLECULES = [core.format(tail) for core in CORES for tail in TAILS]
+MOLECULES = small_molecules(8)
 
 
 def fingerprints(rows: int, seed: int = 0) -> np.ndarray:

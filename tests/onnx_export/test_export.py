@@ -26,14 +26,14 @@ from gcnbatch.inference.models import load_models
 from gcnbatch.onnx_export import command
 from gcnbatch.onnx_export.command import TOLERANCE, plain
 from gcnbatch.onnx_export.inputs import inputs_of
-from tests.builders import build_graphset
+from tests.builders import build_graphset, small_molecules
 from tests.inference.runs import import_table, molecule_table, stored, train_on
-from tests.training.runs import fit, lighten
+from tests.training.runs import fit
 from tests.training.runs import gcnbatch as cli
 
 pytest.importorskip("onnx", reason="onnx is not installed (the extra 'onnx')")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (the extra 'test')")
-pytestmark = pytest.mark.usefixtures("light")
+pytestmark = pytest.mark.usefixtures("light_module")
 
 RICH = FeaturizerOptions(
     bond_channels=True,
@@ -44,16 +44,7 @@ RICH = FeaturizerOptions(
     fingerprints=(MORGAN, ATOM_PAIR),
     size=128,
 )
-TAILS = ("", "C", "CC", "CCC", "O", "CO", "CCO", "N", "CN", "F", "Cl", "C#N")
-CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
-SMILES = [core.format(tail) for core in CORES for tail in TAILS]
-
-
-@pytest.fixture(scope="module")
-def light():
-    with pytest.MonkeyPatch.context() as patch:
-        lighten(patch)
-        yield
+SMILES = small_molecules()
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
+import gcnbatch as package
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import parse_assignment, put
 from gcnbatch.data.graphs import GraphSet
@@ -29,6 +32,13 @@ def write_set(path: Path, n_graphs: int = 40, **options: Any) -> GraphSet:
     graphs = build_graphset(n_graphs, **{"missing": 0.1, "max_nodes": 6, **options})
     write_graphset(path, graphs)
     return graphs
+
+
+def write_molecules(path: Path, smiles: Sequence[str], y: ArrayLike, task_names: Sequence[str]) -> Path:
+    """Write a set of molecules with what a mixture reads; return its path."""
+    about = {"descriptors": "rdkit2d", "fingerprint": "morgan", "fingerprint_size": 256}
+    package.write(path, package.from_smiles(smiles, y, task_names=list(task_names), **about))
+    return path
 
 
 def lighten(patch: pytest.MonkeyPatch) -> None:

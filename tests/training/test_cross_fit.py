@@ -25,31 +25,23 @@ from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
+from tests.builders import small_molecules
 from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at
-from tests.training.runs import configure, fit, gcnbatch, lighten, write_set
+from tests.training.runs import configure, fit, gcnbatch, write_set
 
-pytestmark = pytest.mark.usefixtures("light")
+pytestmark = pytest.mark.usefixtures("light_module")
 
 RICH = FeaturizerOptions(
     bond_channels=True, descriptors="rdkit2d", fingerprints=("morgan",), radius=2, size=256, atom_features="extended86"
 )
 PARTS = ("split.cross_fit=4", "split.test=0.2", "model.head=[8]")
 MIXED = (*PARTS, "train.mixture=true")
-TAILS = ("", "C", "CC", "CCC", "O", "CO", "CCO", "N", "CN", "F", "Cl", "C#N")
-CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
-
-
-@pytest.fixture(scope="module")
-def light():
-    with pytest.MonkeyPatch.context() as patch:
-        lighten(patch)
-        yield
 
 
 def table(path: Path, kind: str = "regression") -> Path:
     """Write 60 molecules, five of them twice with another SMILES, and a target that their structure gives."""
-    rows = [core.format(tail) for core in CORES for tail in TAILS]
+    rows = small_molecules()
     smiles = rows + [f"[CH3:1]{text[1:]}" if text.startswith("C") and text[1:2] == "C" else text for text in rows[:5]]
     lines = ["smiles,y"]
     for text in smiles:
@@ -71,10 +63,8 @@ def molecules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def best(molecules: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a finished run with a mixture."""
-    with pytest.MonkeyPatch.context() as patch:
-        lighten(patch)
-        folder = tmp_path_factory.mktemp("runs") / "best"
-        fit(molecules[1], folder, *MIXED)
+    folder = tmp_path_factory.mktemp("runs") / "best"
+    fit(molecules[1], folder, *MIXED)
     return folder
 
 

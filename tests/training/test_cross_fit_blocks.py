@@ -20,45 +20,29 @@ from gcnbatch.training import cross_fit, mixed, run
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import all_folders, member_folders
+from tests.builders import small_molecules
 from tests.training.kills import Killed, die_at
-from tests.training.runs import fit, gcnbatch, lighten
+from tests.training.runs import fit, gcnbatch, write_molecules
 
-pytestmark = pytest.mark.usefixtures("light")
+pytestmark = pytest.mark.usefixtures("light_module")
 
 FOLDS = ("split.cross_fit=2", "split.folds=3", "model.head=[8]", "train.mixture=true")
 FILES = (mixed.FILE, "out_of_fold.csv", "predictions.csv", "uncertainty.safetensors", "splits.json")
 
 
 @pytest.fixture(scope="module")
-def light():
-    with pytest.MonkeyPatch.context() as patch:
-        lighten(patch)
-        yield
-
-
-@pytest.fixture(scope="module")
 def molecules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a data set of 45 molecules with a target that their structure gives."""
     pytest.importorskip("rdkit")
-    tails = ("", "C", "CC", "O", "CO", "N", "CN", "F", "Cl")
-    texts = [
-        core.format(tail)
-        for core in ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
-        for tail in tails
-    ]
+    texts = small_molecules(9)
     y = [text.count("O") - 0.5 * text.count("C") + 0.1 * len(text) for text in texts]
-    path = tmp_path_factory.mktemp("molecules") / "set.h5"
-    about = {"descriptors": "rdkit2d", "fingerprint": "morgan", "fingerprint_size": 256}
-    package.write(path, package.from_smiles(texts, y, task_names=["y"], **about))
-    return path
+    return write_molecules(tmp_path_factory.mktemp("molecules") / "set.h5", texts, y, ["y"])
 
 
 @pytest.fixture(scope="module")
 def folds(molecules: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "folds"
-    with pytest.MonkeyPatch.context() as patch:
-        lighten(patch)
-        fit(molecules, folder, *FOLDS)
+    fit(molecules, folder, *FOLDS)
     return folder
 
 
