@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rdkit")
+pytest.importorskip("rdkit", reason="rdkit is not installed (the extra 'chem')")
 pytestmark = pytest.mark.usefixtures("light")
 
 Call = Callable[..., tuple[int, str, str]]
