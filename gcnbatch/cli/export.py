@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command
+from gcnbatch.cli.command import command, messages
 from gcnbatch.options.export import ExportOptions
 from gcnbatch.text import listed
 
@@ -36,12 +36,8 @@ def export(
     makes the inputs from SMILES with RDKit and NumPy alone.
     """
     from gcnbatch.api.export import export
-    from gcnbatch.progress import write_line
 
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
-
+    say = messages(quiet)
     summary = export(**options, say=say)
     say(f"{listed(summary.members)}: {summary.bytes / 1e6:.1f} MB")
     if summary.python:
