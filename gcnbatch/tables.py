@@ -84,7 +84,7 @@ def write_output(out: fileio.Output, columns: Columns, spreadsheet: bool = False
 def write_csv(stream: IO[str], columns: Columns, spreadsheet: bool = False, shown: bool = False) -> None:
     """Write a table as CSV; see `gcnbatch.text.csv_cell` for `spreadsheet` and `shown`."""
     rows = CsvRows(stream)
-    for text in _texts(columns, partial(csv_text, spreadsheet=spreadsheet, shown=shown)):
+    for text in _texts(columns, spreadsheet, shown):
         rows.write(text)
 
 
@@ -145,8 +145,8 @@ class CsvRows:
         self._stream.write(text.rows)
 
 
-def _texts(columns: Columns, encode: Callable[[Columns], CsvText]) -> Iterator[CsvText]:
-    """Yield a table as CSV, in blocks of rows."""
+def _texts(columns: Columns, *how: bool) -> Iterator[CsvText]:
+    """Yield a table as CSV, in blocks of rows; `how`: the other arguments of `csv_text`."""
     count = len(next(iter(columns.values())))
     step = max(BLOCK_CELLS // len(columns), 1)
     blocks = (
@@ -155,15 +155,15 @@ def _texts(columns: Columns, encode: Callable[[Columns], CsvText]) -> Iterator[C
     )
     workers = len(os.sched_getaffinity(0)) if count * len(columns) >= SHARED_CELLS else 1
     if workers == 1:
-        yield from map(encode, blocks)
+        yield from (csv_text(block, *how) for block in blocks)
         return
     with Workers(workers, quiet=True) as pool:
-        under_way = ((pool.submit(encode, block), block) for block in blocks)
+        under_way = ((pool.submit(csv_text, block, *how), block) for block in blocks)
         for made, block in ahead(under_way, 2 * workers):
             try:
                 yield made.result()
             except WorkerDied:
-                yield encode(block)
+                yield csv_text(block, *how)
 
 
 def csv_text(columns: Columns, spreadsheet: bool = False, shown: bool = False) -> CsvText:
