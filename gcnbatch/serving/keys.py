@@ -51,9 +51,7 @@ def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
         return
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     given = _digest(key.strip())
-    same = [
-        hmac.compare_digest(given, one) for one in keys
-    ]  # compare all keys: the time must not depend on which one matches
+    same = [hmac.compare_digest(given, one) for one in keys]  # all: the time must not tell which one matches
     if kind.lower() != "bearer" or not any(same):
         raise Refused(
             401, "a key is missing or wrong: send the header 'Authorization: Bearer KEY'", WWW_Authenticate="Bearer"

@@ -1,4 +1,4 @@
-"""The queue of predictions: one thread loads the runs and predicts, in one batch, the molecules of all waiting requests.
+"""The queue of predictions: one thread loads the runs and predicts the molecules of waiting requests in one batch.
 
 While the models predict a batch, worker processes read the molecules of the next one.
 """
@@ -143,7 +143,7 @@ class PredictionQueue:
             under_way = begun
 
     def _take(self, wait: bool) -> list[_Job]:
-        """Return the next job and those of the same batch. Without one, return none, or `wait` until the queue is closed."""
+        """Return the jobs of the next batch. If none is queued, return none, or `wait` until one is or the queue closes."""
         with self._change:
             while not (taken := self._next()) and wait and not self._ended:
                 self._change.wait()
