@@ -160,10 +160,14 @@ def _texts(columns: Columns, *how: bool) -> Iterator[CsvText]:
     with Workers(workers, quiet=True) as pool:
         under_way = ((pool.submit(csv_text, block, *how), block) for block in blocks)
         for made, block in ahead(under_way, 2 * workers):
-            try:
-                yield made.result()
-            except WorkerDied:
-                yield csv_text(block, *how)
+            yield _text(made, block, *how)
+
+
+def _text(made: Future[CsvText], block: Columns, *how: bool) -> CsvText:
+    try:
+        return made.result()
+    except WorkerDied:
+        return csv_text(block, *how)
 
 
 def csv_text(columns: Columns, spreadsheet: bool = False, shown: bool = False) -> CsvText:

@@ -32,7 +32,7 @@ def embed(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
     **options: Any,
 ) -> None:
-    """Write what a network makes of each molecule: vectors."""
+    """Write the embedding of each molecule: a vector of each network."""
     from gcnbatch.api.embedding import embed
 
     runs, data = runs_and_data(paths)

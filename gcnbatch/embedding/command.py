@@ -59,7 +59,7 @@ class EmbeddingSummary:
     members : int
         Networks, whose vectors stand side by side.
     embedding, features : int
-        Numbers of a row: of the networks, and of fingerprint and descriptors.
+        Numbers per row: of the networks, and of fingerprint and descriptors.
     out, map : str
         Files; `map` is "" without one.
     """
@@ -75,7 +75,7 @@ class EmbeddingSummary:
 
 @dataclass
 class _Rows:
-    """What was computed so far, part by part."""
+    """Results of the parts so far."""
 
     ids: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

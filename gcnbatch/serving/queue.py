@@ -143,7 +143,7 @@ class PredictionQueue:
             under_way = begun
 
     def _take(self, wait: bool) -> list[_Job]:
-        """Return the jobs of the next batch. If none is queued, return none, or `wait` until one is or the queue closes."""
+        """Return the jobs of the next batch. If none is queued, return none, or `wait` for one or the end."""
         with self._change:
             while not (taken := self._next()) and wait and not self._ended:
                 self._change.wait()

@@ -48,7 +48,7 @@ class Molecule(BaseModel):
     outputs: dict[str, Output] | None = Field(description="Outputs by name; null with an error.")
     nearest_similarity: float | None = Field(None, description="Tanimoto similarity to the nearest training molecule.")
     embedding_distance: float | None = Field(
-        None, description="Embedding distance to the nearest training molecule; 1 is typical."
+        None, description="Distance to the nearest training molecule in the embedding; 1 is typical."
     )
     error: str | None = Field(description="Why there is no prediction.")
 
