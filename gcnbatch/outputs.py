@@ -11,9 +11,11 @@ import errno
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import Output, StrPath, open_regular
@@ -61,6 +63,19 @@ def begins_with(pattern: bytes, first: int = 256) -> Callable[[Path], bool]:
             return re.match(pattern, stream.read(first)) is not None
 
     return is_one
+
+
+def standard_output() -> TextIO:
+    """Return standard output.
+
+    Raises
+    ------
+    InputError
+        When it is closed.
+    """
+    if sys.stdout is None:
+        raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
+    return sys.stdout
 
 
 def check(path: StrPath, kind: Kind, reads: Iterable[StrPath] = (), what: str = "output") -> Output:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -320,9 +319,8 @@ def open_sink(out: Output | Path | None, spreadsheet: bool = False) -> Iterator[
         When the folder cannot be written or the disk is full.
     """
     if out is None:
-        if sys.stdout is None:
-            raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
-        yield _Csv(tables.CsvRows(sys.stdout), spreadsheet, sys.stdout.isatty())
+        stream = outputs.standard_output()
+        yield _Csv(tables.CsvRows(stream), spreadsheet, stream.isatty())
         return
     ending = Path(out).suffix.lower()
     with fileio.atomic_path(out) as temporary:

@@ -13,7 +13,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.pages.elements import MISSING, Html
 from gcnbatch.text import html, listed
 
-MOST_ROWS = 200  # a browser holds so many drawings with ease
+MOST_ROWS = 200  # more drawings make a browser slow
 _BESIDE = {"nearest_similarity": "similarity to training", "embedding_distance": "embedding distance"}
 Fields = Mapping[str, Mapping[str, NDArray[Any]]]  # columns (R,) by output and kind: see `Predictions.by_output`
 

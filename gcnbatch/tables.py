@@ -61,13 +61,36 @@ def write(path: fileio.StrPath, columns: Columns, parquet: bool = False) -> None
         When the folder cannot be written, the disk is full, or pyarrow is not installed.
     """
     with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        rows = CsvRows(stream)
-        for text in _texts(columns):
-            rows.write(text)
+        write_csv(stream, columns)
     if parquet:
-        beside = Path(path).with_suffix(PARQUET)
-        with fileio.atomic_path(beside) as temporary, open_parquet(temporary, beside) as parts:
-            parts.append(columns)
+        _write_parquet(Path(path).with_suffix(PARQUET), columns)
+
+
+def write_output(out: fileio.Output, columns: Columns, spreadsheet: bool = False) -> None:
+    """Write a CSV, or Parquet if `out` has this ending; see `gcnbatch.text.csv_cell` for `spreadsheet`.
+
+    Raises
+    ------
+    MachineError
+        As `write`.
+    """
+    if out.path.suffix.lower() == PARQUET:
+        _write_parquet(out, columns)
+        return
+    with fileio.atomic_path(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        write_csv(stream, columns, spreadsheet)
+
+
+def write_csv(stream: IO[str], columns: Columns, spreadsheet: bool = False, shown: bool = False) -> None:
+    """Write a table as CSV; see `gcnbatch.text.csv_cell` for `spreadsheet` and `shown`."""
+    rows = CsvRows(stream)
+    for text in _texts(columns, spreadsheet, shown):
+        rows.write(text)
+
+
+def _write_parquet(path: fileio.StrPath, columns: Columns) -> None:
+    with fileio.atomic_path(path) as temporary, open_parquet(temporary, str(path)) as rows:
+        rows.append(columns)
 
 
 def check_parquet(what: str) -> None:
@@ -122,8 +145,8 @@ class CsvRows:
         self._stream.write(text.rows)
 
 
-def _texts(columns: Columns) -> Iterator[CsvText]:
-    """Yield a table as CSV, in blocks of rows."""
+def _texts(columns: Columns, *how: bool) -> Iterator[CsvText]:
+    """Yield a table as CSV, in blocks of rows; `how`: the other arguments of `csv_text`."""
     count = len(next(iter(columns.values())))
     step = max(BLOCK_CELLS // len(columns), 1)
     blocks = (
@@ -132,19 +155,19 @@ def _texts(columns: Columns) -> Iterator[CsvText]:
     )
     workers = cores() if count * len(columns) >= SHARED_CELLS else 1
     if workers == 1:
-        yield from map(csv_text, blocks)
+        yield from (csv_text(block, *how) for block in blocks)
         return
     with Workers(workers, quiet=True) as pool:
-        under_way = ((pool.submit(csv_text, block), block) for block in blocks)
+        under_way = ((pool.submit(csv_text, block, *how), block) for block in blocks)
         for made, block in ahead(under_way, 2 * workers):
-            yield _text(made, block)
+            yield _text(made, block, *how)
 
 
-def _text(made: Future[CsvText], block: Columns) -> CsvText:
+def _text(made: Future[CsvText], block: Columns, *how: bool) -> CsvText:
     try:
         return made.result()
     except WorkerDied:
-        return csv_text(block)
+        return csv_text(block, *how)
 
 
 def csv_text(columns: Columns, spreadsheet: bool = False, shown: bool = False) -> CsvText:

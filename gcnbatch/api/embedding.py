@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcnbatch.api.options import cuda
+from gcnbatch.api.options import csv_options, cuda
 from gcnbatch.api.run import folders_of
-from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.embedding import command
 from gcnbatch.inference.inputs import opened
-from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.embedding import EmbedOptions
 
@@ -36,9 +34,7 @@ def embed(given: EmbedOptions) -> EmbeddingSummary:
     >>> gcnbatch.embed(run, "molecules.h5", "vectors.npy").embedding
     4
     """
-    text = TableFormat(given.delimiter, encoding=given.encoding)
-    columns = CsvOptions(given.smiles_column, given.id_column, given.processes, format=text)
-    with opened(given.data, columns, given.say) as source:
+    with opened(given.data, csv_options(given), given.say) as source:
         return command.embed(
             folders_of(given.runs),
             source.data,

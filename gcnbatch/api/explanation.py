@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcnbatch.api.options import cuda
+from gcnbatch.api.options import csv_options, cuda
 from gcnbatch.api.run import folders_of
-from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.explanation import command
 from gcnbatch.explanation.command import Output
 from gcnbatch.inference.inputs import opened
-from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.prediction import ExplainOptions
 
@@ -37,9 +35,7 @@ def explain(given: ExplainOptions) -> ExplanationSummary:
     >>> gcnbatch.explain(run, "molecules.h5", "explained", top=2).molecules
     2
     """
-    text = TableFormat(given.delimiter, encoding=given.encoding)
-    columns = CsvOptions(given.smiles_column, given.id_column, given.processes, format=text)
-    with opened(given.data, columns, given.say) as source:
+    with opened(given.data, csv_options(given), given.say) as source:
         return command.explain(
             folders_of(given.runs),
             source.data,

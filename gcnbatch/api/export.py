@@ -1,4 +1,4 @@
-"""A run for others: ONNX and model card; the commands ``gcnbatch export`` and ``gcnbatch card``."""
+"""Export of a run as an ONNX model, and its model card; the commands ``gcnbatch export`` and ``gcnbatch card``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CARD = Kind("a model card", begins_with(b"# Model card"), (".md",))
 
 @arguments(ExportOptions)
 def export(given: ExportOptions) -> ExportSummary:
-    """Write a run as an ONNX model, and beside it the Python that makes its inputs from SMILES.
+    """Write a run as an ONNX model, and beside it a Python file that makes its inputs from SMILES.
 
     Raises
     ------
     InputError
-        When the run or the output cannot be used, or the model has a layer that an export does not know.
+        When the run or the output cannot be used, or the model has a layer that the export does not support.
     CheckFailed
-        When ONNX Runtime gives other values than we; then nothing is written.
+        When the predictions of ONNX Runtime differ from ours; then nothing is written.
     MachineError
         When the package onnx is not installed.
 

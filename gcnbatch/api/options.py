@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.fileio import StrPath
+    from gcnbatch.inference.molecules import CsvOptions
     from gcnbatch.options.common import ConfigLike, DataLike, Settings
+    from gcnbatch.options.prediction import PredictingOptions
 
 Options = dict[tuple[str, ...], Any]  # None: not given
 
@@ -107,6 +109,15 @@ def keys_of(given: object) -> Options:
 def cuda(settings: Settings | None, resident: str | None) -> CudaConfig:
     """Return the [cuda] section with these keys; keys of other sections are refused."""
     return section("cuda", settings or {}, {("cuda", "resident"): resident}).cuda
+
+
+def csv_options(given: PredictingOptions) -> CsvOptions:
+    """Return how a file of molecules is read."""
+    from gcnbatch.data.tables.layout import TableFormat
+    from gcnbatch.inference.molecules import CsvOptions
+
+    layout = TableFormat(given.delimiter, encoding=given.encoding)
+    return CsvOptions(given.smiles_column, given.id_column, given.processes, format=layout)
 
 
 def section(name: str, settings: Settings, options: Options) -> Config:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gcnbatch.api.options import cuda
+from gcnbatch.api.options import csv_options, cuda
 from gcnbatch.api.run import folders_of
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.inference import ensemble
 from gcnbatch.inference.inputs import STDIN, opened
-from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.tabulation import Selection
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.prediction import InferOptions
@@ -44,9 +44,9 @@ def infer(given: InferOptions) -> InferenceSummary:
     """
     if given.resume and given.data == STDIN:
         raise InputError("--resume", "with data from standard input", "a file of data")
-    text = TableFormat(given.delimiter, given.decimal, given.encoding, tuple(given.missing))
-    columns = CsvOptions(given.smiles_column, given.id_column, given.processes, tuple(given.keep_columns), text)
-    with opened(given.data, columns, given.say) as source:
+    layout = TableFormat(given.delimiter, given.decimal, given.encoding, tuple(given.missing))
+    csv = replace(csv_options(given), keep_columns=tuple(given.keep_columns), format=layout)
+    with opened(given.data, csv, given.say) as source:
         return ensemble.infer(
             folders_of(given.runs),
             source.data,

@@ -9,24 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.imports import import_table
-from gcnbatch.api.options import Options, cuda, load
+from gcnbatch.api.options import Options, csv_options, cuda, load
 from gcnbatch.api.run import folders_of
 from gcnbatch.api.sources import RECIPE
-from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.inference.inputs import Given, opened
-from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.imports import ImportSmilesOptions
 from gcnbatch.options.selection import AcquisitionOptions, CampaignOptions, SelectOptions
 
 if TYPE_CHECKING:
     from gcnbatch.fileio import StrPath
+    from gcnbatch.inference.molecules import CsvOptions
     from gcnbatch.options.common import Say
     from gcnbatch.selection.campaign import Campaign
     from gcnbatch.selection.choice import Criteria, Selected
-
-BATCH = 96
 
 
 @arguments(SelectOptions)
@@ -58,8 +55,8 @@ def select(given: SelectOptions) -> Selected:
     """
     from gcnbatch.selection import choice, output
 
-    folders, csv = folders_of(given.runs), _csv(given)
-    with _opened(given.data, csv, given.say) as source:
+    folders = folders_of(given.runs)
+    with _opened(given.data, csv_options(given), given.say) as source:
         reads = [*folders, *([source.data] if isinstance(source.data, Path) else [])]
         target = None if given.out is None else output.check(given.out, reads)
         chosen = choice.select(
@@ -140,12 +137,8 @@ def criteria(given: AcquisitionOptions) -> Criteria:
     from gcnbatch.selection.choice import Criteria
 
     names = ("by", "maximise", "minimise", "below", "above", "where", "diversity", "deviations", "seed")
-    return Criteria(given.n or BATCH, **{name: getattr(given, name) for name in names if hasattr(given, name)})
-
-
-def _csv(given: AcquisitionOptions) -> CsvOptions:
-    text = TableFormat(given.delimiter, encoding=given.encoding)
-    return CsvOptions(given.smiles_column, given.id_column, given.processes, format=text)
+    chosen = {name: getattr(given, name) for name in names if hasattr(given, name)}
+    return Criteria(**chosen) if given.n is None else Criteria(given.n, **chosen)
 
 
 def _opened(data: StrPath | Sequence[str], csv: CsvOptions, say: Say) -> AbstractContextManager[Given]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command
+from gcnbatch.cli.command import command, messages
 from gcnbatch.options.training import BaselineOptions
 
 EPILOG = """\b
@@ -31,7 +31,6 @@ def baseline(
     """
     from gcnbatch.api import comparison
     from gcnbatch.cli.train import print_result
-    from gcnbatch.progress import write_line
 
-    run = comparison.baseline(**options, quiet=quiet, say=lambda line: None if quiet else write_line(line))
+    run = comparison.baseline(**options, quiet=quiet, say=messages(quiet))
     print_result(run, as_json, quiet)

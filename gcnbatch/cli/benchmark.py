@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command
+from gcnbatch.cli.command import command, messages
 from gcnbatch.options.lab import AdmetOptions, MoleculeaceOptions, MoleculenetOptions
-from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from gcnbatch.api.benches import SuiteResults
@@ -41,7 +40,7 @@ def moleculenet(as_json: AsJson = False, quiet: Quietly = False, **options: Any)
     """
     from gcnbatch.api import benches
 
-    _show(benches.moleculenet(**options, quiet=quiet, say=_say(quiet)), as_json)
+    _show(benches.moleculenet(**options, quiet=quiet, say=messages(quiet)), as_json)
 
 
 @app.command(
@@ -64,7 +63,7 @@ def moleculeace(as_json: AsJson = False, quiet: Quietly = False, **options: Any)
     """
     from gcnbatch.api import benches
 
-    _show(benches.moleculeace(**options, quiet=quiet, say=_say(quiet)), as_json)
+    _show(benches.moleculeace(**options, quiet=quiet, say=messages(quiet)), as_json)
 
 
 @app.command(
@@ -87,11 +86,7 @@ def admet(as_json: AsJson = False, quiet: Quietly = False, **options: Any) -> No
     """
     from gcnbatch.api import benches
 
-    _show(benches.admet(**options, quiet=quiet, say=_say(quiet)), as_json)
-
-
-def _say(quiet: bool) -> Any:
-    return lambda line: None if quiet else typer.echo(printable(line), err=True)
+    _show(benches.admet(**options, quiet=quiet, say=messages(quiet)), as_json)
 
 
 def _show(found: SuiteResults, as_json: bool) -> None:

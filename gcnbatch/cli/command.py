@@ -65,6 +65,18 @@ def runs_and_data(paths: list[str]) -> tuple[list[str], str]:
     return runs, data
 
 
+def messages(quiet: bool) -> Callable[[str], None]:
+    """Return the function that writes a message to stderr; with `quiet`, one that drops it."""
+
+    def say(line: str) -> None:
+        if not quiet:
+            from gcnbatch.progress import write_line  # late: it imports tqdm
+
+            write_line(line)
+
+    return say
+
+
 def _parameter(declared: Parameter) -> inspect.Parameter:
     """Return Typer's parameter."""
     name, kind, form, default = declared

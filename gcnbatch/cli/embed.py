@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import RunsAndData, command, runs_and_data
+from gcnbatch.cli.command import RunsAndData, command, messages, runs_and_data
 from gcnbatch.options.embedding import EmbedOptions
 from gcnbatch.text import counted
 
@@ -32,16 +32,12 @@ def embed(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
     **options: Any,
 ) -> None:
-    """Write what a network makes of each molecule: vectors."""
+    """Write the embedding of each molecule: a vector of each network."""
     from gcnbatch.api.embedding import embed
-    from gcnbatch.progress import write_line
 
     runs, data = runs_and_data(paths)
 
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
-
+    say = messages(quiet)
     summary = embed(runs, data, **options, quiet=quiet, say=say)
     more = f" and {counted(summary.features, 'feature')}" if summary.features else ""
     say(f"{counted(summary.rows, 'row')} of {counted(summary.embedding, 'value')}{more}")

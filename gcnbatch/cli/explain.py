@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import RunsAndData, command, runs_and_data
+from gcnbatch.cli.command import RunsAndData, command, messages, runs_and_data
 from gcnbatch.options.prediction import ExplainOptions
 from gcnbatch.text import counted
 
@@ -36,14 +36,10 @@ def explain(
     The last line on stdout is the path of the folder.
     """
     from gcnbatch.api import explanation
-    from gcnbatch.progress import write_line
 
     runs, data = runs_and_data(paths)
 
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
-
+    say = messages(quiet)
     summary = explanation.explain(runs, data, **options, quiet=quiet, say=say)
     if summary.unreadable:
         say(f"{counted(summary.unreadable, 'row')} could not be read; see column error of molecules")

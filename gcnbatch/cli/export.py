@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command
+from gcnbatch.cli.command import command, messages
 from gcnbatch.options.export import ExportOptions
 from gcnbatch.text import listed
 
@@ -20,7 +20,8 @@ Examples:
 
 The inputs are the graphs of a batch: features of nodes, edges into each node as a padded list, nodes of each graph, and
 features of whole graphs. The outputs are values in the target's unit, or probabilities, and their standard deviation,
-where several models give them. Where ONNX Runtime is installed, it is compared with ours on rows of the run's data.
+where several models give them. Where ONNX Runtime is installed, its predictions are compared with ours on rows of the
+run's data.
 """
 
 
@@ -32,16 +33,12 @@ def export(
 ) -> None:
     """Write a run as an ONNX model.
 
-    All its models are in one file: folds, ensembles, and the kernel and trees of a mixture. Beside it, a file of Python
+    All its models are in one file: folds, ensembles, and the kernel and trees of a mixture. A Python file beside it
     makes the inputs from SMILES with RDKit and NumPy alone.
     """
     from gcnbatch.api.export import export
-    from gcnbatch.progress import write_line
 
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
-
+    say = messages(quiet)
     summary = export(**options, say=say)
     say(f"{listed(summary.members)}: {summary.bytes / 1e6:.1f} MB")
     if summary.python:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import RunsAndData, command, runs_and_data
+from gcnbatch.cli.command import RunsAndData, command, messages, runs_and_data
 from gcnbatch.options.prediction import InferOptions
 from gcnbatch.text import counted
 
@@ -45,7 +45,6 @@ def infer(
     """
     from gcnbatch.api import prediction
     from gcnbatch.errors import InputError
-    from gcnbatch.progress import write_line
 
     runs, data = runs_and_data(paths)
     out = options["out"]
@@ -54,10 +53,7 @@ def infer(
     if plain:
         options["level"] = None
 
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
-
+    say = messages(quiet)
     try:
         summary = prediction.infer(runs, data, **options, quiet=quiet, say=say)
         if out == "-":

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command, runs_and_data
+from gcnbatch.cli.command import command, messages, runs_and_data
 from gcnbatch.errors import InputError
 from gcnbatch.options.declaration import parameters
 from gcnbatch.options.selection import CampaignOptions, SelectCommandOptions, SelectOptions
@@ -54,12 +54,8 @@ def select(
     measured molecule, and why.
     """
     from gcnbatch.api import selection
-    from gcnbatch.progress import write_line
 
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
-
+    say = messages(quiet)
     if table is not None:
         if paths:
             raise InputError("--campaign", f"given with {paths[0]}", "the table alone, without runs and POOL")

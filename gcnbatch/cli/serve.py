@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command
+from gcnbatch.cli.command import command, messages
 from gcnbatch.options.prediction import ServeOptions
 
 EPILOG = """\b
@@ -36,13 +36,8 @@ def serve(
     The URL on stdout says that requests are answered.
     """
     from gcnbatch.api import serving
-    from gcnbatch.progress import write_line
-
-    def say(line: str) -> None:
-        if not quiet:
-            write_line(line)
 
     def ready(url: str) -> None:
         print(url, flush=True)
 
-    serving.serve(runs, **options, ready=ready, say=say)
+    serving.serve(runs, **options, ready=ready, say=messages(quiet))

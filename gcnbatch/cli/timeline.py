@@ -22,7 +22,7 @@ OPTION = "--timeline"
 TRACE = Kind("a timeline", begins_with(rb"\s*\{\s*\"traceEvents\""), (".json",))
 OWN = frozenset({"compare-backends"})  # commands with an option of this name
 _REST, _OTHERS = "other work", "other threads and processes:"
-_LEAST = 0.005  # of all seconds: rows with less are one row
+_LEAST = 0.005  # share of all seconds; rows below it are joined into one
 
 
 class Span(NamedTuple):
@@ -118,7 +118,7 @@ def trace(names: dict[int, str], spans: Sequence[Span], first: int) -> dict[str,
 def table(names: dict[int, str], spans: Sequence[Span], first: int, end: float) -> list[str]:
     """Return lines: the seconds of the first process's main thread by work, then those of other threads and processes.
 
-    Work within other work counts once, where it is.
+    A nested span counts once, as itself.
     """
     begin = min(span.begin for span in spans if span.pid == first)
     seconds, whole = own_seconds([span for span in spans if (span.pid, span.thread) == (first, 0)]), end - begin
@@ -144,9 +144,9 @@ def table(names: dict[int, str], spans: Sequence[Span], first: int, end: float) 
 
 
 def own_seconds(spans: Sequence[Span]) -> defaultdict[str, float]:
-    """Return the seconds of one thread's spans by name, without those of spans within them.
+    """Return the self time of one thread's spans by name: seconds without those of nested spans.
 
-    Imports within imports count as the outer one, by package.
+    Nested imports count as the outer import, by package.
     """
     found: defaultdict[str, float] = defaultdict(float)
     outer: list[Span] = []

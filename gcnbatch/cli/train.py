@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command
+from gcnbatch.cli.command import command, messages
 from gcnbatch.options.declaration import parameters
 from gcnbatch.options.training import ResumeOptions, TrainOptions
 from gcnbatch.text import counted, figure, printable
@@ -62,12 +62,7 @@ def train(
         return
     from gcnbatch.api import training
 
-    def say(line: str) -> None:
-        if not quiet:
-            from gcnbatch.progress import write_line
-
-            write_line(line)
-
+    say = messages(quiet)
     if resume is None:
         run = training.train(**options, quiet=quiet, say=say)
     else:

@@ -1,1 +1,1 @@
-"""Vectors of molecules for other programs: what a network makes of them, fingerprints, descriptors; a map of them."""
+"""Embeddings of molecules by trained networks, with fingerprints and descriptors, as a table and as a map."""

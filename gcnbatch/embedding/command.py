@@ -59,7 +59,7 @@ class EmbeddingSummary:
     members : int
         Networks, whose vectors stand side by side.
     embedding, features : int
-        Numbers of a row: of the networks, and of fingerprint and descriptors.
+        Numbers per row: of the networks, and of fingerprint and descriptors.
     out, map : str
         Files; `map` is "" without one.
     """
@@ -75,7 +75,7 @@ class EmbeddingSummary:
 
 @dataclass
 class _Rows:
-    """What was computed so far, part by part."""
+    """Results of the parts so far."""
 
     ids: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -209,14 +209,9 @@ def _write(out: Output, of_ids: Output | None, found: _Rows, vectors: Float32, n
     if of_ids is not None:
         with fileio.atomic_path(out) as temporary, temporary.open("wb") as stream:
             np.save(stream, vectors)
-        tables.write(of_ids, about)
+        tables.write_output(of_ids, about)
         return
-    columns = about | dict(zip(names, vectors.T, strict=True))
-    if out.path.suffix.lower() == tables.PARQUET:
-        with fileio.atomic_path(out) as temporary, tables.open_parquet(temporary, out.path) as rows:
-            rows.append(columns)
-    else:
-        tables.write(out, columns)
+    tables.write_output(out, about | dict(zip(names, vectors.T, strict=True)))
 
 
 def _draw(out: Output, header: Header, found: _Rows, vectors: Float32, say: Say) -> None:

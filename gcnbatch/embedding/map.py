@@ -15,7 +15,7 @@ from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, choice, paragraph, toolbar
 from gcnbatch.text import counted, html, printable
 
-MOST_POINTS = 2000  # a browser holds so many drawings with ease, and t-SNE takes seconds
+MOST_POINTS = 2000  # more drawings make a browser slow; t-SNE takes seconds
 TITLE = "Map of "
 MAP = Kind("a map", begins_with(b"<!doctype html>(?s:.*)<title>" + TITLE.encode(), 1024), (".html",))
 SIZE, RADIUS = 1000, 6
@@ -58,7 +58,7 @@ class Points(NamedTuple):
 
 
 class Colouring(NamedTuple):
-    """What points can be coloured by: a name, and values (n,), NaN where unknown."""
+    """Values that colour the points: a name, and values (n,), NaN where unknown."""
 
     name: str
     values: NDArray[np.float64]

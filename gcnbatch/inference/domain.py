@@ -3,7 +3,7 @@
 - Similarity: Tanimoto similarity of fingerprints to the nearest training molecule.
 - Embedding distance: Euclidean distance to the nearest training graph in the values that enter the output layer, each
   divided by its standard deviation over the training graphs. The unit is the median distance of a training graph from
-  its nearest neighbour, so 1 is usual and much more is far.
+  its nearest neighbour, so 1 is typical and much more is far.
 
 Training molecules are read from the data set of the run: a run folder holds no structures. `add_to_run` compares the
 errors of a run's test rows with these distances.

@@ -1,4 +1,4 @@
-"""A run in memory, which predicts and explains molecules again and again: for a server."""
+"""A loaded run that predicts many batches of SMILES, for a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Say = Callable[[str], object]
 class Machine(NamedTuple):
     """Where runs predict: the backend, whose runners are kept, and the processes that read SMILES.
 
-    The models of all runs are used by the thread that opened it.
+    Only the thread that opened it may use the models.
     """
 
     choice: KeptRunners
@@ -54,13 +54,13 @@ class Machine(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """SMILES that processes read: each chunk with the call."""
+    """SMILES that worker processes read: each chunk and its future."""
 
     calls: list[tuple[Block, Future[Part]]]
 
 
 class LoadedRun:
-    """A run in memory.
+    """A loaded run.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class LoadedRun:
     ----------
     folder : Path
     predictor : Predictor
-        It has an applicability domain if the data set of the run is in its place; else `why_no_domain` says why.
+        It has an applicability domain if the data set of the run is found; else `why_no_domain` says why.
 
     Raises
     ------
@@ -115,8 +115,8 @@ class LoadedRun:
     def finish(self, begun: Begun, applicability: bool = False) -> Predictions:
         """Return the predictions of all rows; ids are their numbers.
 
-        A molecule that cannot be read, or ends its process, has a reason in place of numbers. `applicability`: add
-        nearness to the training molecules, if there is a domain.
+        A molecule that cannot be read, or crashes its process, has a reason in place of numbers. `applicability`: add
+        similarity and distance to the nearest training molecule, if there is a domain.
         """
         part = self._read(begun)
         predictor = self.predictor if applicability else self._alone

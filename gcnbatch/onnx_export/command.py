@@ -1,4 +1,4 @@
-"""``gcnbatch export``: a run in, an ONNX file and a file of Python out, checked against ours."""
+"""``gcnbatch export``: a run in, an ONNX file and a Python file out, checked against our predictions."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from gcnbatch.training.reports import METRICS
 
 PLAIN = Path(__file__).with_name("plain.py")
 ONNX = Kind("an ONNX model", begins_with(rb"\x08[\x03-\x20]"), (".onnx",))
-PYTHON = Kind("the Python of an export", begins_with(rb'"""Makes the inputs of the ONNX model'), (".py",))
+PYTHON = Kind("the Python file of an export", begins_with(rb'"""Makes the inputs of the ONNX model'), (".py",))
 TOLERANCE = 1e-5  # of values, in the units of `_difference`, or of probabilities
-MOST_NODES = 40_000_000  # of trees: a file has at most 2 GB, a node takes about 26 bytes
+MOST_NODES = 40_000_000  # of all trees: an ONNX file has at most 2 GB, a node takes about 26 bytes
 _BATCH = 256
 Say = Callable[[str], object]
 
@@ -53,7 +53,7 @@ class ExportSummary:
     model : str
         The ONNX file.
     python : str
-        The file of Python beside it; "" for a run that was not trained on SMILES.
+        The Python file beside it; "" for a run that was not trained on SMILES.
     bytes : int
         Of the model.
     members : tuple of str
@@ -61,9 +61,9 @@ class ExportSummary:
     left_out : tuple of str
         Of a mixture, those that are not in the file.
     checked : int
-        Rows of the run's data on which ONNX Runtime and we agree.
+        Rows of the run's data on which ONNX Runtime gives our predictions.
     difference : float or None
-        The largest of values there, in standard deviations of the target, or of probabilities.
+        The largest difference there, in standard deviations of the target, or of probabilities.
     """
 
     model: str
@@ -78,14 +78,14 @@ class ExportSummary:
 def export(
     run: Path, out: Path, *, without: Sequence[str] = (), check: int = 1000, say: Say = lambda line: None
 ) -> ExportSummary:
-    """Write a run as an ONNX model, and beside it the Python that makes its inputs from SMILES.
+    """Write a run as an ONNX model, and beside it a Python file that makes its inputs from SMILES.
 
     Parameters
     ----------
     run : Path
     out : Path
     without : sequence of str
-        Members of a mixture to leave out; the weights of the others grow.
+        Members of a mixture to leave out; the weights of the others are normalised.
     check : int
         Most rows of the run's data on which the model is compared with ours; 0: none.
     say : callable
@@ -94,9 +94,9 @@ def export(
     Raises
     ------
     InputError
-        When the run has no model of graphs, or a layer that ONNX does not get here.
+        When the run has no model of graphs, or a layer that the export does not support.
     CheckFailed
-        When ONNX Runtime gives other values than we; then nothing is written.
+        When the predictions of ONNX Runtime differ from ours; then nothing is written.
     MachineError
         When the package onnx is missing.
     """
@@ -168,7 +168,7 @@ def _without(run: Path, wholes: list[Whole], asked: Sequence[str], say: Say) -> 
     if mixed is None:
         return wholes, ()
     if (nodes := _nodes(mixed.mixture.members.trees)) > MOST_NODES:
-        say(f"{TREES} left out: {nodes:,} nodes do not fit into a file of ONNX")
+        say(f"{TREES} left out: {nodes:,} nodes do not fit into an ONNX file")
         dropped.add(TREES)
     if not dropped:
         return wholes, ()
@@ -192,7 +192,7 @@ def _nodes(trees: Trees | None) -> int:
 
 
 def _cost(run: Path, dropped: Sequence[str]) -> str:
-    """Return a line on the scores of the table of members: of the mixture, and of the members that stay, alone."""
+    """Return a line with the scores of the whole mixture, and of each remaining member alone."""
     metrics = run_files.read_figures(run / METRICS)
     metric, table = metrics["metric"], metrics["members"]
     whole = metrics["valid"].get(metric)
@@ -213,7 +213,7 @@ def _has_python(header: Header) -> bool:
 
 
 def plain(model: Model, features: bool, names: Sequence[str]) -> str:
-    """Return the text of the Python that makes the inputs of a model from SMILES."""
+    """Return the text of the Python file that makes the inputs of a model from SMILES."""
     header = model.header
     options = FeaturizerOptions.from_header(header.featurizer)
     columns = len(header.graph_feature_names) - len(_own_features(options))
@@ -327,7 +327,7 @@ def _difference(wholes: Sequence[Whole], ours: Found, theirs: Sequence[Any]) -> 
 
 
 def _feeds_of(python: str, smiles: Sequence[Sequence[str]], graphs: Any, blocks: Sequence[Any]) -> list[Arrays]:
-    """Return the inputs that the file of Python makes."""
+    """Return the inputs that the Python file makes."""
     module = ModuleType("model")
     exec(compile(python, "model.py", "exec"), vars(module))  # noqa: S102  our own text, as it will be written
     width = len(module.OPTIONS["columns"])
@@ -338,7 +338,7 @@ def _feeds_of(python: str, smiles: Sequence[Sequence[str]], graphs: Any, blocks:
 
 
 def _about_inputs(feeds: Sequence[Arrays], others: Sequence[Arrays], difference: float) -> str:
-    """Return a line on the inputs that the file of Python makes of the same molecules."""
+    """Return a line that compares the inputs that the Python file makes with ours."""
     unequal = sorted(
         {
             name

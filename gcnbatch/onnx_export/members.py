@@ -24,7 +24,7 @@ from gcnbatch.mixture.transforms import Transform, Transforms
 from gcnbatch.mixture.trees import Trees
 from gcnbatch.onnx_export.graph import Graph, Value
 
-_HALF = 2.0**42 + 1  # times a float64: what stays of it, when the rest is taken away, has the 11 bits of a float16
+_SPLIT = 2.0**42 + 1  # Veltkamp's split of a float64: its high part has the 11 bits of a float16
 
 
 def predictions(graph: Graph, members: Members, header: Header, features: Value) -> dict[str, Value]:
@@ -118,9 +118,9 @@ def _prepared(graph: Graph, maps: Preparation, header: Header, features: Value) 
     of_varied = _some(maps.scores)
     described = graph("IsInf", described).where(np.float32(np.nan), described).astype(np.float64)
     scores = interpolated(graph, described, of_varied.values, of_varied.scores, of_varied.starts)
-    wide = scores * np.float64(_HALF)
-    halved = wide - (wide - scores)  # rounded once; a cast would round to float32 before
-    return counts, scores.is_nan().where(np.float64(0), halved).astype(np.float32)
+    wide = scores * np.float64(_SPLIT)
+    rounded = wide - (wide - scores)  # once; a cast would round to float32 first
+    return counts, scores.is_nan().where(np.float64(0), rounded).astype(np.float32)
 
 
 def _some(scores: NormalScores) -> NormalScores:
@@ -188,7 +188,7 @@ def _trees(graph: Graph, trees: Trees, table: Value) -> Value:
 def _forest(graph: Graph, forest: Forest, table: Value) -> Value:
     """Return the mean (B, K) of the trees' values, float64.
 
-    The node gives the number of each tree's leaf: it would add values as float32, and has one value a leaf.
+    The node returns the number of each tree's leaf: it has one value per leaf, and would sum values as float32.
     """
     is_leaf, trees = forest.features < 0, len(forest.nodes)
     tree = np.repeat(np.arange(trees), forest.nodes)

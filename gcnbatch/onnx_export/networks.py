@@ -1,6 +1,6 @@
 """Networks as ONNX nodes: `gcnbatch.model.frozen`, whose batch norm is folded, step by step.
 
-ONNX Runtime adds the updates of ScatterND in several threads without a lock, and loses some. So products with the
+ONNX Runtime adds the updates of ScatterND in several threads without a lock, and loses updates. So products with the
 adjacency gather from a list of edges of each node, padded to the same length, and readouts from a list of each graph's
 nodes.
 """
@@ -65,7 +65,7 @@ def logits(graph: Graph, model: Model, inputs: Inputs) -> Value:
     Raises
     ------
     InputError
-        For a layer that is not written here.
+        For a layer that the export does not support.
     """
     frozen = freeze(model.model, model.weights)
     weights = {name: array.astype(np.float32) for name, array in model.weights.items()}
@@ -101,7 +101,7 @@ def logits(graph: Graph, model: Model, inputs: Inputs) -> Value:
                 h = graph("Max", *(outputs[frozen.parts[name]] for name in others), h)
             case _:
                 got = f"layer {step.name} ({type(step).__name__})"
-                raise InputError(str(model.place), got, "layers that an export knows", "Predict with gcnbatch infer.")
+                raise InputError(str(model.place), got, "a layer that can be exported", "Predict with gcnbatch infer.")
         outputs[step.name] = h
     return h
 

@@ -1,7 +1,7 @@
 """What a run predicts as ONNX nodes: each model's outputs, their mean, mixture and standard deviation.
 
-As `gcnbatch.inference.whole` and `gcnbatch.training.mixed` compute them, but for the decimal places of regressions, to
-which these are not rounded, and for rows with infinite logits. Values are float64, (B, K).
+They are those of `gcnbatch.inference.whole` and `gcnbatch.training.mixed`, except that regressions are not rounded to
+decimal places, and that rows with infinite logits are not NaN. Values are float64, (B, K).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _model(graph: Graph, model: Model, inputs: Inputs) -> Value:
 
 
 def _mean(graph: Graph, single: Sequence[Value], left_out: NDArray[np.bool_]) -> Found:
-    """Return mean and deviation over those that have a task; `left_out` (members, T), T is 1 for classes."""
+    """Return mean and deviation over the members that have a task; `left_out` (members, T), T is 1 for classes."""
     if len(single) == 1:
         return Found(single[0], None)
     count = (~left_out).sum(axis=0)

@@ -1,4 +1,4 @@
-"""Parameters of the commands that make something of a run for others: ``export`` and ``card``."""
+"""Parameters of ``export`` and ``card``."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
@@ -18,7 +18,7 @@ class ExportOptions:
     """``gcnbatch export``."""
 
     run: "Run | StrPath" = argument("Folder of a run.", metavar="RUN_DIR", typed=Path)
-    out: StrPath = option("Model to write; its Python has the ending .py.", "-o", "--out", metavar="OUT.onnx")
+    out: StrPath = option("ONNX model to write; a Python file is written beside it.", "-o", "--out", metavar="OUT.onnx")
     _: KW_ONLY
     without: Sequence[str] = option(
         "Member of a mixture to leave out: kernel, trees or gcn; may be given several times.",
@@ -28,7 +28,7 @@ class ExportOptions:
         doc="Members of a mixture to leave out.",
     )
     check: int = option(
-        "Most rows of the run's data on which ONNX Runtime and we must agree; 0: none.",
+        "Most rows of the run's data on which ONNX Runtime must give our predictions; 0: none.",
         default=1000,
         min=0,
         metavar="N",

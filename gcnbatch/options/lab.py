@@ -153,7 +153,7 @@ class BenchTuneOptions:
 
 @declaration
 class SuiteOptions:
-    """What all suites take."""
+    """Parameters of all suites."""
 
     data: StrPath = option("Folder with the tables.", metavar="DIR")
     _: KW_ONLY
@@ -187,7 +187,7 @@ class MoleculenetOptions(SuiteOptions):
 
 @declaration
 class RecipeOptions(SuiteOptions):
-    """What suites with given splits take."""
+    """Parameters of suites whose splits are given."""
 
     _: KW_ONLY
     recipe: str = option("Shipped configuration: best, gcn, …", default="best", metavar="NAME")

@@ -181,7 +181,7 @@ class ServeOptions(PlaceOptions):
     max_molecules: int = option(
         "Maximum number of molecules in JSON; a CSV is limited by its size alone.", default=10_000, min=1, metavar="N"
     )
-    max_waiting: int = option("Most molecules of all requests that may wait.", default=100_000, min=1, metavar="N")
+    max_waiting: int = option("Maximum number of molecules that wait.", default=100_000, min=1, metavar="N")
     timeout: float = option(
         "Maximum seconds for a body to arrive, and for each part of an answer.", default=60.0, min=0.001, metavar="S"
     )

@@ -11,7 +11,7 @@ from gcnbatch.options.prediction import PredictingOptions, Runs
 
 @declaration
 class AcquisitionOptions(PredictingOptions):
-    """What a selection and a campaign have."""
+    """Parameters that a selection and a campaign share."""
 
     _: KW_ONLY
     out: StrPath | None = option(
@@ -33,8 +33,8 @@ class AcquisitionOptions(PredictingOptions):
         metavar="RULE",
         shown="expected-improvement; greedy for probabilities",
     )
-    maximise: str = option("Task to make large.", default="", metavar="TASK", shown="the only one")
-    minimise: str = option("Task to make small.", default="", metavar="TASK", shown="none")
+    maximise: str = option("Task to maximise.", default="", metavar="TASK", shown="the only one")
+    minimise: str = option("Task to minimise.", default="", metavar="TASK", shown="none")
     diversity: float = option(
         "Largest Tanimoto similarity of two molecules of a batch.", default=0.7, min=0.0, max=1.0, metavar="T"
     )

@@ -1,7 +1,7 @@
-"""Acquisition: how much it is worth to measure a molecule, from prediction and deviation. More is better.
+"""Acquisition functions: score a molecule by its prediction and deviation. More is better.
 
 mu and sigma are mean and standard deviation of the prediction. f* is the value that a tenth of the measured molecules
-reaches, not the best one: a batch shall hold many good molecules, and campaigns find more of the best 5 % so.
+reaches, not the best one: so campaigns find more of the best 5 %.
 
 - ``expected-improvement``: E max(f - f*, 0) of a normal f: (mu - f*) Phi(z) + sigma phi(z), z = (mu - f*) / sigma
   (Jones, Schonlau, Welch 1998).
@@ -58,7 +58,7 @@ def scores(
     ----------
     by : str
     mean, deviation : float64, (R,)
-        In a unit in which more is better. `deviation` is not read by "greedy".
+        Oriented so that more is better. "greedy" does not read `deviation`.
     high : float
         f*, which "expected-improvement" reads.
     deviations : float

@@ -1,8 +1,8 @@
-"""The replay of a campaign on measured molecules: how fast a strategy finds the best of them.
+"""Replay of an active-learning campaign on measured molecules: how fast a strategy finds the best of them.
 
 It begins with a random 5 % of the rows. In each round a model is fitted to the known rows, and the next batch becomes
-known. Beside it stand a random choice, by its expectation, and the rows that a random forest predicts best, both with
-equal numbers of rows. All begin with the same rows.
+known. There are two baselines with as many rows: the expectation of a random choice, and the rows that a random forest
+predicts best. All begin with the same rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gcnbatch.training import mixed
 
 DATA, TABLE, PICTURE = "molecules.h5", "campaign.csv", "campaign.png"
 START, END, BEST = 0.05, 0.2, 0.05  # shares of the rows: known at first, at the end by default, and to be found
-_FEW = 40  # rows, of which a campaign shows nothing
+_LEAST = 40  # rows; a campaign on fewer shows nothing
 GREEDY_FOREST = "greedy_forest"
 
 
@@ -86,12 +86,12 @@ def replay(
     folder : Path
         Has the data set DATA with fingerprints and descriptors.
     criteria
-        Rule, objective, diversity and seed count.
+        Only rule, objective, diversity, deviations and seed are read.
     n : int or None
-        Rows of a batch; None: such that a fifth of the rows is known at the end.
+        Rows of a batch; None: as many as make a fifth of the rows known at the end.
     rounds : int
     config : Config or None
-        What is trained in each round; None: the kernel of a mixture alone.
+        Configuration to train in each round; None: the kernel of a mixture alone.
 
     Raises
     ------
@@ -165,13 +165,13 @@ def _check(dataset: Dataset) -> NDArray[np.bool_]:
     if dataset.header.target != "regression":
         raise InputError("--campaign", f"{names[0]} has labels", "a column of measured numbers")
     known = ~np.isnan(dataset.measured[:, 0])
-    if known.sum() < _FEW:
-        raise InputError("--campaign", f"{counted(int(known.sum()), 'measured row')} in {path}", f"at least {_FEW}")
+    if known.sum() < _LEAST:
+        raise InputError("--campaign", f"{counted(int(known.sum()), 'measured row')} in {path}", f"at least {_LEAST}")
     return np.asarray(known)
 
 
 def _batch(order: Int64, prints: Sequence[Any], size: int, most_similar: float) -> Int64:
-    """Return the first rows that differ; where too few do, the first of the others, too."""
+    """Return the first rows that are diverse; if these are too few, also the first of the others."""
     batch = different([prints[row] for row in order.tolist()], size, most_similar)
     chosen = order[batch]
     return np.concatenate([chosen, np.setdiff1d(order, chosen, assume_unique=True)[: size - len(chosen)]])

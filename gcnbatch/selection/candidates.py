@@ -15,7 +15,7 @@ from gcnbatch.selection.conditions import Comparison
 from gcnbatch.selection.known import Measured, Molecule
 
 MEASURED, NEAR, UNREADABLE = "measured already", "too similar to a chosen one", "unreadable"
-_KEPT = 50  # candidates for each molecule that is asked for
+_KEPT = 50  # candidates per requested molecule
 _LEAST_KEPT = 5_000
 
 
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
     outputs : dict of (mean, deviation)
         By the name of the output; NaN where there is no deviation.
     probability : float
-        That all bounds are kept.
+        That all bounds hold.
     molecule : Molecule
     """
 
@@ -59,7 +59,7 @@ class Candidates:
     ids : str
         The column of ids, "" without one.
     count : int
-        Molecules that are asked for.
+        Requested molecules.
     left_out : Counter of str
         Rows that cannot be chosen, by the reason.
     examined : int

@@ -1,4 +1,4 @@
-"""A selection: runs predict a pool of molecules, and the best ones that differ are chosen."""
+"""A selection: runs predict a pool of molecules, and a diverse set of the best ones is chosen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Values = tuple[Float64, Float64]  # mean and deviation, NaN where there is none
 
 @dataclass(frozen=True)
 class Criteria:
-    """What to choose.
+    """Criteria of a selection.
 
     Parameters
     ----------
@@ -83,7 +83,8 @@ class Selected:
     rows : int
         Molecules of the pool.
     examined : int
-        Molecules whose score was high enough at their turn: conditions and measured ones were looked for among them.
+        Molecules whose score was high enough when they were read: only these were checked against conditions and
+        measured molecules.
     left_out : dict of int
         How many were left out, by the reason.
     """
@@ -105,7 +106,7 @@ class Selected:
         return len(self.columns["rank"])
 
     def text(self) -> str:
-        """Return lines for the user: what was chosen, and how many were left out by what."""
+        """Return lines for the user: how many molecules were chosen, and how many were left out for which reason."""
         lines = [f"{len(self):,} of {counted(self.rows, 'molecule')} chosen by {SHOWN[self.by]}, {self.goal}"]
         if self.left_out:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.left_out.items())
@@ -315,7 +316,7 @@ def _columns(
 
 
 def _why(one: Candidate, wanted: Goals, by: Acquisition, measured: Measured, similar: float) -> str:
-    """Return what speaks for a molecule, in words."""
+    """Return the reasons for a molecule as text."""
 
     def value(output: Output) -> str:
         mean, deviation = one.outputs[output.name]

@@ -1,7 +1,7 @@
 """Conditions on molecules, such as ``MW < 500 and supplier = Enamine``: columns of the pool and RDKit's descriptors.
 
 A condition is a comparison, or several joined by ``and``: a name, one of < <= > >= = !=, and a number or a text. A
-name or text with other signs than letters, digits and ``._-`` is in double quotes. Nothing is executed.
+name or text with characters other than letters, digits and ``._-`` is in double quotes. Nothing is executed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a selection wants: an output of a run to maximise or minimise, and bounds that other outputs keep."""
+"""Goals of a selection: an output of a run to maximise or minimise, and bounds on other outputs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Bound:
     value: float
 
     def probability(self, mean: Float64, deviation: Float64 | None) -> Float64:
-        """Return the probability (R,) that the bound is kept; 0 or 1 where no deviation is known."""
+        """Return the probability (R,) that the bound holds; 0 or 1 where no deviation is known."""
         from scipy.special import ndtr
 
         distance = self.sign * (mean - self.value)

@@ -1,4 +1,4 @@
-"""The molecules that were measured already: those of the data set of the run that gives the objective."""
+"""Measured molecules: the data set of the run that predicts the objective."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Measured:
     names : set of str
         Their canonical SMILES.
     near : KnownMolecules
-        They, for similarities.
+        Their fingerprints, for similarities.
     options : FeaturizerOptions
         How the run reads molecules.
     best : float
-        The best measured value of the objective, so that more is better; NaN without one.
+        The best measured value of the objective, oriented so that more is better; NaN without one.
     high : float
         The value that a tenth of them reaches; see `acquisition`.
     """

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
 
-from gcnbatch import fileio, outputs, tables
+from gcnbatch import outputs, tables
 from gcnbatch.data.tables.binary import parquet_names
-from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath
 from gcnbatch.outputs import STDOUT, Kind
 
@@ -38,22 +35,11 @@ def write(out: Output | None, columns: tables.Columns, spreadsheet: bool = False
     MachineError
         When the disk is full, or pyarrow is missing.
     """
-    if out is None:
-        if sys.stdout is None:
-            raise InputError(f"output {STDOUT}", "standard output is closed", "an open one", "Give -o FILE.")
-        _write_csv(sys.stdout, columns, spreadsheet, sys.stdout.isatty())
+    if out is not None:
+        tables.write_output(out, columns, spreadsheet)
         return
-    with fileio.atomic_path(out) as temporary:
-        if out.path.suffix.lower() == tables.PARQUET:
-            with tables.open_parquet(temporary, out.path) as rows:
-                rows.append(columns)
-        else:
-            with temporary.open("w", encoding="utf-8", newline="") as stream:
-                _write_csv(stream, columns, spreadsheet, False)
-
-
-def _write_csv(stream: IO[str], columns: tables.Columns, spreadsheet: bool, shown: bool) -> None:
-    tables.CsvRows(stream).write(tables.csv_text(columns, spreadsheet, shown))
+    stream = outputs.standard_output()
+    tables.write_csv(stream, columns, spreadsheet, stream.isatty())
 
 
 def _is_one(path: Path) -> bool:

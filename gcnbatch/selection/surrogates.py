@@ -106,9 +106,11 @@ class Recipe:
         with TemporaryDirectory(prefix="gcnbatch-") as place:
             data = Path(place) / "known.h5"
             write_graphset(data, self.dataset.read(known))
-            tree = {"data": self.config.data.model_copy(update={"path": str(data)})}
-            split = self.config.split.model_copy(update={"test": 0.0, "kind": "random"})
-            folder, _ = run.start(self.config.model_copy(update={**tree, "split": split}), Path(place) / "run", True)
+            changed = {
+                "data": self.config.data.model_copy(update={"path": str(data)}),
+                "split": self.config.split.model_copy(update={"test": 0.0, "kind": "random"}),
+            }
+            folder, _ = run.start(self.config.model_copy(update=changed), Path(place) / "run", quiet=True)
             found = ensemble.predict([folder], self.dataset.load(), level=None)
         deviation = np.zeros(len(found.outputs)) if found.std is None else found.std[:, 0].astype(np.float64)
         return found.outputs[:, 0].astype(np.float64), deviation

@@ -1,4 +1,4 @@
-"""Tables of predictions as JSON, CSV and HTML, part by part."""
+"""Predictions as JSON, CSV and HTML, written in parts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gcnbatch.serving.schema import CSV, HTML, JSON
 
 
 class Answer(NamedTuple):
-    """How a kind of answer is written.
+    """A format of answers.
 
     Parameters
     ----------
     head : callable
-        Returns the beginning for the name of the model and the first part.
+        Returns the text before the rows, of the name of the model and the first part.
     rows : callable
         Returns the rows of a part; True for the first one.
     tail : str
     parts : int
-        Parts that are written; 0: all.
+        Most parts that are written; 0: all.
     """
 
     head: Callable[[str, Predictions], str]

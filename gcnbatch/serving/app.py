@@ -1,4 +1,4 @@
-"""The application: paths, their checks, and answers."""
+"""The application: routes, handlers of requests, and their answers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from gcnbatch.serving.queue import Full, PredictionQueue, Runs
 from gcnbatch.serving.schema import CSV, HTML, JSON, OF_CSV, ExplainRequest, PredictRequest, openapi
 from gcnbatch.text import QUOTED, printable, quoted
 
-PART = 256  # rows of JSON that are predicted as one job, and written together
-_PATIENCE = 0.05  # seconds until a part asks a full queue again
-_AHEAD = 8  # parts of a request that wait or are predicted
+PART = 256  # rows of JSON that are one job of the queue, and one part of the answer
+_RETRY_SECONDS = 0.05  # until a part of an answer asks a full queue again
+_AHEAD = 8  # parts of a request that are queued or predicted at once
 Result = TypeVar("Result")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Service:
-    """What requests are answered from.
+    """Handlers of requests.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ class Service:
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def health(self, request: Request) -> Response:
-        """Answer whether the models work."""
+        """Answer the state of the server."""
         failed = self._queue.failure or ("" if self._queue.alive else "the thread of the models has ended")
         about = {"status": "failed" if failed else "ok", "waiting": self._queue.waiting, "version": __version__}
         return JSONResponse(about, 503 if failed else 200)
 
     async def models(self, request: Request) -> Response:
-        """Answer what models there are."""
+        """Answer the list of models."""
         return JSONResponse([describe(name, run) for name, run in self._runs.items()])
 
     async def predict(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class Service:
         return call
 
     def _run(self, request: Request, named: str) -> tuple[str, LoadedRun]:
-        """Return the model of the path or the field."""
+        """Return the name and run of the model that the path or the field names."""
         name = request.path_params.get("name", "") or named
         if named and name != named:
             raise Refused(422, f"model {quoted(named)}, in a request to model {quoted(name)}: expected one of them")
@@ -152,7 +152,7 @@ class Service:
     async def _predicted(
         self, run: LoadedRun, chunks: AsyncGenerator[Chunk], applicability: bool
     ) -> AsyncGenerator[Predictions]:
-        """Yield the predictions of chunks in order; several wait for the models at once."""
+        """Yield the predictions of chunks in order; up to _AHEAD chunks are in the queue at once."""
         under_way: deque[tuple[Chunk, asyncio.Task[Predictions]]] = deque()
         try:
             async for chunk in chunks:
@@ -169,14 +169,14 @@ class Service:
             await chunks.aclose()
 
     async def _part(self, run: LoadedRun, chunk: Chunk, applicability: bool, begun: bool) -> Predictions:
-        """Return the predictions of a chunk; one of an answer that has `begun` waits where the queue is full."""
+        """Return the predictions of a chunk. If the queue is full, an answer that has `begun` retries."""
         while True:
             try:
                 return await self._in_time(self._queue.predict(run, chunk.smiles, applicability))
             except Refused as error:
                 if error.status != 503 or not begun:
                     raise
-            await asyncio.sleep(_PATIENCE)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _in_time(self, job: Awaitable[Result]) -> Result:
         try:
@@ -218,7 +218,7 @@ def _with_own(chunk: Chunk, table: Predictions) -> Predictions:
 
 
 async def _written(answer: Answer, kind: str, name: str, tables: AsyncGenerator[Predictions]) -> Response:
-    """Return predictions as one answer, or part by part: then the status is that of the first part."""
+    """Return predictions as one response, or stream them by part: then the first part gives the status."""
     first = await anext(tables)
     rows = await run_in_threadpool(answer.rows, first, True) if kind == HTML else answer.rows(first, True)
     begin = answer.head(name, first) + rows
@@ -245,14 +245,14 @@ def _kind_of_body(request: Request, known: Sequence[str]) -> str:
     return kind
 
 
-def _kind_of_answer(request: Request, usual: str, known: Sequence[str]) -> str:
-    """Return the first known kind that the header Accept names; the usual one where it takes any."""
+def _kind_of_answer(request: Request, default: str, known: Sequence[str]) -> str:
+    """Return the first known media type that the header Accept names; `default` if it accepts any."""
     asked = [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "*/*").split(",")]
     for kind in asked:
         if kind in known:
             return kind
-        if kind in ("*/*", f"{usual.partition('/')[0]}/*"):
-            return usual
+        if kind in ("*/*", f"{default.partition('/')[0]}/*"):
+            return default
     raise Refused(406, f"no answer of {printable(', '.join(asked), QUOTED)}; there are {', '.join(known)}")
 
 
@@ -279,6 +279,6 @@ async def _no_such(request: Request, error: Any) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Answer an error that is not the user's; the server's log has it."""
+    """Answer an error of the server; its log has the traceback."""
     known = str(error) if isinstance(error, GcnbatchError) else "see the log of the server"
     return _refusal(500, f"the prediction failed: {known}")

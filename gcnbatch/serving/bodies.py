@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON in memory, a CSV in a temporary file whose rows come chunk by chunk."""
+"""Bodies of requests: JSON is read into memory, a CSV into a temporary file that is read in chunks of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = "the table"  # what messages call the file of a CSV
 
 
 class Refused(Exception):
-    """A request that is answered by a status and one line.
+    """A refused request: HTTP status, one line of text, and headers.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ async def pieces(request: Request, limits: Limits) -> AsyncGenerator[bytes]:
     Raises
     ------
     Refused
-        When it is too large or comes too slowly.
+        When it is too large or arrives too slowly.
     """
     most = f"{limits.body >> 20:,} MiB"
     if int(request.headers.get("content-length") or 0) > limits.body:
@@ -94,7 +94,7 @@ async def read_json(request: Request, kind: type[Body], limits: Limits) -> Body:
 
 
 class Chunk(NamedTuple):
-    """Some rows: SMILES as they are predicted, ids, and columns that the answer repeats."""
+    """Rows: SMILES to predict, ids, and columns that are copied to the answer."""
 
     smiles: list[str]
     ids: NDArray[np.str_]
@@ -104,9 +104,9 @@ class Chunk(NamedTuple):
 async def csv_chunks(
     request: Request, limits: Limits, header: Header, smiles_column: str, id_column: str
 ) -> AsyncGenerator[Chunk]:
-    """Yield the rows of a body of CSV for models of this header; the body is complete before the first ones.
+    """Yield the rows of a CSV for models of this header, after the whole body has arrived.
 
-    An answer that began earlier would wait for a client that sends all before it reads.
+    An earlier answer could deadlock with a client that sends the whole body before it reads.
 
     Raises
     ------

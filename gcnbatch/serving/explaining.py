@@ -1,4 +1,4 @@
-"""The explanation of one molecule: what its atoms and features add to each output, and its nearest neighbours."""
+"""Explanation of one molecule: attributions of its atoms and features, and the nearest training molecules."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Explanation(NamedTuple):
 
 
 class RunExplainer:
-    """Explains the molecules of a run, in the thread of its models.
+    """Explains predictions of a run; call it in the thread of the models.
 
     Parameters
     ----------
     run : LoadedRun
     private : bool
-        Name no training molecules.
+        Show no training molecules.
     """
 
     def __init__(self, run: LoadedRun, private: bool) -> None:

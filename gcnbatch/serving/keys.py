@@ -1,4 +1,4 @@
-"""Keys of users: who may call the server."""
+"""API keys, and the check of requests."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
-    """Refuse a request without a key. Without any keys, refuse one that names another host than this one.
+    """Refuse a request without a valid key; without `keys`, one whose header Host is not this machine.
 
-    Pages of other sites can otherwise reach a server of this machine by a name of their own (DNS rebinding).
+    Otherwise a web page could reach a local server by DNS rebinding.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def check_key(request: Request, keys: tuple[bytes, ...]) -> None:
         return
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     given = _digest(key.strip())
-    same = [hmac.compare_digest(given, one) for one in keys]  # all of them, so that the time tells nothing
+    same = [hmac.compare_digest(given, one) for one in keys]  # all: the time must not tell which one matches
     if kind.lower() != "bearer" or not any(same):
         raise Refused(
             401, "a key is missing or wrong: send the header 'Authorization: Bearer KEY'", WWW_Authenticate="Bearer"

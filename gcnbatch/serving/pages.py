@@ -1,9 +1,9 @@
-"""The pages of the server, made once: that of predictions, that of the interface, and the frame of the editor.
+"""The pages of the server: predictions, description of the interface, and the frame of the molecule editor.
 
 Molecules are drawn with JSME (B. Bienfait and P. Ertl, J. Cheminf. 5:24, 2013; BSD, see ``jsme/license.txt``). The
 folder ``jsme`` has files of the npm package jsme-editor 0.8.2 as they are: its code for WebKit and Gecko, but not that
-for old browsers, InChI and text from right to left. JSME compiles code at run time. So it has a frame with a policy of
-its own, which forbids requests; that of the page allows its one script alone.
+for old browsers and for InChI. JSME compiles code at run time. So it has its own frame, whose content security
+policy forbids requests; the policy of the page allows no such code.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(models: Sequence[str], keys: bool) -> str:
 
 def interface(described: Mapping[str, Any]) -> str:
     """Return the page of an OpenAPI description."""
-    body = [paragraph("The same as a file for programs: openapi.json.", "lead"), code(_EXAMPLES)]
+    body = [paragraph("openapi.json describes the same for programs.", "lead"), code(_EXAMPLES)]
     for path, calls in described["paths"].items():
         for method, call in calls.items():
             body.append(section(f"{method.upper()} {path}", *_call(call)))

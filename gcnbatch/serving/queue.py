@@ -1,6 +1,6 @@
-"""The queue before the models: one thread loads the runs and predicts; what waits together is predicted together.
+"""The queue of predictions: one thread loads the runs and predicts the molecules of waiting requests in one batch.
 
-While the models predict a batch, processes already read the molecules of the next one.
+While the models predict a batch, worker processes read the molecules of the next one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BATCH = 4096  # molecules that are predicted together
 
 
 class Full(Exception):
-    """So many molecules wait that no more are taken."""
+    """The queue has no room for further molecules."""
 
 
 @dataclass
 class _Job:
-    """Molecules of a request, or a call, and the future of its result."""
+    """Molecules of a request, or a function to call, and the future of the result."""
 
     run: LoadedRun | None
     smiles: Sequence[str] = ()
@@ -46,7 +46,7 @@ class _Job:
 
 
 class PredictionQueue:
-    """A thread with runs in memory.
+    """Queue of jobs, and the thread that holds the runs and works on them.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class PredictionQueue:
         self._change = threading.Condition()
         self._ended = False
         self.waiting = 0  # molecules
-        self.failure = ""  # why nothing can be predicted any more
+        self.failure = ""  # why the models cannot predict any more
         self._loaded: Future[Runs] = Future()
         self._thread = threading.Thread(target=self._work, name="models", daemon=True)
 
@@ -83,7 +83,7 @@ class PredictionQueue:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread after the jobs that wait."""
+        """End the thread after the queued jobs."""
         with self._change:
             self._ended = True
             self._change.notify()
@@ -100,7 +100,7 @@ class PredictionQueue:
         return found
 
     async def call(self, function: Callable[[], Result]) -> Result:
-        """Return what a function returns in the thread.
+        """Call a function in the thread; return its result.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class PredictionQueue:
             self._loaded.set_exception(error)
 
     def _answer(self) -> None:
-        """Answer jobs until the end."""
+        """Work on jobs until the queue is closed."""
         under_way: tuple[list[_Job], Begun] | None = None
         while True:
             jobs = self._take(wait=under_way is None)
@@ -143,7 +143,7 @@ class PredictionQueue:
             under_way = begun
 
     def _take(self, wait: bool) -> list[_Job]:
-        """Return the job that is next and those that join it; none if none waits, with `wait` only at the end."""
+        """Return the jobs of the next batch. If none is queued, return none, or `wait` for one or the end."""
         with self._change:
             while not (taken := self._next()) and wait and not self._ended:
                 self._change.wait()
@@ -165,7 +165,7 @@ class PredictionQueue:
         return taken
 
     def _begin(self, jobs: list[_Job]) -> tuple[list[_Job], Begun] | None:
-        """Let processes read the molecules of jobs, or make their call."""
+        """Start the processes on the molecules of jobs, or call the function of a job."""
         if not jobs:
             return None
         run, call = jobs[0].run, jobs[0].call
@@ -179,7 +179,7 @@ class PredictionQueue:
         return None
 
     def _finish(self, jobs: list[_Job], begun: Begun) -> None:
-        """Predict what was read; give each job its rows."""
+        """Predict the molecules; give each job its rows."""
         run = jobs[0].run
         assert run is not None
         try:

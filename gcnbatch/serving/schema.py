@@ -1,4 +1,4 @@
-"""What requests and answers hold: the classes that check requests, and from which OpenAPI is made."""
+"""Schemas of requests and answers: they check requests, and the OpenAPI description is made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PredictRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     smiles: list[str] = Field(min_length=1, description="SMILES, one per molecule.")
     model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
-    applicability: bool = Field(False, description="Add nearness to the training molecules.")
+    applicability: bool = Field(False, description="Add similarity and distance to the nearest training molecule.")
 
 
 class ExplainRequest(BaseModel):
@@ -29,7 +29,7 @@ class ExplainRequest(BaseModel):
 
 
 class Output(BaseModel):
-    """An output of a molecule; what the model does not give is absent."""
+    """An output of a molecule; fields that the model does not give are absent."""
 
     value: float | None = Field(None, description="Probability, or value in the output's unit.")
     deviation: float | None = Field(None, description="Standard deviation over the models.")
@@ -47,7 +47,9 @@ class Molecule(BaseModel):
     smiles: str
     outputs: dict[str, Output] | None = Field(description="Outputs by name; null with an error.")
     nearest_similarity: float | None = Field(None, description="Tanimoto similarity to the nearest training molecule.")
-    embedding_distance: float | None = Field(None, description="Distance to the nearest in the model; 1 is usual.")
+    embedding_distance: float | None = Field(
+        None, description="Distance to the nearest training molecule in the embedding; 1 is typical."
+    )
     error: str | None = Field(description="Why there is no prediction.")
 
 
@@ -72,7 +74,7 @@ class Explained(BaseModel):
     prediction: float | None
     atoms: list[Part]
     features: list[Part] = Field(description="The strongest features of the whole molecule.")
-    completeness_error: float = Field(description="What the sum of all attributions misses.")
+    completeness_error: float = Field(description="Difference between the sum of all attributions and the output.")
 
 
 class Nearest(BaseModel):
@@ -111,7 +113,7 @@ class ModelInfo(BaseModel):
     networks: int
     backend: str
     level: float | None = Field(description="Level of intervals and sets; null: there are none.")
-    applicability: str = Field(description="Empty, or why nearness to the training molecules is not known.")
+    applicability: str = Field(description="Empty, or why there is no applicability domain.")
 
 
 class Health(BaseModel):
@@ -131,10 +133,10 @@ class Refusal(BaseModel):
 STATUSES = {
     401: "A key is missing or wrong.",
     404: "No such path, or no model of that name.",
-    406: "The kind of answer asked for does not exist.",
+    406: "The header Accept names no supported media type.",
     408: "The body arrives too slowly.",
     413: "The body is too large, or has too many molecules.",
-    415: "No such kind of body.",
+    415: "The content type is not supported.",
     421: "The header Host names another machine.",
     422: "The body is not as expected, or a table cannot be read.",
     500: "The prediction failed.",
@@ -145,12 +147,12 @@ OF_CSV = {
     "model": "Name of the model.",
     "smiles_column": "Column of SMILES; empty: as in training, else detected.",
     "id_column": "Column of ids; empty: as in training, else detected.",
-    "applicability": "1: add nearness to the training molecules.",
+    "applicability": "1: add similarity and distance to the nearest training molecule.",
 }
 
 
 class _Schemas(dict[str, Any]):
-    """Schemas by name, collected while calls are described."""
+    """Schemas by name, collected while operations are described."""
 
     def of(self, kind: Any) -> dict[str, Any]:
         """Return the schema of a type, or of text for None; a class becomes a reference."""
@@ -168,7 +170,7 @@ class _Schemas(dict[str, Any]):
         return {name: {"schema": self.of(kind)} for name, kind in kinds.items()}
 
     def call(self, summary: str, answers: dict[str, Any], statuses: tuple[int, ...], **more: Any) -> dict[str, Any]:
-        """Return a call with its answers and refusals."""
+        """Return an operation with its responses."""
         responses = {"200": {"description": "Done.", "content": self.contents(answers)}}
         for status in statuses:
             responses[str(status)] = {"description": STATUSES[status], "content": self.contents({JSON: Refusal})}
@@ -176,7 +178,7 @@ class _Schemas(dict[str, Any]):
 
 
 def openapi(keys: bool) -> dict[str, Any]:
-    """Return the description of the interface; with `keys`, requests need one."""
+    """Return the OpenAPI description; with `keys`, requests need one."""
     schemas = _Schemas()
     every = (401, 421) if keys else (421,)
     working = (*every, 404, 406, 408, 413, 415, 422, 500, 503, 504)

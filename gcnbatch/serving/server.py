@@ -1,4 +1,4 @@
-"""Starting and ending the server: address, runs, signals."""
+"""Start and end of the server: address, runs, signals."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _HEADERS = [
     ("Referrer-Policy", "no-referrer"),
     ("X-Frame-Options", "SAMEORIGIN"),
 ]
-_END_SECONDS = 10  # after a signal, for answers under way
+_END_SECONDS = 10  # after a signal, for answers in progress
 _CONNECTIONS = 1000
 
 
 @dataclass(frozen=True)
 class Models:
-    """What is loaded, and where it predicts."""
+    """The runs to load, and where they predict."""
 
     folders: Sequence[Path]
     backend: str = "auto"
@@ -92,7 +92,7 @@ def serve(
     Raises
     ------
     InputError
-        For runs that cannot be served, an address that cannot be used, and one of others than this host without keys.
+        For runs that cannot be served, an address that cannot be used, and one that other hosts reach, without keys.
     """
     models.names()
     keys = read_keys(token_file) if token_file is not None else ()
@@ -123,7 +123,7 @@ def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
             for name, folder in zip(models.names(), models.folders, strict=True)
         }
         for run in runs.values():
-            run.predict(["C"], applicability=True)  # compiles and keeps what the first request would wait for
+            run.predict(["C"], applicability=True)  # warm up: else the first request waits for compilation
         yield runs
 
 
@@ -138,7 +138,7 @@ def _is_local(host: str) -> bool:
 
 @contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that has the address; it does not listen yet."""
+    """Yield a socket that is bound to the address; it does not listen yet."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, number) as listener:
@@ -166,7 +166,7 @@ def _url(host: str, listener: socket.socket) -> str:
 
 
 def _run(app: Starlette, listener: socket.socket, ready: Callable[[], object]) -> None:
-    """Answer requests until a signal; then those under way, for some seconds."""
+    """Answer requests until a signal; then finish those in progress, for at most _END_SECONDS."""
     server: uvicorn.Server
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from tests.builders import CORES, TAILS
 
-pytest.importorskip("rdkit")
+pytest.importorskip("rdkit", reason="rdkit is not installed (the extra 'chem')")
 pytestmark = pytest.mark.usefixtures("light")
 
 Call = Callable[..., tuple[int, str, str]]

@@ -16,7 +16,7 @@ from gcnbatch.data.scaffold_groups import groups_of
 from gcnbatch.data.store import Dataset
 from tests.builders import small_molecules
 
-pytest.importorskip("rdkit")
+pytest.importorskip("rdkit", reason="rdkit is not installed (the extra 'chem')")
 pytestmark = pytest.mark.usefixtures("light")
 
 Call = Callable[..., tuple[int, str, str]]

@@ -12,7 +12,7 @@ import pytest
 import gcnbatch
 from gcnbatch.errors import InputError
 
-pytest.importorskip("rdkit")
+pytest.importorskip("rdkit", reason="rdkit is not installed (the extra 'chem')")
 
 
 @pytest.fixture(scope="module")

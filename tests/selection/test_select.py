@@ -13,7 +13,7 @@ import gcnbatch
 from gcnbatch.errors import InputError
 from tests.training.runs import lighten
 
-pytest.importorskip("rdkit")
+pytest.importorskip("rdkit", reason="rdkit is not installed (the extra 'chem')")
 SETTINGS: dict[str, Any] = {"model.widths": [8], "train.batch_size": 8, "train.epochs": 3, "backend": "cpu"}
 MEASURED = ["CCO", "c1ccccc1", "CC#N", "CCN", "CC(=O)O", "OCC(O)CO"]
 POOL = ["CCCCO", "OCC", "c1ccccc1O", "c1ccncc1", "CCCl", "CCCCCCCC", "CCCCCCCCC", "C1CCCCC1"]
@@ -156,7 +156,7 @@ def test_only_the_best_rows_of_a_large_pool_are_read(runs, monkeypatch) -> None:
 
 
 def test_a_selection_as_parquet(runs, tmp_path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (the extra 'tables')")
     select(runs["several"], POOL, n=2, out=tmp_path / "next.parquet")
     assert parquet.read_table(tmp_path / "next.parquet").column_names[:3] == ["rank", "smiles", "score"]
 

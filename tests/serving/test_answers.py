@@ -7,6 +7,7 @@ import io
 import json
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +156,8 @@ def test_requests_that_arrive_together_are_predicted_together(server: Server, mo
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.extend(at_once(8, ask)))
         thread.start()
-        while server.queue.waiting < 24:
-            pass
+        while server.queue.waiting < 24 and thread.is_alive():
+            time.sleep(0.01)
     thread.join()
     assert sizes == [24]
     assert [found[0]["smiles"] for found in results] == ["C" * (1 + number % 14) for number in range(8)]
