@@ -24,7 +24,7 @@ from gcnbatch.data.molecule_features import Begun, begin, graph_feature_names, m
 from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
-from gcnbatch.data.scaffolds import Scaffolds
+from gcnbatch.data.scaffolds import scaffold
 from gcnbatch.text import counted
 
 __all__ = [
@@ -76,29 +76,27 @@ class MoleculeArrays:
 class _Molecule(NamedTuple):
     """A molecule that `MoleculeReader` began, with the name and the order of its normal form.
 
-    RDKit's molecule is kept for scaffolds alone. Atoms (N, 11), bonds of properties and features of the molecule are
-    there if asked for.
+    The scaffold, atoms (N, 11), bonds of properties and features of the molecule are there if asked for.
     """
 
     name: str
     order: str
     begun: bytes | Structures
-    molecule: Any = None
+    scaffold: str = ""
     atoms: NDArray[np.float32] | None = None
     properties: tuple[Sequence[int], Sequence[int]] = ((), ())
     features: Begun | None = None
 
 
 class _Featurizer:
-    """What is made once per process: RDKit, known atoms and known scaffolds."""
+    """What is made once per process: RDKit and known atoms."""
 
     def __init__(self, as_written: bool) -> None:
         self.chem = load_rdkit()
         self.reader = MoleculeReader(self.chem, as_written)
-        self.scaffolds = Scaffolds(self.chem, self.reader.table.atoms)
 
-    def convert(self, text: str, index: int, options: FeaturizerOptions, keep: bool) -> _Molecule | BadMolecule:
-        """Return the molecule of a SMILES, or why it has no graph; `keep` RDKit's molecule."""
+    def convert(self, text: str, index: int, options: FeaturizerOptions, scaffolds: bool) -> _Molecule | BadMolecule:
+        """Return the molecule of a SMILES, or why it has no graph."""
         if reason := excess(text, options.max_nodes):
             return BadMolecule(index, reason, too_large=True)
         form = graph_form(text, options, options.asks_rdkit)
@@ -108,7 +106,7 @@ class _Featurizer:
         count = molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
             return BadMolecule(index, f"{counted(count, 'atom')}, more than {options.max_nodes}", too_large=True)
-        found = _Molecule(form.name, form.order, self.reader.begin(molecule), molecule if keep else None)
+        found = _Molecule(form.name, form.order, self.reader.begin(molecule), scaffold(form) if scaffolds else "")
         if not options.asks_rdkit:
             return found
         return found._replace(
@@ -158,21 +156,14 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     structures = tools.reader.read([molecule.begun for molecule in found])
     if not options.as_written:
         structures = structures.in_order([molecule.order for molecule in found])
-    molecules = [molecule.molecule for molecule in found] if scaffolds else []
-    cores, failures = tools.scaffolds.of(molecules, structures) if scaffolds else ([], {})
-    if failures:
-        structures = structures.of(~np.isin(np.arange(len(found)), list(failures)))
-    for place, reason in reversed(failures.items()):
-        bad.append(BadMolecule(rows.pop(place), reason))
-        del found[place], cores[place]
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
         **_arrays(found, structures, tools.reader.table, options),
         graph_features=_graph_features(found, structures, tools.reader.table, options),
         names=tuple(molecule.name for molecule in found),
-        scaffolds=tuple(cores),
+        scaffolds=tuple(molecule.scaffold for molecule in found) if scaffolds else (),
         alike=_alike(structures, tools, options),
-        bad=tuple(sorted(bad, key=lambda row: row.index)),
+        bad=tuple(bad),
     )
 
 

@@ -1,4 +1,4 @@
-"""The featuriser's short ways (RDKit's binary form, known scaffolds) give what RDKit's calls give."""
+"""The featuriser's short way (RDKit's binary form) gives what RDKit's calls give, its scaffolds are RDKit's."""
 
 from __future__ import annotations
 
@@ -76,14 +76,13 @@ def rdkit_scaffold(text: str) -> str:
     return str(chem.MolToSmiles(chem.MurckoDecompose(molecule), isomericSmiles=False))
 
 
-def test_known_cores_give_the_scaffold_of_rdkit() -> None:
+def test_scaffolds_are_those_of_rdkit() -> None:
     # Pairs share rings and chains, but not the hydrogens that RDKit counts in the scaffold.
     same = ["Cc1ccccc1", "c1ccccc1", "CCc1ccccc1O", "Cn1cccc1", "[nH]1cccc1", "C[n+]1ccccc1", "c1cc[nH+]cc1"]
     same += ["O=C1CCCCC1", "CC1CCCCC1", "ON=C1CCCCC1", "C[N+]1(C)CCCC1", "C[NH+]1CCCC1", "C1CC1C#CC1CC1", "C1CC1C#C"]
     same += ["[CH]1CC1", "C[C]1CC1", "C[C@H]1CC[C@@H](O)CC1", "CS1(=O)CC1", "C1CC1.CC", "CCO", "[13CH3]c1ccccc1"]
-    for _ in range(2):
-        found = featurize_chunk(same, 0, FeaturizerOptions(), True).scaffolds
-        assert list(found) == [rdkit_scaffold(text) for text in same]
+    found = featurize_chunk(same, 0, FeaturizerOptions(), True).scaffolds
+    assert list(found) == [rdkit_scaffold(text) for text in same]
 
 
 @pytest.mark.real
