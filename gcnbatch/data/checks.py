@@ -220,12 +220,8 @@ def _check_edges(path: StrPath, part: GraphSet, edge0: int, graph0: int) -> None
                 f"node {values[at]} in graph {graph}",
                 f"0 to {limit[at] - 1}" if limit[at] else "no edge, the graph has no node",
             )
-    wrong = part.channel >= part.header.n_channels
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise InputError(
-            f"{path}:/edges/channel[{edge0 + at}]", str(part.channel[at]), f"0 to {part.header.n_channels - 1}"
-        )
+    top = part.header.n_channels - 1
+    _refuse(path, "edges/channel", part.channel, part.channel > top, f"0 to {top}", edge0)
     if part.weight is not None:
         _check_finite(path, "edges/weight", part.weight, edge0)
 
@@ -235,15 +231,17 @@ def _check_finite(path: StrPath, name: str, values: NDArray[Any], offset: int, m
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
     wrong = np.isinf(values) if missing else ~np.isfinite(values)
-    if not wrong.any():
-        return
-    at = [int(i) for i in np.argwhere(wrong)[0]]
-    shown = ", ".join(str(i) for i in [at[0] + offset, *at[1:]])
-    raise InputError(
-        f"{path}:/{name}[{shown}]",
-        str(values[tuple(at)]),
-        "finite numbers or NaN (missing)" if missing else "finite numbers",
-    )
+    _refuse(path, name, values, wrong, "finite numbers or NaN (missing)" if missing else "finite numbers", offset)
+
+
+def _refuse(
+    path: StrPath, name: str, values: NDArray[Any], wrong: NDArray[np.bool_], expected: str, offset: int = 0
+) -> None:
+    """Refuse the first of the values that are `wrong`; `offset` is the number of their first row."""
+    if wrong.any():
+        at = np.argwhere(wrong)[0]
+        place = ", ".join(map(str, [at[0] + offset, *at[1:]]))
+        raise InputError(f"{path}:/{name}[{place}]", str(values[tuple(at)]), expected)
 
 
 def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> None:
@@ -286,10 +284,10 @@ def check_targets(
 
     Check directions of bounds [23] and weights of rows [24], where the set stores them.
     """
-    if sample_weight is not None and (wrong := ~(np.isfinite(sample_weight) & (sample_weight >= 0))).any():
-        row = int(np.argmax(wrong))
-        place = f"{path}:/{schema.row_folder(header.level)}/sample_weight[{row}]"
-        raise InputError(place, str(sample_weight[row]), "a finite number that is not negative")
+    row = schema.row_folder(header.level)
+    if sample_weight is not None:
+        wrong = ~(np.isfinite(sample_weight) & (sample_weight >= 0))
+        _refuse(path, f"{row}/sample_weight", sample_weight, wrong, "a finite number that is not negative")
     if header.target == "multiclass":
         classes = len(header.class_names)
         wrong, expected = (y < -1) | (y >= classes), f"-1 (missing) or a class 0 to {classes - 1}"
@@ -297,33 +295,22 @@ def check_targets(
         wrong, expected = ~((y == 0) | (y == 1) | np.isnan(y)), "0, 1 or NaN (missing)"
     else:
         wrong, expected = np.isinf(y), "finite numbers or NaN (missing)"
-    if wrong.any():
-        row, column = (int(i) for i in np.argwhere(wrong)[0])
-        name = f"{schema.row_folder(header.level)}/y"
-        raise InputError(f"{path}:/{name}[{row}, {column}]", str(y[row, column]), expected)
-    if (
-        censored is not None
-        and (wrong := (np.abs(censored.astype(np.int16)) > 1) | ((censored != 0) & np.isnan(y))).any()
-    ):
-        row, column = (int(i) for i in np.argwhere(wrong)[0])
-        name = f"{schema.row_folder(header.level)}/censored"
-        raise InputError(
-            f"{path}:/{name}[{row}, {column}]", str(censored[row, column]), "-1, 0 or 1, 0 without a target"
-        )
+    _refuse(path, f"{row}/y", y, wrong, expected)
+    if censored is not None:
+        wrong = (np.abs(censored.astype(np.int16)) > 1) | ((censored != 0) & np.isnan(y))
+        _refuse(path, f"{row}/censored", censored, wrong, "-1, 0 or 1, 0 without a target")
 
 
 def check_groups(path: StrPath, groups: NDArray[np.int32] | None) -> None:
     """Check that group numbers are not negative [20]."""
-    if groups is not None and (groups < 0).any():
-        at = int(np.argmax(groups < 0))
-        raise InputError(f"{path}:/graphs/group[{at}]", str(groups[at]), "0 or more")
+    if groups is not None:
+        _refuse(path, "graphs/group", groups, groups < 0, "0 or more")
 
 
 def check_times(path: StrPath, times: NDArray[np.float64] | None) -> None:
     """Check that times are finite or NaN [25]."""
-    if times is not None and np.isinf(times).any():
-        at = int(np.argmax(np.isinf(times)))
-        raise InputError(f"{path}:/graphs/time[{at}]", str(times[at]), "a finite number, or NaN where missing")
+    if times is not None:
+        _refuse(path, "graphs/time", times, np.isinf(times), "a finite number, or NaN where missing")
 
 
 def check_splits(path: StrPath, splits: Mapping[str, Split], rows: int) -> None:
@@ -334,11 +321,8 @@ def check_splits(path: StrPath, splits: Mapping[str, Split], rows: int) -> None:
                 f"{path}:/splits", f"a split named {quoted(name)}", "letters, digits, '.', '_' and '-', at most 80"
             )
         for part, values in split.parts().items():
-            outside = (values < 0) | (values >= rows)
-            if outside.any():
-                at = int(np.argmax(outside))
-                expected = f"0 to {rows - 1}" if rows else "no entry, the set has no row"
-                raise InputError(f"{path}:/splits/{name}/{part}[{at}]", str(values[at]), expected)
+            expected = f"0 to {rows - 1}" if rows else "no entry, the set has no row"
+            _refuse(path, f"splits/{name}/{part}", values, (values < 0) | (values >= rows), expected)
         times = np.bincount(np.concatenate(list(split.parts().values())), minlength=rows)
         if (times > 1).any():
             row = int(np.argmax(times > 1))

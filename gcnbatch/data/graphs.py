@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 Int64 = NDArray[np.int64]
 
+# Arrays of a GraphSet by their rows; target rows are graphs, or nodes of a node-level set.
+OF_EDGES = ("src", "dst", "channel", "weight")
+OF_GRAPHS = ("groups", "times", "graph_features", "smiles")
+OF_ROWS = ("y", "ids", "censored", "sample_weight")
+
 
 @dataclass(frozen=True)
 class Split:
@@ -151,25 +156,10 @@ class GraphSet:
         nodes, node_ptr = ragged_rows(self.node_ptr, picked)
         edges, edge_ptr = ragged_rows(self.edge_ptr, picked)
         rows = picked if self.header.level == "graph" else nodes
-        return replace(
-            self,
-            node_ptr=node_ptr,
-            edge_ptr=edge_ptr,
-            src=self.src[edges],
-            dst=self.dst[edges],
-            channel=self.channel[edges],
-            weight=None if self.weight is None else self.weight[edges],
-            x=self.x[nodes],
-            y=self.y[rows],
-            ids=self.ids[rows],
-            groups=None if self.groups is None else self.groups[picked],
-            splits={},
-            graph_features=None if self.graph_features is None else self.graph_features[picked],
-            smiles=None if self.smiles is None else self.smiles[picked],
-            censored=None if self.censored is None else self.censored[rows],
-            sample_weight=None if self.sample_weight is None else self.sample_weight[rows],
-            times=None if self.times is None else self.times[picked],
-        )
+        places = dict.fromkeys(OF_EDGES, edges) | dict.fromkeys(OF_GRAPHS, picked) | dict.fromkeys(OF_ROWS, rows)
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in places}
+        taken = {name: None if array is None else array[places[name]] for name, array in arrays.items()}
+        return replace(self, node_ptr=node_ptr, edge_ptr=edge_ptr, x=self.x[nodes], splits={}, **taken)
 
 
 def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:
@@ -212,15 +202,18 @@ def graph_numbers(graphs: NDArray[np.integer[Any]] | Sequence[int], n_graphs: in
 def layout(graphs: GraphSet) -> dict[str, str]:
     """Return the properties that sets must share to be joined, in words, by name."""
     x = graphs.x
+    optional = {
+        "edge weights": graphs.weight,
+        "groups": graphs.groups,
+        "censored targets": graphs.censored,
+        "weights of rows": graphs.sample_weight,
+        "times": graphs.times,
+    }
     return {
         "rows per": graphs.header.level,
         "target": f"{graphs.header.target} of {counted(graphs.y.shape[1], 'column')}",
         "features": f"{'sparse' if is_sparse(x) else 'dense'} {x.dtype} of {counted(x.shape[1], 'column')}",
-        "edge weights": "absent" if graphs.weight is None else "present",
-        "groups": "absent" if graphs.groups is None else "present",
-        "censored targets": "absent" if graphs.censored is None else "present",
-        "weights of rows": "absent" if graphs.sample_weight is None else "present",
-        "times": "absent" if graphs.times is None else "present",
+        **{name: "absent" if array is None else "present" for name, array in optional.items()},
         "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
     }
 
@@ -241,29 +234,9 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         arrays = [getattr(part, name) for part in parts]
         return None if any(array is None for array in arrays) else np.concatenate(arrays)
 
-    def pointer(name: str) -> Int64:
-        return joined_pointer([getattr(part, name) for part in parts])
-
-    features: list[Any] = [part.x for part in parts]
-    return replace(
-        first,
-        node_ptr=pointer("node_ptr"),
-        edge_ptr=pointer("edge_ptr"),
-        src=joined("src"),
-        dst=joined("dst"),
-        channel=joined("channel"),
-        weight=joined("weight"),
-        x=stacked(features),
-        y=joined("y"),
-        ids=joined("ids"),
-        groups=joined("groups"),
-        splits={},
-        graph_features=joined("graph_features"),
-        smiles=joined("smiles"),
-        censored=joined("censored"),
-        sample_weight=joined("sample_weight"),
-        times=joined("times"),
-    )
+    pointers = {name: joined_pointer([getattr(part, name) for part in parts]) for name in ("node_ptr", "edge_ptr")}
+    arrays: dict[str, Any] = {name: joined(name) for name in (*OF_EDGES, *OF_GRAPHS, *OF_ROWS)}
+    return replace(first, **pointers, x=stacked([part.x for part in parts]), splits={}, **arrays)
 
 
 def joined_pointer(pointers: Sequence[Int64]) -> Int64:

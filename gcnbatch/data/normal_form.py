@@ -83,6 +83,11 @@ def normal_molecule(text: str, options: FeaturizerOptions, stereo: bool = True) 
     return None if form is None else form.molecule
 
 
+def read_again(name: str) -> Any:
+    """Return the RDKit molecule of a canonical SMILES."""
+    return _reader().once_more(name)
+
+
 def molecule_as_written(text: str, options: FeaturizerOptions) -> Any:
     """Return the RDKit molecule of files that older versions wrote; see `FeaturizerOptions.as_written`."""
     # RDKit would drop everything after a blank, as the name of the molecule.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcnbatch.data.normal_form import NormalForm, load_rdkit
+from gcnbatch.data.normal_form import NormalForm, load_rdkit, read_again
 
 MAX_MURCKO_ATOMS = 300  # RDKit decomposes larger molecules too slowly
 _MARKED = re.compile(r"[@/\\]|\[\d")  # stereochemistry and isotopes
@@ -16,11 +16,13 @@ _MARKED = re.compile(r"[@/\\]|\[\d")  # stereochemistry and isotopes
 def scaffold(form: NormalForm) -> str:
     """Return the scaffold of a molecule; "" for one without rings."""
     chem = load_rdkit()
+    if not form.molecule.GetRingInfo().NumRings():
+        return ""
     # Brackets decide which hydrogens RDKit counts, so the molecule is read from its canonical SMILES.
     name = form.name
     if not name or _MARKED.search(name):
         name = chem.MolToSmiles(form.molecule, isomericSmiles=False)
-    molecule = chem.MolFromSmiles(name)
+    molecule = read_again(name)
     if molecule.GetNumAtoms() > MAX_MURCKO_ATOMS:
         return _large_scaffold(chem, molecule)
     return str(chem.MolToSmiles(chem.MurckoDecompose(molecule), isomericSmiles=False))
@@ -40,8 +42,6 @@ def _large_scaffold(chem: Any, molecule: Any) -> str:
         if stay.all():
             break
         left = left[stay]
-    if not core.any():
-        return ""
     kept = core.copy()
     kept[ends[multiple & core[ends].any(axis=1)]] = True
     return str(chem.MolFragmentToSmiles(molecule, atomsToUse=np.flatnonzero(kept).tolist(), isomericSmiles=False))

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from gcnbatch.data import checks, schema, shards
 from gcnbatch.data.chunks import StoredArray, reading
-from gcnbatch.data.graphs import Edges, GraphSet, Int64, Split, bounded_ranges, graph_numbers, ragged_rows, stacked
+from gcnbatch.data.graphs import (
+    OF_EDGES,
+    OF_ROWS,
+    Edges,
+    GraphSet,
+    Int64,
+    Split,
+    bounded_ranges,
+    graph_numbers,
+    ragged_rows,
+    stacked,
+)
 from gcnbatch.data.shards import JoinedArray, Stored
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.writer import DatasetWriter, write_graphset
@@ -259,10 +270,7 @@ class Dataset:
                 edge_ptr=np.array([0, edge_end - edge]),
                 x=self.features(node, node_end),
                 graph_features=self.graph_features(0, 1) if i == 0 else None,
-                src=self.rows("edges/src", edge, edge_end),
-                dst=self.rows("edges/dst", edge, edge_end),
-                channel=self.rows("edges/channel", edge, edge_end),
-                weight=self.rows("edges/weight", edge, edge_end) if "edges/weight" in self._arrays else None,
+                **self._edges(_Ranges([edge], [edge_end])),
             )
             yield piece, node, edge, 0
 
@@ -325,31 +333,27 @@ class Dataset:
         nodes, edges = (_Ranges(ptr[first].tolist(), ptr[stop].tolist()) for ptr in (self.node_ptr, self.edge_ptr))
         counts = {"graphs/": graphs.rows, "nodes/": nodes.rows, "edges/": edges.rows}
         self._check_fits(sum(count * self._row_bytes(folder) for folder, count in counts.items()))
-        rows = nodes if self.header.level == "node" else graphs
+        held = dict.fromkeys(OF_ROWS, nodes if self.header.level == "node" else graphs)
+        held |= {"groups": graphs, "times": graphs}
         return GraphSet(
             header=self.header,
             node_ptr=graphs.pointer(self.node_ptr),
             edge_ptr=graphs.pointer(self.edge_ptr),
-            src=self._rows_of("edges/src", edges),
-            dst=self._rows_of("edges/dst", edges),
-            channel=self._rows_of("edges/channel", edges),
-            weight=self._rows_of("edges/weight", edges) if self.weighted else None,
             x=stacked([self.features(*ends) for ends in zip(*nodes, strict=True)])
             if self.sparse_features
             else self._rows_of("nodes/x", nodes),
-            y=rows.of(self.y),
-            ids=rows.of(self.ids),
-            censored=None if self.censored is None else rows.of(self.censored),
-            sample_weight=None if self.sample_weight is None else rows.of(self.sample_weight),
-            groups=None if self.groups is None else graphs.of(self.groups),
-            times=None if self.times is None else graphs.of(self.times),
-            graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs)
-            if schema.GRAPH_FEATURES in self._arrays
-            else None,
+            graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs),
+            **self._edges(edges),
+            **{name: None if (array := getattr(self, name)) is None else of.of(array) for name, of in held.items()},
         )
 
-    def _rows_of(self, name: str, ranges: _Ranges) -> NDArray[Any]:
-        """Return rows of the array at this path, one of those that are read in slices."""
+    def _edges(self, ranges: _Ranges) -> dict[str, Any]:
+        return {name: self._rows_of(f"edges/{name}", ranges) for name in OF_EDGES}
+
+    def _rows_of(self, name: str, ranges: _Ranges) -> Any:
+        """Return rows of the array at this path, one of those that are read in slices; None if the set has none."""
+        if name not in self._arrays:
+            return None
         with reading(self.path):
             return ranges.of(self._arrays[name])
 
@@ -360,8 +364,7 @@ class Dataset:
     def edges(self, first: int, stop: int) -> Edges:
         """Read the edges first … stop-1 of the file; their nodes are counted within their graphs."""
         src, dst, channel = (self.rows(f"edges/{name}", first, stop) for name in ("src", "dst", "channel"))
-        weighted = "edges/weight" in self._arrays
-        weights = self.rows("edges/weight", first, stop) if weighted else np.ones(stop - first)
+        weights = self.rows("edges/weight", first, stop) if self.weighted else np.ones(stop - first)
         return Edges(src, dst, channel, weights.astype(np.float64))
 
     def features(self, node0: int, node1: int) -> NDArray[Any] | sp.csr_array:
