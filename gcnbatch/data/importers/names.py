@@ -1,13 +1,12 @@
 """Compact storage of node names, and the lookup of a node by its name.
 
 Names are arbitrary texts. If all are plain whole numbers (``0``, ``17``, not ``017`` or ``+17``), they are stored as
-integers, else as UTF-8 and 8 bytes more. A Python dictionary would take about 150 bytes per name.
+integers, else as NumPy's texts of any length, which take 16 bytes and, if longer than 15 bytes, their UTF-8 more. A
+Python dictionary would take about 150 bytes per name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,63 +19,19 @@ _DENSE = 4  # most entries per node of a lookup table over all whole numbers up 
 _BLOCK = 1 << 16
 
 
-class Texts:
-    """Texts of any length in two arrays: their concatenated UTF-8 bytes, and the start of each."""
-
-    def __init__(self, letters: NDArray[np.uint8], starts: Int64) -> None:
-        self._letters, self._starts = letters, starts  # text n at starts[n] ... starts[n + 1] - 1
-
-    @classmethod
-    def of(cls, texts: list[str]) -> Texts:
-        """Return the texts of a list."""
-        joined = "".join(texts)
-        letters = joined.encode()
-        plain = len(letters) == len(joined)
-        lengths = np.fromiter(map(len, texts if plain else map(str.encode, texts)), np.int64, len(texts))
-        return cls(np.frombuffer(letters, np.uint8), _starts(lengths))
-
-    @classmethod
-    def joined(cls, parts: Iterable[Texts]) -> Texts:
-        """Return the texts of all parts."""
-        parts, at = list(parts), 0
-        starts = np.zeros(sum(map(len, parts)) + 1, dtype=np.int64)
-        for part in parts:
-            starts[at + 1 : at + len(part) + 1] = starts[at] + part._starts[1:]
-            at += len(part)
-        return cls(np.concatenate([part._letters for part in parts]), starts)
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def __getitem__(self, picked: NDArray[np.integer[Any]]) -> Texts:
-        first = self._starts[picked]
-        starts = _starts(self._starts[picked + 1] - first)
-        number = number_type(len(self._letters))
-        place = np.repeat((first - starts[:-1]).astype(number), np.diff(starts))
-        place += np.arange(len(place), dtype=number)
-        return Texts(self._letters[place], starts)
-
-    def equal(self, picked: NDArray[np.integer[Any]], others: Texts) -> NDArray[np.bool_]:
-        """Return for each picked text whether it equals the text of `others` at the same position."""
-        same = self._starts[picked + 1] - self._starts[picked] == np.diff(others._starts)
-        mine, other = self[picked[same]], others if same.all() else others[np.flatnonzero(same)]
-        wrong = _starts(mine._letters != other._letters)[mine._starts]
-        same[same] = wrong[1:] == wrong[:-1]
-        return same
-
-    def tolist(self) -> list[str]:
-        """Return a list of the texts."""
-        letters = self._letters.tobytes()
-        return [letters[start:stop].decode() for start, stop in pairwise(self._starts.tolist())]
+Names = NDArray[Any]  # int64, or texts of any length (np.dtypes.StringDType)
 
 
-def _starts(lengths: NDArray[Any]) -> Int64:
-    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    return starts
+def _as_list(column: Column) -> list[str]:
+    return column if isinstance(column, list) else list(map(str, column.tolist()))
 
 
-Names = Int64 | Texts
+def _as_array(texts: list[str]) -> Names:
+    return np.array(texts, np.dtypes.StringDType())
+
+
+def _are_texts(names: Names) -> bool:
+    return names.dtype.kind == "T"
 
 
 class NameList:
@@ -84,7 +39,7 @@ class NameList:
 
     def __init__(self) -> None:
         self._numbers: list[Int64] = []
-        self._texts: list[Texts] = []
+        self._texts: list[Names] = []
 
     def append(self, column: Column) -> None:
         """Append names."""
@@ -94,22 +49,16 @@ class NameList:
         if numbers is not None:
             self._numbers.append(numbers)
             return
-        texts = column if isinstance(column, list) else list(map(str, column.tolist()))
-        self._texts += [Texts.of(list(map(str, block.tolist()))) for block in self._numbers]
+        self._texts += [_as_array(_as_list(block)) for block in self._numbers]
         self._numbers.clear()
-        self._texts.append(Texts.of(texts))
+        self._texts.append(_as_array(_as_list(column)))
 
     def names(self, order: NDArray[np.integer[Any]]) -> Names:
         """Return names ``order[0], order[1], …``; the list is empty afterwards."""
-        if not self._texts:
-            numbers = np.concatenate(self._numbers)
-            self._numbers.clear()
-            return numbers[order]
-        texts = Texts.joined(self._texts)
+        found = np.concatenate(self._texts or self._numbers)
         self._texts.clear()
-        if (np.diff(order) == 1).all():
-            return texts
-        return Texts.joined(texts[order[first : first + _BLOCK]] for first in range(0, len(order), _BLOCK))
+        self._numbers.clear()
+        return found if (np.diff(order) == 1).all() else found[order]
 
 
 def number_type(count: int) -> type[np.signedinteger[Any]]:
@@ -129,7 +78,7 @@ class Finder(Protocol):
 
 def finder(names: Names, node_ptr: Int64) -> Finder:
     """Return the lookup for `names` (N,); those of graph g are at ``node_ptr[g] … node_ptr[g+1]-1``."""
-    if not isinstance(names, Texts) and (len(node_ptr) - 1) * (int(names.max()) + 1) <= _DENSE * len(names):
+    if not _are_texts(names) and (len(node_ptr) - 1) * (int(names.max()) + 1) <= _DENSE * len(names):
         return _TableFinder(names, node_ptr)
     return _HashFinder(names, node_ptr)
 
@@ -157,7 +106,10 @@ class _TableFinder:
 
 
 class _HashFinder:
-    """Finder for any names: sorted hashes of graph and name give candidates, whose names are compared."""
+    """Finder for any names: sorted hashes of graph and name give candidates, whose names are compared.
+
+    NumPy compares texts up to a NUL; beyond, their hashes alone tell names apart.
+    """
 
     def __init__(self, names: Names, node_ptr: Int64) -> None:
         self._names, self._node_ptr = names, node_ptr
@@ -180,7 +132,7 @@ class _HashFinder:
             left = left[place[left] < len(self._sorted)]
             left = left[self._sorted[place[left]] == key[left]]
             node = self._order[place[left]]
-            right = self._alike(node, query if len(left) == len(query) else query[left])
+            right = self._names[node] == (query if len(left) == len(query) else query[left])
             right &= self._graph(node) == graph[left]
             found[left[right]] = node[right]
             left = left[~right]
@@ -196,19 +148,13 @@ class _HashFinder:
     def _graph(self, node: Int64) -> Int64:
         return np.searchsorted(self._node_ptr, node, side="right") - 1
 
-    def _alike(self, node: NDArray[np.integer[Any]], query: Names) -> NDArray[np.bool_]:
-        if isinstance(self._names, Texts):
-            assert isinstance(query, Texts)
-            return self._names.equal(node, query)
-        return self._names[node] == query
-
     def _encoded(self, column: Column) -> tuple[Names, Int64]:
         """Return names in this finder's own form, and a number for each: the name itself or its hash."""
-        if not isinstance(self._names, Texts):
+        if not _are_texts(self._names):
             numbers = _numbers(column)
             return numbers, numbers
-        texts = column if isinstance(column, list) else list(map(str, column.tolist()))
-        return Texts.of(texts), np.fromiter(map(hash, texts), np.int64, len(texts))
+        texts = _as_list(column)
+        return _as_array(texts), np.fromiter(map(hash, texts), np.int64, len(texts))
 
     def _key(self, graph: Int64, code: Int64) -> NDArray[np.uint64]:
         """Return graph and name as one number; nearby graphs get nearby keys, which speeds up the search."""
@@ -229,4 +175,4 @@ def _numbers(column: Column) -> Int64:
 
 def _column(names: Names, picked: NDArray[np.integer[Any]]) -> Column:
     some = names[picked]
-    return some.tolist() if isinstance(some, Texts) else some
+    return some.tolist() if _are_texts(some) else some
