@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import is_sparse
@@ -160,6 +160,24 @@ class GraphSet:
         arrays: dict[str, Any] = {name: getattr(self, name) for name in places}
         taken = {name: None if array is None else array[places[name]] for name, array in arrays.items()}
         return replace(self, node_ptr=node_ptr, edge_ptr=edge_ptr, x=self.x[nodes], splits={}, **taken)
+
+
+def outline(
+    header: Header, node_ptr: Int64, y: NDArray[Any], ids: NDArray[np.str_], dtype: DTypeLike, *, weighted: bool = False
+) -> GraphSet:
+    """Return graphs without edges and without rows of features, which `DatasetWriter.append_blocks` takes in blocks."""
+    return GraphSet(
+        header=header,
+        node_ptr=node_ptr,
+        edge_ptr=np.zeros_like(node_ptr),
+        src=np.zeros(0, np.int32),
+        dst=np.zeros(0, np.int32),
+        channel=np.zeros(0, np.uint8),
+        weight=np.zeros(0, np.float32) if weighted else None,
+        x=np.zeros((0, header.n_features), dtype),
+        y=y,
+        ids=ids,
+    )
 
 
 def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:

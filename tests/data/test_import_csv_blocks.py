@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from gcnbatch.data.importers import edges, graph_tables, names, plain_csv
+from gcnbatch.data.importers import common, edges, graph_tables, names, plain_csv
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
 from gcnbatch.data.tables import delimited, files
@@ -25,7 +25,7 @@ SIZES = {
     names: {"_BLOCK": 3},
     edges: {"BUCKETS": 4, "RUN": 5, "BLOCK": 6},
     graph_tables: {"BLOCK_BYTES": 30, "ID_BLOCK": 3},
-    plain_csv: {"NODE_BLOCK": 3},
+    common: {"NODE_BLOCK": 3},
 }
 NAMES = {
     "row numbers": str,

@@ -55,7 +55,8 @@ def test_features_labels_edges_and_splits(tmp_path: Path) -> None:
 def test_blocks_of_any_size_give_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = converted(tmp_path, edge_channels=True)
     for rows in (1, 4, 7):
-        monkeypatch.setattr(ogb, "BLOCK_ROWS", rows)
+        monkeypatch.setattr(ogb, "EDGE_BLOCK", rows)
+        monkeypatch.setattr(ogb, "FEATURE_BLOCK", rows)
         parts = converted(tmp_path, edge_channels=True)
         for name in ("node_ptr", "edge_ptr", "src", "dst", "channel", "x", "y", "ids"):
             np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers import edges, ogb_nodes
+from gcnbatch.data.importers import edges, ogb
 from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.ogb import import_ogb
 from gcnbatch.data.store import Dataset
@@ -88,8 +88,8 @@ def test_directed_edges_and_no_loops(tmp_path: Path) -> None:
 
 def test_blocks_of_any_size_give_the_same_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = converted(tmp_path)
-    monkeypatch.setattr(ogb_nodes, "EDGE_BLOCK", 3)
-    monkeypatch.setattr(ogb_nodes, "FEATURE_BLOCK", 4)
+    monkeypatch.setattr(ogb, "EDGE_BLOCK", 3)
+    monkeypatch.setattr(ogb, "FEATURE_BLOCK", 4)
     for name in ("RUN", "BLOCK"):
         monkeypatch.setattr(edges, name, 2)
     parts, _ = converted(tmp_path)

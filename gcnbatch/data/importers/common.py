@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
 from gcnbatch.data.label_ranges import LabelRange
 from gcnbatch.data.schema import UNLABELLED, Header
+from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath, sha256
 from gcnbatch.text import counted, listed, printable, quoted
 
 MAX_CHANNELS = 256
 MAX_DEGREE = 63
+NODE_BLOCK = 1 << 16  # nodes per block of degrees
 DEGREE_NAMES = (*(f"degree={number}" for number in range(MAX_DEGREE)), f"degree>={MAX_DEGREE}")
 
 
@@ -81,6 +83,35 @@ def in_degree(edges: Edges, node_ptr: Int64) -> Int64:
 def one_hot_degree(degree: Int64) -> NDArray[np.uint8]:
     """Return (N, MAX_DEGREE + 1); degrees of MAX_DEGREE and more share the last column."""
     return one_hot(np.minimum(degree, MAX_DEGREE), MAX_DEGREE + 1)
+
+
+def write_listed(
+    writer: DatasetWriter,
+    graphs: GraphSet,
+    edges: Iterable[tuple[int, Edges]],
+    features: Iterable[NDArray[Any]] | None,
+    advance: Callable[[int], object] = lambda rows: None,
+) -> GraphSet:
+    """Write an `outline` with the blocks of an EdgeFile, then of features; return it with its edge pointer.
+
+    Without features, the one-hot degree is the feature; `advance` is called with the numbers of these rows.
+    """
+    degree = np.zeros(graphs.n_nodes if features is None else 0, dtype=np.int64)
+
+    def parts() -> Iterator[tuple[int, GraphSet]]:
+        for first, block in edges:
+            bounds = graphs.node_ptr[first : first + len(block.edge_ptr)]
+            if features is None:
+                degree[bounds[0] : bounds[-1]] += in_degree(block, bounds - bounds[0])
+            yield first, replace(graphs, node_ptr=bounds - bounds[0], **vars(block))
+
+    def degrees() -> Iterator[NDArray[Any]]:
+        for start in range(0, len(degree), NODE_BLOCK):
+            block = one_hot_degree(degree[start : start + NODE_BLOCK])
+            yield block
+            advance(len(block))
+
+    return writer.append_blocks(graphs, parts(), degrees() if features is None else features)
 
 
 @dataclass

@@ -6,23 +6,15 @@ and nodes, not with the edges or features, which are kept on disk in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.importers.common import (
-    DEGREE_NAMES,
-    ImportSummary,
-    in_degree,
-    one_hot_degree,
-    with_self_channel,
-)
-from gcnbatch.data.importers.graph_tables import ListedEdges, Nodes, read_edges, read_graphs, read_nodes
+from gcnbatch.data.graphs import GraphSet, outline
+from gcnbatch.data.importers.common import DEGREE_NAMES, ImportSummary, with_self_channel, write_listed
+from gcnbatch.data.importers.graph_tables import Nodes, read_edges, read_graphs, read_nodes
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets
 from gcnbatch.data.outputs import output_path
@@ -40,8 +32,6 @@ from gcnbatch.text import printable
 
 if TYPE_CHECKING:
     from tqdm import tqdm
-
-NODE_BLOCK = 1 << 16  # nodes per block of degrees
 
 
 @arguments(ImportCsvOptions)
@@ -106,9 +96,11 @@ def import_csv(given: ImportCsvOptions) -> ImportSummary:
         source = {printable(file.name): f"sha256 {sha256(file)}" for file in files}
         targets = columns.finish()
         title = given.name or printable(target.path.stem)
-        outline = _outline(title, targets, node_set, channel_names, edge_set.file.weighted, source)
-        with _bar("writing", edge_set.file.count + outline.n_nodes, " rows", given.progress) as bar:
-            written = _write(writer, outline, node_set, edge_set, loop_channel, bar)
+        graphs = _outline(title, targets, node_set, channel_names, edge_set.file.weighted, source)
+        with _bar("writing", edge_set.file.count + graphs.n_nodes, " rows", given.progress) as bar:
+            blocks = edge_set.file.blocks(edge_set.channel_numbers, loop_channel, bar.update)
+            features = node_set.features and node_set.features.blocks(node_set.order, bar.update)
+            written = write_listed(writer, graphs, blocks, features, bar.update)
         writer.finish(written.header)
     summary = ImportSummary(target.path, written.header, notes=(*notes, *targets.notes))
     summary.add(written)
@@ -141,41 +133,7 @@ def _outline(
         channel_names=channel_names,
         source=source,
     )
-    return GraphSet(
-        header=header,
-        node_ptr=nodes.node_ptr,
-        edge_ptr=np.zeros_like(nodes.node_ptr),
-        src=np.zeros(0, np.int32),
-        dst=np.zeros(0, np.int32),
-        channel=np.zeros(0, np.uint8),
-        weight=np.zeros(0, np.float32) if weighted else None,
-        x=np.zeros((0, header.n_features), np.uint8 if features is None else features.dtype),
-        y=targets.y[nodes.order] if by_node else targets.y,
-        ids=nodes.ids() if by_node else np.array(list(nodes.graphs), dtype=np.str_),
-        censored=bounds[nodes.order] if by_node and bounds is not None else bounds,
-    )
-
-
-def _write(
-    writer: DatasetWriter, graphs: GraphSet, nodes: Nodes, edges: ListedEdges, loop_channel: int | None, bar: tqdm[Any]
-) -> GraphSet:
-    """Write edges, then features; return `graphs` with its edge pointer."""
-    degree = np.zeros(graphs.n_nodes, dtype=np.int64)  # for graphs without features
-
-    def edge_blocks() -> Iterator[tuple[int, GraphSet]]:
-        for first, block in edges.file.blocks(edges.channel_numbers, loop_channel, bar.update):
-            bounds = graphs.node_ptr[first : first + len(block.edge_ptr)]
-            if nodes.features is None:
-                degree[bounds[0] : bounds[-1]] += in_degree(block, bounds - bounds[0])
-            yield first, replace(graphs, node_ptr=bounds - bounds[0], **vars(block))
-
-    def feature_blocks() -> Iterator[NDArray[Any]]:
-        if nodes.features is not None:
-            yield from nodes.features.blocks(nodes.order, bar.update)
-            return
-        for start in range(0, len(degree), NODE_BLOCK):
-            block = one_hot_degree(degree[start : start + NODE_BLOCK])
-            yield block
-            bar.update(len(block))
-
-    return writer.append_blocks(graphs, edge_blocks(), feature_blocks())
+    y = targets.y[nodes.order] if by_node else targets.y
+    ids = nodes.ids() if by_node else np.array(list(nodes.graphs), dtype=np.str_)
+    found = outline(header, nodes.node_ptr, y, ids, np.uint8 if features is None else features.dtype, weighted=weighted)
+    return replace(found, censored=bounds[nodes.order] if by_node and bounds is not None else bounds)

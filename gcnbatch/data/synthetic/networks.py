@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch import __version__, philox
-from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.graphs import GraphSet, Int64, Split, outline
 from gcnbatch.data.schema import Header
 from gcnbatch.data.synthetic.bonds import Bonds, EdgeEnds
 
@@ -128,19 +128,11 @@ def stream(preset: str, seed: int, scale: float = 1.0, advance: Advance = lambda
     rng = philox.generator(seed, f"synthetic.{preset}.labels")
     labels = rng.choice(recipe.classes, nodes, p=rng.dirichlet(np.full(recipe.classes, 8.0)))
     drawn = _draw_bonds(recipe, philox.generator(seed, f"synthetic.{preset}.bonds"), labels, bonds, advance)
-    graph = GraphSet(
-        header=_header(preset, recipe, seed, scale),
-        node_ptr=np.array([0, nodes]),
-        edge_ptr=np.array([0, 0]),
-        src=np.empty(0, dtype=np.int32),
-        dst=np.empty(0, dtype=np.int32),
-        channel=np.empty(0, dtype=np.uint8),
-        weight=None,
-        x=np.empty((0, recipe.features), dtype=np.float16),
-        y=_mislabelled(recipe, philox.generator(seed, f"synthetic.{preset}.told"), labels).astype(np.int32)[:, None],
-        ids=np.array([f"n{number}" for number in range(nodes)]),
-        splits={"standard": _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)},
-    )
+    told = _mislabelled(recipe, philox.generator(seed, f"synthetic.{preset}.told"), labels).astype(np.int32)
+    ids = np.array([f"n{number}" for number in range(nodes)])
+    graph = outline(_header(preset, recipe, seed, scale), np.array([0, nodes]), told[:, None], ids, np.float16)
+    split = _split(recipe, philox.generator(seed, f"synthetic.{preset}.split"), labels)
+    graph = replace(graph, splits={"standard": split})
     return Stream(
         graph, _features(recipe, philox.generator(seed, f"synthetic.{preset}.features"), labels), drawn.edges()
     )

@@ -61,6 +61,14 @@ class NumberReader:
         self._done += len(values)
         return values
 
+    def blocks(self, rows: int, most: int) -> Iterator[NDArray[Any]]:
+        """Yield the only `rows` rows, finite numbers, at most `most` at a time; raise as `read`."""
+        for before in range(0, rows, most):
+            values = self.read(min(most, rows - before))
+            _check_finite(self._path, values, before)
+            yield values
+        self.finish()
+
     def finish(self) -> None:
         """Check that only blank lines remain."""
         if next(self._stream, None) is not None:
@@ -102,7 +110,13 @@ def load_numbers(path: Path, dtype: type[np.generic], *, rows: int | None = None
         raise InputError(str(path), "empty file", "numbers separated by commas")
     if rows is not None and len(values) != rows:
         raise InputError(str(path), counted(len(values), "row"), f"{rows}")
-    if np.issubdtype(dtype, np.floating) and not np.isfinite(values).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise InputError(f"{path}, row {row + 1}, column {column + 1}", str(values[row, column]), "a finite number")
+    _check_finite(path, values)
     return values
+
+
+def _check_finite(path: Path, values: NDArray[Any], before: int = 0) -> None:
+    """Refuse the first number that is not finite, of rows after `before` others."""
+    if not np.isfinite(values).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        place = f"{path}, row {before + row + 1}, column {column + 1}"
+        raise InputError(place, str(values[row, column]), "a finite number")
