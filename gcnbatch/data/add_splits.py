@@ -41,9 +41,9 @@ class SplitTable:
 
     def splits(self, dataset: Dataset) -> tuple[dict[str, Split], list[str]]:
         """Return the splits by name, and notes."""
-        texts, notes = _texts_of_rows(dataset.ids.tolist(), self)
-        name = self.name or split_name(texts.column)
-        return read_splits(f"{self.path}, column {quoted(texts.column)}", name, texts.values), notes
+        column, texts, notes = _texts_of_rows(dataset.ids.tolist(), self)
+        name = self.name or split_name(column)
+        return read_splits(f"{self.path}, column {quoted(column)}", name, texts), notes
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,8 @@ def _check_not_replaced(dataset: Dataset) -> None:
         raise InputError(str(dataset.path), "another process has written it meanwhile", hint="Run again.")
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """A column of the table, with one text per row of the data set."""
-
-    column: str
-    values: list[str]
-
-
-def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[str]]:
+def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[str, list[str], list[str]]:
+    """Return the column of the split, its text for each row of the data set, and notes."""
     with open_table(table.path, index=True) as source:
         columns = {name: list(map(str.strip, texts)) for name, texts in source.columns().items()}
     id_name = _named(table, "--id-column", table.id_column, list(columns)) or find_id_column(list(columns))
@@ -142,19 +135,17 @@ def _texts_of_rows(ids: Sequence[str], table: SplitTable) -> tuple[_Texts, list[
         column = found[0]
     values = columns[column]
     if id_name:
-        return _by_id(list(map(str.strip, ids)), table, with_numbers(columns[id_name], 0), values, column)
+        return column, *_by_id(list(map(str.strip, ids)), table.path, with_numbers(columns[id_name], 0), values)
     if len(values) != len(ids):
         got = f"{counted(len(values), 'row')} and no column of ids"
         raise InputError(
             str(table.path), got, f"{counted(len(ids), 'row')}, as in the data set", "Add a column of ids."
         )
-    return _Texts(column, values), []
+    return column, values, []
 
 
-def _by_id(
-    ids: Sequence[str], table: SplitTable, keys: list[str], values: list[str], column: str
-) -> tuple[_Texts, list[str]]:
-    for place, names in (("the data set", ids), (str(table.path), keys)):
+def _by_id(ids: Sequence[str], path: Path, keys: list[str], values: list[str]) -> tuple[list[str], list[str]]:
+    for place, names in (("the data set", ids), (str(path), keys)):
         unique, count = np.unique(np.array(names, dtype=np.str_), return_counts=True)
         if (count > 1).any():
             got = f"id {quoted(unique[np.argmax(count > 1)])} stands there more than once"
@@ -163,13 +154,10 @@ def _by_id(
     found = [text_of.get(name, "") for name in ids]
     unknown = len(set(keys) - set(ids))
     if unknown == len(keys):
-        raise InputError(
-            str(table.path), "none of its ids is in the data set", f"ids such as '{ids[0] if ids else ''}'"
-        )
+        raise InputError(str(path), "none of its ids is in the data set", f"ids such as '{ids[0] if ids else ''}'")
     are = "is" if unknown == 1 else "are"
-    missing = f"{unknown:,} of {counted(len(keys), 'id')} of {table.path} {are} not in the data set"
-    notes = [missing] if unknown else []
-    return _Texts(column, found), notes
+    missing = f"{unknown:,} of {counted(len(keys), 'id')} of {path} {are} not in the data set"
+    return found, [missing] if unknown else []
 
 
 def _named(table: SplitTable, option: str, name: str, names: Sequence[str]) -> str:

@@ -266,13 +266,13 @@ def _audit_array(item: h5py.Dataset, name: str, place: str, file_bytes: int) -> 
     """Check and describe one array; storage comes before type and values."""
     rule = schema.array_rule(name)
     assert rule is not None
-    kinds, rank = rule
+    kinds, lengths = rule
     properties = item.id.get_create_plist()
     if properties.get_layout() != h5py.h5d.CHUNKED:
         raise InputError(place, "stored without chunks, or outside the file", "chunked storage", _WRITE_HINT)
     dtype = _check_type(item, name, place, kinds)
-    if item.shape is None or len(item.shape) != rank:
-        raise InputError(place, f"shape {item.shape}", counted(rank, "dimension"))
+    if item.shape is None or len(item.shape) != len(lengths):
+        raise InputError(place, f"shape {item.shape}", counted(len(lengths), "dimension"))
     if any(most is None for most in item.maxshape[1:]) and item.maxshape[0] is not None:
         # libhdf5 2.0 reports the chunks of such arrays in another order than it stores them.
         raise InputError(place, "only the columns can grow", "rows that can grow, or a fixed shape", _WRITE_HINT)

@@ -21,7 +21,7 @@ from gcnbatch.data.distinct import distinct_rows
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, joined_pointer, ragged_rows, stacked
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
-from gcnbatch.data.sparse import Adjacency, Csr, check_reach
+from gcnbatch.data.sparse import Adjacency, Csr, check_reach, equal_rows, row_pointer
 from gcnbatch.data.store import Dataset
 
 _BLOCK = 4096  # graphs whose features are read at a time
@@ -171,7 +171,7 @@ class PreparedRows:
     @property
     def indptr(self) -> Int64:
         """First entry of each row, (rows + 1,)."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.row_length, dtype=np.int64)])
+        return row_pointer(self.row_length)
 
     def whole(self, n_columns: int) -> Csr:
         """Return the matrix of a set of one graph; it shares the arrays."""
@@ -229,7 +229,7 @@ class PreparedSet:
         transpose = matrix.T.tocsr()
         self.scales = symmetric_scales(matrix.indptr, transpose.indptr) if plain else None
         self.forward = PreparedRows(matrix, graphs.node_ptr, 1, channels)
-        self.symmetric = channels == 1 and _equal(matrix, transpose)
+        self.symmetric = channels == 1 and equal_rows(matrix, transpose)
         self.transpose = self.forward if self.symmetric else PreparedRows(transpose, graphs.node_ptr, channels, 1)
 
     @classmethod
@@ -309,8 +309,3 @@ def _coordinates(graphs: GraphSet) -> tuple[NDArray[Any], NDArray[Any]]:
         return graphs.dst, graphs.src
     start = np.repeat(graphs.node_ptr[:-1].astype(kind), np.diff(graphs.edge_ptr))
     return start + graphs.dst, (start + graphs.src) * kind(channels) + graphs.channel
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two matrices with sorted rows and no repeated entry are equal."""
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data"))

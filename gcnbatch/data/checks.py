@@ -96,8 +96,10 @@ def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Desc
     for name in ("graphs/node_ptr", "graphs/edge_ptr", "nodes/x_csr/indptr"):
         if name in arrays and arrays[name].shape[0] < 1:
             raise InputError(f"{path}:/{name}", "no entry", "at least 1")
-    for name, expected in _shapes(header, row, arrays).items():
-        if name in arrays and arrays[name].shape != expected:
+    known = _lengths(header, row, arrays)
+    for name in filter(arrays.__contains__, schema.ARRAYS):
+        expected = tuple(map(known.get, schema.ARRAYS[name][1], arrays[name].shape))
+        if arrays[name].shape != expected:
             raise InputError(f"{path}:/{name}", f"shape {arrays[name].shape}", f"shape {expected}")
 
 
@@ -125,39 +127,29 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
             )
     if f"{row}/censored" in names and header.target != "regression":
         raise InputError(f"{path}:/{row}/censored", f"present with a {header.target} target", "a regression target")
-    if row == "nodes" and schema.GRAPH_FEATURES in names:
-        raise InputError(f"{path}:/{schema.GRAPH_FEATURES}", "present in a node-level set", "features of graphs")
-    if row == "nodes" and "graphs/time" in names:
-        raise InputError(f"{path}:/graphs/time", "present in a node-level set", "times of graphs")
-    if row == "nodes" and names.intersection(schema.SMILES):
-        raise InputError(f"{path}:/{schema.SMILES[0]}", "present in a node-level set", "molecules, one per graph")
+    of_graphs = {schema.GRAPH_FEATURES: "features of graphs", "graphs/time": "times of graphs"}
+    of_graphs |= dict.fromkeys(schema.SMILES, "molecules, one per graph")
+    for name, what in of_graphs.items():
+        if row == "nodes" and name in names:
+            raise InputError(f"{path}:/{name}", "present in a node-level set", what)
 
 
-def _shapes(header: schema.Header, row: str, arrays: Mapping[str, Described]) -> dict[str, tuple[int, ...]]:
+def _lengths(header: schema.Header, row: str, arrays: Mapping[str, Described]) -> dict[str, int]:
+    """Return the lengths of `schema.ARRAYS` by name, but for those that only one array has."""
     graphs = arrays["graphs/node_ptr"].shape[0] - 1
-    edges = arrays["edges/src"].shape[0]
     sparse = "nodes/x_csr/indptr" in arrays
     nodes = arrays["nodes/x_csr/indptr"].shape[0] - 1 if sparse else arrays["nodes/x"].shape[0]
-    rows = nodes if row == "nodes" else graphs
-    outputs = 1 if header.target == "multiclass" else len(header.task_names)
-    wanted: dict[str, tuple[int, ...]] = {
-        "graphs/edge_ptr": (graphs + 1,),
-        "graphs/group": (graphs,),
-        "graphs/time": (graphs,),
-        schema.GRAPH_FEATURES: (graphs, len(header.graph_feature_names)),
-        "graphs/smiles_ptr": (graphs + 1,),
-        "edges/dst": (edges,),
-        "edges/channel": (edges,),
-        "edges/weight": (edges,),
-        "nodes/x": (nodes, header.n_features),
-        f"{row}/y": (rows, outputs),
-        f"{row}/censored": (rows, outputs),
-        f"{row}/sample_weight": (rows,),
-        f"{row}/id": (rows,),
+    return {
+        "graphs": graphs,
+        "graphs + 1": graphs + 1,
+        "nodes": nodes,
+        "rows": nodes if row == "nodes" else graphs,
+        "edges": arrays["edges/src"].shape[0],
+        "entries": arrays["nodes/x_csr/data"].shape[0] if sparse else 0,
+        "features": header.n_features,
+        "graph features": len(header.graph_feature_names),
+        "outputs": 1 if header.target == "multiclass" else len(header.task_names),
     }
-    if sparse:
-        wanted["nodes/x_csr/indices"] = arrays["nodes/x_csr/data"].shape
-    return wanted
 
 
 def check_pointers(path: StrPath, name: str, pointer: Int64, total: int, piece_at: int | None = None) -> None:

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from gcnbatch import philox
-from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
+from gcnbatch.data.featurizer_options import MORGAN, FeaturizerOptions, is_molecular
 from gcnbatch.data.molecule_graphs import featurize
 from gcnbatch.data.scaffold_groups import numbered, standardised
+from gcnbatch.data.similarity import BITS, RADIUS
 from gcnbatch.data.store import Dataset
 from gcnbatch.machine import cores
 from gcnbatch.progress import counter
 
 BUTINA_MOST = 20_000  # different fingerprints, beyond which the time of all pairs is too long
-_MORGAN, _RADIUS, _BITS = "morgan", 2, 2048
 _BLOCK = 1024  # rows whose similarities are computed together
 Bits = NDArray[np.uint8]
 Columns = NDArray[np.uint16]  # (F, n): bits, wide enough for sums of them
@@ -147,11 +147,11 @@ def _stored(dataset: Dataset) -> Bits | None:
     if not is_molecular(header.featurizer):
         return None
     options = FeaturizerOptions.from_header(header.featurizer)
-    known = (options.radius, options.size, options.as_written) == (_RADIUS, _BITS, False)
-    if not known or _MORGAN not in options.fingerprints:
+    known = (options.radius, options.size, options.as_written) == (RADIUS, BITS, False)
+    if not known or MORGAN not in options.fingerprints:
         return None
-    columns = header.fingerprints[options.fingerprints.index(_MORGAN)]
-    found = np.zeros((dataset.n_graphs, _BITS), np.uint8)
+    columns = header.fingerprints[options.fingerprints.index(MORGAN)]
+    found = np.zeros((dataset.n_graphs, BITS), np.uint8)
     for rows in _blocks(dataset.n_graphs):
         values: Any = dataset.graph_features(rows.start, rows.stop)
         found[rows] = values[:, columns] > 0
@@ -163,8 +163,8 @@ def _computed(dataset: Dataset, quiet: bool) -> Bits | None:
     texts = dataset.smiles() if is_molecular(dataset.header.featurizer) else None
     if texts is None:
         return None
-    options = replace(standardised(dataset.header), fingerprints=(_MORGAN,), radius=_RADIUS, size=_BITS)
-    found = np.zeros((len(texts), _BITS), np.uint8)
+    options = replace(standardised(dataset.header), fingerprints=(MORGAN,), radius=RADIUS, size=BITS)
+    found = np.zeros((len(texts), BITS), np.uint8)
     for arrays in featurize(texts, options, progress=not quiet):
         if len(arrays.rows):
             assert arrays.graph_features is not None

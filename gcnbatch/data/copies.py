@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
@@ -21,6 +20,7 @@ from gcnbatch.data import featurizer_worker, guard
 from gcnbatch.data.atom_features import EXTENDED
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, Split
+from gcnbatch.data.label_ranges import known_labels
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
@@ -185,9 +185,7 @@ def _whole(dataset: Dataset, looks: Int64) -> Int64:
 def _named(rows: Iterable[int], texts: Sequence[str], options: FeaturizerOptions) -> Names:
     """Return the names of these rows of `texts`, made in processes where they are many."""
     different = list(dict.fromkeys(texts[row] for row in rows))
-    count = min(cores(), len(different) // (4 * _CHUNK))
-    with Workers(count, featurizer_worker.prepare, quiet=True) if count > 1 else nullcontext() as workers:
-        return names_of(different, options, workers)
+    return names_of(different, options, processes=min(cores(), len(different) // (4 * _CHUNK)))
 
 
 def _holds_molecules(dataset: Dataset) -> bool:
@@ -240,20 +238,15 @@ def across_splits(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
     return notes
 
 
-def names_of(texts: list[str], options: FeaturizerOptions, workers: Workers | None) -> Names:
+def names_of(texts: list[str], options: FeaturizerOptions, workers: Workers | None = None, processes: int = 1) -> Names:
     """Return the names of SMILES, standardised as `options` say; one that crashes RDKit has none.
 
-    `workers` have called `featurizer_worker.prepare`; None: a fork of this process makes the names.
+    `workers` have called `featurizer_worker.prepare`; None: so many `processes` make the names, a fork if that is 1.
     """
-    names: Names = {}
-    if workers is None:
-        found = _in_forks(texts, options)
-    else:
-        chunks = [(texts[first : first + _CHUNK], options) for first in range(0, len(texts), _CHUNK)]
-        found = guard.in_workers(workers, featurizer_worker.canonical_timed, _in_forks, iter(chunks), len(chunks))
-    for some in found:
-        names |= some
-    return names
+    size = _CHUNK if workers or processes > 1 else max(len(texts), 1)
+    chunks = ((texts[first : first + size], options) for first in range(0, len(texts), size))
+    found = featurizer_worker.in_chunks(featurizer_worker.canonical_timed, _in_forks, chunks, processes, workers)
+    return {text: names for some in found for text, names in some.items()}
 
 
 def _in_forks(texts: list[str], options: FeaturizerOptions) -> Iterator[Names]:
@@ -322,5 +315,5 @@ def _between_parts(groups: Sequence[Sequence[int]], splits: Mapping[str, Split],
 
 def _contradict(y: NDArray[Any]) -> bool:
     """Whether any column of y (n, K) has two different known values."""
-    known = np.where(y < 0, np.nan, y) if y.dtype.kind == "i" else y
+    known = np.where(known_labels(y), y, np.nan)
     return bool((np.fmin.reduce(known) < np.fmax.reduce(known)).any())

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.sparse import row_pointer
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted
 
@@ -62,8 +63,7 @@ def fill_by_size(candidates: Int64, groups: NDArray[np.int32], sizes: PartSizes)
         else:
             part[number] = 2
         filled[part[number]] += size
-    owner = part[group]
-    return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
+    return _split(candidates, part[group])
 
 
 def fill_at_random(candidates: Int64, groups: NDArray[Any], sizes: PartSizes, draws: np.random.Generator) -> Split:
@@ -77,8 +77,7 @@ def fill_at_random(candidates: Int64, groups: NDArray[Any], sizes: PartSizes, dr
         if fitting:
             part[cluster] = fitting[0]
             left[fitting[0]] -= int(count[cluster])
-    owner = part[group]
-    return Split(train=candidates[owner == 0], valid=candidates[owner == 1], test=candidates[owner == 2])
+    return _split(candidates, part[group])
 
 
 def cut_by_time(subject: str, candidates: Int64, times: NDArray[np.float64], sizes: PartSizes) -> Split:
@@ -88,18 +87,19 @@ def cut_by_time(subject: str, candidates: Int64, times: NDArray[np.float64], siz
     if len(count) < parts:
         got = f"{counted(len(count), 'different time')} for {counted(parts, 'part')}"
         raise InputError(subject, got, "a time per part", 'Set split.kind to "random" or "stratified".')
-    before = np.concatenate([[0], np.cumsum(count)])  # rows before each time
+    before = row_pointer(count)  # rows before each time
 
     def nearest(rows: int, first: int, stop: int) -> int:
         return first + int(np.argmin(np.abs(before[first:stop] - rows)))
 
     test = nearest(len(times) - sizes.test, parts - 1, len(count)) if sizes.test else len(count)
     valid = nearest(int(before[test]) - sizes.valid, 1, test) if sizes.valid else test
-    return Split(
-        train=candidates[moment < valid],
-        valid=candidates[(moment >= valid) & (moment < test)],
-        test=candidates[moment >= test],
-    )
+    return _split(candidates, (moment >= valid).astype(int) + (moment >= test))
+
+
+def _split(candidates: Int64, part: NDArray[Any]) -> Split:
+    """Return the candidates by the number of their part."""
+    return Split(*(candidates[part == number] for number in range(3)))
 
 
 def balanced_folds(kind: str, groups: NDArray[Any], folds: int, draws: np.random.Generator) -> Int64:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Molecules, Pattern, compiled
+from gcnbatch.data.sparse import row_pointer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -462,7 +463,7 @@ class _Chunk:
         for name, values in roots.items():
             found[f"Chi0{name}"] = self._sum(values)
             found[f"Chi1{name}"] = np.bincount(self.of_bond, values[self.ends].prod(axis=1), self.size)
-        pointers = np.concatenate([[0], np.cumsum(self.degree)])
+        pointers = row_pointer(self.degree)
         paths = [self.src, self.dst]
         counts: list[NDArray[Any]] = [self.n_bonds]
         for length in (2, 3, 4):

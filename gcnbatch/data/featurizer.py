@@ -25,6 +25,7 @@ from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_writte
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import scaffold
+from gcnbatch.data.sparse import row_pointer
 from gcnbatch.text import counted
 
 __all__ = [
@@ -176,7 +177,7 @@ def _arrays(
     """
     n_atoms, n_bonds, ends, codes = _bonds(found, structures, options)
     n_edges = 2 * n_bonds + (n_atoms if options.self_loops else 0)
-    node_ptr, edge_ptr = _pointers(n_atoms), _pointers(n_edges)
+    node_ptr, edge_ptr = row_pointer(n_atoms), row_pointer(n_edges)
     src, dst = np.zeros((2, edge_ptr[-1]), np.int32)
     channel = np.zeros(edge_ptr[-1], np.uint8)
     at = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * (np.cumsum(n_bonds) - n_bonds), n_bonds)
@@ -256,7 +257,3 @@ def _graph_features(
     if not begun:
         return np.zeros((0, len(graph_feature_names(options))), np.float32)
     return molecule_features(begun, structures, table.atoms, options)
-
-
-def _pointers(counts: Ints) -> Ints:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

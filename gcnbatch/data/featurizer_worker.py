@@ -5,10 +5,11 @@ This module imports little, so that they start while their caller imports NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gcnbatch.data import guard
 from gcnbatch.fileio import StrPath
@@ -18,6 +19,7 @@ from gcnbatch.worker import Workers
 if TYPE_CHECKING:
     from gcnbatch.data.featurizer import FeaturizerOptions, MoleculeArrays
 
+Result = TypeVar("Result")
 SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could start
 
 
@@ -43,6 +45,29 @@ def prepare() -> None:
 
     load_rdkit()
     guard.limit_worker()
+
+
+def in_chunks(
+    function: Callable[..., Result],
+    again: Callable[..., Iterable[Result]],
+    chunks: Iterator[tuple[Any, ...]],
+    count: int,
+    workers: Workers | None = None,
+) -> Iterator[Result]:
+    """Yield the results of chunks in their order; see `guard.in_workers` for `function` and `again`.
+
+    They are made in `workers`, else in `count` new processes; one chunk after the other in forks, if that is 1.
+    """
+    if workers is not None:
+        yield from guard.in_workers(workers, function, again, chunks, 3 * count)
+    elif count > 1:
+        with Workers(count, prepare, quiet=True) as new:
+            yield from in_chunks(function, again, chunks, count, new)
+    else:
+        from gcnbatch.data.normal_form import load_rdkit
+
+        load_rdkit()  # once, before the forks; a process loads it by itself
+        yield from chain.from_iterable(starmap(again, chunks))
 
 
 def featurize_timed(

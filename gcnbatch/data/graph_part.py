@@ -19,7 +19,7 @@ from gcnbatch.data.batches import node_features
 from gcnbatch.data.graphs import Edges, Int64
 from gcnbatch.data.normalize import scaled_weights, scales_of
 from gcnbatch.data.partition import partition
-from gcnbatch.data.sparse import Adjacency, Array, Csr, check_reach
+from gcnbatch.data.sparse import Adjacency, Array, Csr, check_reach, equal_rows
 from gcnbatch.data.store import Dataset
 from gcnbatch.ranks.communicator import Communicator
 
@@ -128,7 +128,7 @@ def read_part(dataset: Dataset, normalize: bool, ranks: Communicator, block: int
     transpose, of_transpose = _halo_rows(
         reader.deal(bounds, sums, turned=True), bounds, (channels, 1), ranks, unweighted, turned
     )
-    same = channels == 1 and np.array_equal(of_forward.nodes, of_transpose.nodes) and _equal(forward, transpose)
+    same = channels == 1 and np.array_equal(of_forward.nodes, of_transpose.nodes) and equal_rows(forward, transpose)
     if _on_all(ranks, same):
         transpose, of_transpose = forward, of_forward
     adjacency = HaloAdjacency(forward, transpose, channels, of_forward, of_transpose)
@@ -239,8 +239,3 @@ def _halo_rows(
 def _on_all(ranks: Communicator, holds: bool) -> bool:
     """Return whether something holds on all ranks."""
     return bool(ranks.all_gather(np.array([holds])).all())
-
-
-def _equal(a: Csr, b: Csr) -> bool:
-    """Return whether two matrices with sorted rows and no repeated entry are equal."""
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data"))

@@ -158,8 +158,8 @@ class GraphSet:
         rows = picked if self.header.level == "graph" else nodes
         places = dict.fromkeys(OF_EDGES, edges) | dict.fromkeys(OF_GRAPHS, picked) | dict.fromkeys(OF_ROWS, rows)
         arrays: dict[str, Any] = {name: getattr(self, name) for name in places}
-        taken = {name: None if array is None else array[places[name]] for name, array in arrays.items()}
-        return replace(self, node_ptr=node_ptr, edge_ptr=edge_ptr, x=self.x[nodes], splits={}, **taken)
+        arrays = {name: None if array is None else array[places[name]] for name, array in arrays.items()}
+        return replace(self, node_ptr=node_ptr, edge_ptr=edge_ptr, x=self.x[nodes], splits={}, **arrays)
 
 
 def outline(
@@ -252,9 +252,9 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
         arrays = [getattr(part, name) for part in parts]
         return None if any(array is None for array in arrays) else np.concatenate(arrays)
 
-    pointers = {name: joined_pointer([getattr(part, name) for part in parts]) for name in ("node_ptr", "edge_ptr")}
     arrays: dict[str, Any] = {name: joined(name) for name in (*OF_EDGES, *OF_GRAPHS, *OF_ROWS)}
-    return replace(first, **pointers, x=stacked([part.x for part in parts]), splits={}, **arrays)
+    arrays |= {name: joined_pointer([getattr(part, name) for part in parts]) for name in ("node_ptr", "edge_ptr")}
+    return replace(first, x=stacked([part.x for part in parts]), splits={}, **arrays)
 
 
 def joined_pointer(pointers: Sequence[Int64]) -> Int64:

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.data.graphs import GraphSet, bounded_ranges
-from gcnbatch.data.normalize import symmetric_weights
+from gcnbatch.data.normalize import scaled_weights, symmetric_weights
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import Header
-from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
+from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr, row_pointer
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
@@ -136,9 +136,7 @@ def normalized(matrix: ScipyCsr) -> ScipyCsr:
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     row_sum = np.bincount(rows, weights=values, minlength=matrix.shape[0])
     column_sum = np.bincount(matrix.indices, weights=values, minlength=matrix.shape[1])
-    scale = row_sum[rows] * column_sum[matrix.indices]
-    defined = scale > 0.0
-    data = np.where(defined, values / np.sqrt(np.where(defined, scale, 1.0)), 0.0).astype(np.float32)
+    data = scaled_weights(values, row_sum[rows], column_sum[matrix.indices])
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
@@ -193,9 +191,9 @@ def _next_power(power: ScipyCsr, base: ScipyCsr, options: Options, products: Mat
 
 def _slabs(power: ScipyCsr, base: ScipyCsr) -> Iterator[ScipyCsr]:
     """Yield consecutive rows whose product with `base` has at most `SLAB_ENTRIES` entries, or one row."""
-    products = np.concatenate([[0], np.cumsum(np.diff(base.indptr)[power.indices], dtype=np.int64)])
+    products = row_pointer(np.diff(base.indptr)[power.indices])
     of_row = np.minimum(np.diff(products[power.indptr]), base.shape[1])
-    for start, stop in bounded_ranges(np.concatenate([[0], np.cumsum(of_row)]), SLAB_ENTRIES):
+    for start, stop in bounded_ranges(row_pointer(of_row), SLAB_ENTRIES):
         yield power[start:stop]
 
 
@@ -212,7 +210,7 @@ def keep_largest(matrix: ScipyCsr, count: int) -> ScipyCsr:
     order = np.argsort(key, kind="stable")
     rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)  # the sort keeps rows together
     kept = np.sort(order[rank < count])
-    indptr = np.concatenate([[0], np.cumsum(np.minimum(lengths, count))]).astype(matrix.indptr.dtype)
+    indptr = row_pointer(np.minimum(lengths, count)).astype(matrix.indptr.dtype)
     return sp.csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
 
 
@@ -240,7 +238,7 @@ def with_channels(part: GraphSet, header: Header, options: Options, products: Ma
     result = replace(
         part,
         header=header,
-        edge_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        edge_ptr=row_pointer(counts),
         src=src,
         dst=dst,
         channel=channel,

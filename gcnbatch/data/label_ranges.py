@@ -14,6 +14,11 @@ from gcnbatch.text import printable
 _NAME = 40  # characters of a name in a message
 
 
+def known_labels(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which targets are not missing: NaN, or -1 for classes."""
+    return y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
+
+
 class LabelRange(NamedTuple):
     """Smallest and largest label of each task, (T,) float64; NaN for a task without labels."""
 
@@ -23,7 +28,7 @@ class LabelRange(NamedTuple):
     @classmethod
     def of(cls, y: NDArray[Any]) -> LabelRange:
         """Return those of targets (R, T)."""
-        known = y >= 0 if y.dtype.kind == "i" else ~np.isnan(y)
+        known = known_labels(y)
         low, high = np.full((2, y.shape[1]), np.nan)
         has_labels = known.any(axis=0)
         low[has_labels] = np.where(known, y, np.inf).min(axis=0, initial=np.inf)[has_labels]

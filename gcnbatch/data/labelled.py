@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency, LabelledPart
 from gcnbatch.data.graphs import Int64
-from gcnbatch.data.sparse import Adjacency, Array, Csr
+from gcnbatch.data.label_ranges import known_labels
+from gcnbatch.data.sparse import Adjacency, Array, Csr, row_pointer
 from gcnbatch.ranks.communicator import Communicator
 
 FEW = 0.5  # of all rows, at most: their matrix lies in memory beside the whole
@@ -28,8 +29,7 @@ def labelled_rows(targets: NDArray[Any]) -> Int64 | None:
     >>> labelled_rows(np.array([[1.0], [0.0], [np.nan]])) is None
     True
     """
-    has_label = (targets >= 0 if targets.dtype.kind == "i" else ~np.isnan(targets)).any(axis=1)
-    rows = np.flatnonzero(has_label)
+    rows = np.flatnonzero(known_labels(targets).any(axis=1))
     return rows if 0 < len(rows) <= FEW * len(targets) else None
 
 
@@ -102,7 +102,7 @@ def _columns_of_transpose(
     of_halo = has_label[halo.nodes]
     is_kept = np.concatenate([own, of_halo])
     number, kept = np.cumsum(is_kept) - 1, is_kept[whole.indices]
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[whole.indptr]
+    indptr = row_pointer(kept)[whole.indptr]
     found = Csr(_int32(indptr), _int32(number[whole.indices[kept]]), whole.data[kept], int(is_kept.sum()))
     return found, Halo(
         halo.nodes[of_halo],

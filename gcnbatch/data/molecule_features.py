@@ -61,7 +61,7 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         Its canonical SMILES; "" for a molecule that is not in normal form.
     options : FeaturizerOptions
     """
-    generators = (_generator(kind, options.radius, options.size) for kind in options.fingerprints)
+    generators = (generator(kind, options.radius, options.size) for kind in options.fingerprints)
     counts = [generator.GetCountFingerprintAsNumPy(molecule) for generator in generators]
     return Begun(_described().ask(molecule, name) if options.descriptors else None, counts)
 
@@ -96,7 +96,8 @@ def _described() -> Any:
 
 
 @cache
-def _generator(kind: str, radius: int, size: int) -> Any:
+def generator(kind: str, radius: int, size: int) -> Any:
+    """Return RDKit's generator of a fingerprint; see `FeaturizerOptions`."""
     from rdkit.Chem import rdFingerprintGenerator
 
     if kind == ATOM_PAIR:

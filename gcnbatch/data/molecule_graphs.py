@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice, starmap
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from gcnbatch.data.featurizer import (
     FeaturizerOptions,
     MoleculeArrays,
     featurize_chunk,
-    load_rdkit,
 )
 from gcnbatch.data.featurizer_worker import processor_count
 from gcnbatch.data.graphs import GraphSet
@@ -69,13 +68,7 @@ def featurize(
         count = min(count, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
     with counter(total, " molecules", quiet=not progress) as bar:
-        if workers is not None:
-            results = _in_processes(chunks, workers, 3 * count)
-        elif count > 1:
-            results = _in_new_processes(chunks, count, 3 * count)
-        else:
-            load_rdkit()  # once, before the forks; a process loads it by itself
-            results = chain.from_iterable(starmap(guarded, chunks))
+        results = featurizer_worker.in_chunks(featurizer_worker.featurize_timed, guarded, chunks, count, workers)
         for result in results:
             bar.update(len(result.rows) + len(result.bad))
             yield result
@@ -127,15 +120,6 @@ def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     while chunk := [text.strip() for text in islice(texts, CHUNK)]:
         yield first, chunk
         first += len(chunk)
-
-
-def _in_new_processes(chunks: Iterator[tuple[Any, ...]], count: int, most: int) -> Iterator[MoleculeArrays]:
-    with Workers(count, featurizer_worker.prepare, quiet=True) as workers:
-        yield from _in_processes(chunks, workers, most)
-
-
-def _in_processes(chunks: Iterator[tuple[Any, ...]], workers: Workers, most: int) -> Iterator[MoleculeArrays]:
-    return guard.in_workers(workers, featurizer_worker.featurize_timed, guarded, chunks, most)
 
 
 def guarded(smiles: list[str], first: int, options: FeaturizerOptions, scaffolds: bool) -> list[MoleculeArrays]:

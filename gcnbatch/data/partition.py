@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.sparse import row_pointer
 
 
 def partition(costs: NDArray[np.integer], parts: int) -> Int64:
@@ -47,7 +48,7 @@ def deal(nodes: NDArray[np.integer], batch_ptr: Int64, parts: int) -> Deal:
     array([[0, 4, 8],
            [0, 0, 5]])
     """
-    ends = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
+    ends = row_pointer(nodes)
     first, last = ends[batch_ptr[:-1], np.newaxis], ends[batch_ptr[1:], np.newaxis]
     # 2 total r // parts without overflow
     quotient, rest = np.divmod(last - first, parts)

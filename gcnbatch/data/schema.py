@@ -86,34 +86,33 @@ UNLABELLED = "unlabelled"  # the task of a set that was made without targets
 # Types of the targets by their kind, the written one first: files of earlier versions have values of 32 bits.
 TARGET_TYPES: dict[Target, tuple[str, ...]] = {"binary": ("f4",), "multiclass": ("i4",), "regression": ("f8", "f4")}
 
-# Every array a file may hold: path -> (types, rank). A type is a NumPy kind and size; "S" is fixed-length UTF-8.
-ARRAYS: dict[str, tuple[tuple[str, ...], int]] = {
-    "header": (("S",), 1),
-    "graphs/node_ptr": (("i8",), 1),
-    "graphs/edge_ptr": (("i8",), 1),
-    "graphs/id": (("S",), 1),
-    "graphs/group": (("i4",), 1),
-    "graphs/y": (("f4", "f8", "i4"), 2),
-    "graphs/censored": (("i1",), 2),
-    "graphs/sample_weight": (("f4",), 1),
-    "graphs/time": (("f8",), 1),
-    "graphs/features": (("f4",), 2),
-    "graphs/smiles_ptr": (("i8",), 1),
-    "graphs/smiles": (("u1",), 1),
-    "nodes/x": (("u1", "i1", "f2", "f4"), 2),
-    "nodes/x_csr/indptr": (("i8",), 1),
-    "nodes/x_csr/indices": (("i4",), 1),
-    "nodes/x_csr/data": (("f4",), 1),
-    "nodes/id": (("S",), 1),
-    "nodes/y": (("f4", "f8", "i4"), 2),
-    "nodes/censored": (("i1",), 2),
-    "nodes/sample_weight": (("f4",), 1),
-    "edges/src": (("i4",), 1),
-    "edges/dst": (("i4",), 1),
-    "edges/channel": (("u1",), 1),
-    "edges/weight": (("f4",), 1),
+# Every array a file may hold: path -> (types, lengths). A type is a NumPy kind and size; "S" is fixed-length UTF-8.
+# `gcnbatch.data.checks` knows the lengths by name; rows are graphs, or nodes of a node-level set.
+Rule = tuple[tuple[str, ...], tuple[str, ...]]
+ARRAYS: dict[str, Rule] = {
+    "header": (("S",), ("texts",)),
+    "graphs/node_ptr": (("i8",), ("graphs + 1",)),
+    "graphs/edge_ptr": (("i8",), ("graphs + 1",)),
+    "graphs/group": (("i4",), ("graphs",)),
+    "graphs/time": (("f8",), ("graphs",)),
+    "graphs/features": (("f4",), ("graphs", "graph features")),
+    "graphs/smiles_ptr": (("i8",), ("graphs + 1",)),
+    "graphs/smiles": (("u1",), ("letters",)),
+    "nodes/x": (("u1", "i1", "f2", "f4"), ("nodes", "features")),
+    "nodes/x_csr/indptr": (("i8",), ("nodes + 1",)),
+    "nodes/x_csr/indices": (("i4",), ("entries",)),
+    "nodes/x_csr/data": (("f4",), ("entries",)),
+    "edges/src": (("i4",), ("edges",)),
+    "edges/dst": (("i4",), ("edges",)),
+    "edges/channel": (("u1",), ("edges",)),
+    "edges/weight": (("f4",), ("edges",)),
 }
-SPLIT_ARRAY: tuple[tuple[str, ...], int] = (("i8",), 1)
+for _folder in ("graphs", "nodes"):
+    ARRAYS[f"{_folder}/id"] = (("S",), ("rows",))
+    ARRAYS[f"{_folder}/y"] = (("f4", "f8", "i4"), ("rows", "outputs"))
+    ARRAYS[f"{_folder}/censored"] = (("i1",), ("rows", "outputs"))
+    ARRAYS[f"{_folder}/sample_weight"] = (("f4",), ("rows",))
+SPLIT_ARRAY: Rule = (("i8",), ("part",))
 SPLIT_PARTS = ("train", "valid", "test")
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 GRAPH_FEATURES = "graphs/features"
@@ -126,8 +125,8 @@ def row_folder(level: Level) -> str:
     return "nodes" if level == "node" else "graphs"
 
 
-def array_rule(name: str) -> tuple[tuple[str, ...], int] | None:
-    """Return (types, rank) of the array at this path, or None when the format knows no such array."""
+def array_rule(name: str) -> Rule | None:
+    """Return (types, lengths) of the array at this path, or None when the format knows no such array."""
     folder, _, part = name.rpartition("/")
     if folder.startswith("splits/") and part in SPLIT_PARTS:
         return SPLIT_ARRAY

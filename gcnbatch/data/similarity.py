@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
+from gcnbatch.data.featurizer_options import MORGAN, FeaturizerOptions
+from gcnbatch.data.molecule_features import generator
 from gcnbatch.data.normal_form import normal_molecule
 
 RADIUS, BITS = 2, 2048
@@ -59,12 +59,4 @@ class KnownMolecules:
     def fingerprint(self, text: str) -> Any:
         """Return the fingerprint of a molecule, None if it cannot be read."""
         molecule = normal_molecule(text, self._options)
-        return None if molecule is None else _generator().GetFingerprint(molecule)
-
-
-@cache
-def _generator() -> Any:
-    load_rdkit()
-    from rdkit.Chem import rdFingerprintGenerator
-
-    return rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
+        return None if molecule is None else generator(MORGAN, RADIUS, BITS).GetFingerprint(molecule)

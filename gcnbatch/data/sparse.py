@@ -10,6 +10,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcnbatch.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +22,15 @@ if TYPE_CHECKING:
 Array = Any
 ScipyCsr = Any  # scipy.sparse.csr_array of float32
 MAX_ENTRIES = 2**31 - 4096  # indices are int32, and a loop may step up to 4096 beyond the end
+
+
+def row_pointer(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the first entry of each row, and the end of the last, from the lengths (n,) of rows: (n + 1,).
+
+    >>> row_pointer(np.array([3, 0, 1]))
+    array([0, 3, 3, 4])
+    """
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def is_sparse(x: Any) -> TypeIs[sp.csr_array]:
@@ -42,6 +54,11 @@ def check_reach(count: int, what: str) -> None:
             f"at most {MAX_ENTRIES}",
             "Lower train.batch_size or train.eval_batch_size.",
         )
+
+
+def equal_rows(a: Any, b: Any) -> bool:
+    """Return whether two matrices with sorted rows and no repeated entry are equal."""
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data"))
 
 
 @dataclass(slots=True, eq=False)

@@ -21,6 +21,7 @@ from gcnbatch import philox
 from gcnbatch.config_sections import SplitConfig
 from gcnbatch.data.dealing import balanced_folds, cut_by_time, evenly_spaced, fill_at_random, fill_by_size, part_sizes
 from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.label_ranges import known_labels
 from gcnbatch.data.schema import Level, Target
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, nearest
@@ -220,7 +221,7 @@ def unlabelled(y: NDArray[Any]) -> int:
 
 def has_label(y: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which rows of y (R, K) have a label."""
-    return np.asarray(_known(y).any(axis=1))
+    return np.asarray(known_labels(y).any(axis=1))
 
 
 def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
@@ -276,7 +277,7 @@ def strata(target: Target, y: NDArray[Any]) -> Int64:
     Rows without any label form one more stratum.
     """
     stratum: Int64
-    known = _known(y)
+    known = known_labels(y)
     labelled, tasks = known.any(axis=1), y.shape[1]
     if target == "multiclass":
         stratum = y[:, 0].astype(np.int64)
@@ -370,13 +371,8 @@ def _draws(config: SplitConfig, seed: int) -> np.random.Generator:
     return philox.generator(split_seed(config, seed), "split")
 
 
-def _known(y: NDArray[Any]) -> NDArray[np.bool_]:
-    known: NDArray[np.bool_] = ~np.isnan(y) if y.dtype.kind == "f" else y >= 0
-    return known
-
-
 def _candidates(kind: str, rows: SplitRows) -> Int64:
-    labelled = np.flatnonzero(_known(rows.y).any(axis=1)).astype(np.int64)
+    labelled = np.flatnonzero(known_labels(rows.y).any(axis=1)).astype(np.int64)
     if len(rows.y) and not len(labelled):
         raise InputError(
             rows.subject,

@@ -31,7 +31,7 @@ from gcnbatch.data.graphs import (
     stacked,
 )
 from gcnbatch.data.shards import JoinedArray, Stored
-from gcnbatch.data.sparse import is_sparse
+from gcnbatch.data.sparse import is_sparse, row_pointer
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
@@ -40,12 +40,8 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
-_SLICED = (
-    "nodes/x",
-    "nodes/x_csr/",
-    "edges/",
-    schema.GRAPH_FEATURES,
-)  # arrays that are read in slices when the set does not fit in memory
+# Arrays that are read in slices when the set does not fit in memory
+_SLICED = ("nodes/x", "nodes/x_csr/", "edges/", schema.GRAPH_FEATURES)
 
 
 class Dataset:
@@ -335,6 +331,8 @@ class Dataset:
         self._check_fits(sum(count * self._row_bytes(folder) for folder, count in counts.items()))
         held = dict.fromkeys(OF_ROWS, nodes if self.header.level == "node" else graphs)
         held |= {"groups": graphs, "times": graphs}
+        in_memory: dict[str, Any] = {name: getattr(self, name) for name in held}
+        in_memory = {name: None if array is None else held[name].of(array) for name, array in in_memory.items()}
         return GraphSet(
             header=self.header,
             node_ptr=graphs.pointer(self.node_ptr),
@@ -344,7 +342,7 @@ class Dataset:
             else self._rows_of("nodes/x", nodes),
             graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs),
             **self._edges(edges),
-            **{name: None if (array := getattr(self, name)) is None else of.of(array) for name, of in held.items()},
+            **in_memory,
         )
 
     def _edges(self, ranges: _Ranges) -> dict[str, Any]:
@@ -420,7 +418,7 @@ class _Ranges(NamedTuple):
     def pointer(self, ptr: Int64) -> Int64:
         """Return the pointer of these segments of `ptr`, from 0 on."""
         lengths = np.concatenate([np.diff(ptr[start : stop + 1]) for start, stop in zip(*self, strict=True)])
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return row_pointer(lengths)
 
 
 def _bytes_in_memory(array: Stored) -> int:

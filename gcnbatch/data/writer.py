@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from gcnbatch import fileio, hdf5
 from gcnbatch.data import checks, schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split, layout
-from gcnbatch.data.sparse import is_sparse
+from gcnbatch.data.sparse import is_sparse, row_pointer
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
 _CHUNK_BYTES = 1 << 17  # before compression: for long reads
 _WHAT = ("graphs", "nodes", "edges", "entries")
+_HELD = ("y", "censored", "sample_weight", "id")
 _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
 
 
@@ -94,14 +95,7 @@ class DatasetWriter:
         self._check_same_layout(part)
         arrays, counts = _arrays(part, self.path), _counts(part)
         _check(self.path, part, arrays, counts, self._rows)
-        row = schema.row_folder(part.header.level)
-        for name in _held(row, arrays):
-            self._held.setdefault(name, []).append(arrays.pop(name))
-        for name in _POINTERS.keys() & arrays.keys():
-            later = name in self._stored  # the first offset of a later part repeats the last one
-            arrays[name] = arrays[name][later:] + self._rows[_POINTERS[name]]
-        for name, rows in arrays.items():
-            self._extend(name, rows)
+        self._store(arrays, self._rows)
         for what, count in counts.items():
             self._rows[what] += count
         self._top_channel = max(self._top_channel, int(part.channel.max(initial=0)))
@@ -128,11 +122,10 @@ class DatasetWriter:
         """
         self._check_same_layout(graphs)
         checks.check_graph_sizes(self.path, graphs.node_ptr)
-        arrays, rows = _arrays(graphs, self.path), self._rows
-        node0, edge0 = rows["nodes"], rows["edges"]
+        rows, before = self._rows, dict(self._rows)
         lengths = np.zeros(graphs.n_graphs, dtype=np.int64)
         for first, part in edges:
-            checks.check_part(self.path, part, node0, rows["edges"], rows["graphs"] + first)
+            checks.check_part(self.path, part, before["nodes"], rows["edges"], rows["graphs"] + first)
             for name in ("src", "dst", "channel", "weight"):
                 if (array := getattr(part, name)) is not None:
                     self._extend(f"edges/{name}", array)
@@ -141,21 +134,12 @@ class DatasetWriter:
             self._top_channel = max(self._top_channel, int(part.channel.max(initial=0)))
         no_graph = replace(graphs, node_ptr=graphs.node_ptr[:1], edge_ptr=graphs.edge_ptr[:1])
         for x in features:
-            checks.check_part(self.path, replace(no_graph, x=x), rows["nodes"], edge0, rows["graphs"])
+            checks.check_part(self.path, replace(no_graph, x=x), rows["nodes"], before["edges"], rows["graphs"])
             self._extend("nodes/x", x)
             rows["nodes"] += len(x)
-        checks.check_pointers(self.path, "graphs/node_ptr", graphs.node_ptr, rows["nodes"] - node0)
-        graphs = replace(graphs, edge_ptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
-        for name, pointer in (
-            ("graphs/node_ptr", graphs.node_ptr + node0),
-            ("graphs/edge_ptr", graphs.edge_ptr + edge0),
-        ):
-            self._extend(name, pointer[name in self._stored :])
-        row = schema.row_folder(graphs.header.level)
-        for name in _held(row, arrays):
-            self._held.setdefault(name, []).append(arrays[name])
-        if graphs.graph_features is not None:
-            self._extend(schema.GRAPH_FEATURES, graphs.graph_features)
+        checks.check_pointers(self.path, "graphs/node_ptr", graphs.node_ptr, rows["nodes"] - before["nodes"])
+        graphs = replace(graphs, edge_ptr=row_pointer(lengths))
+        self._store(_arrays(graphs, self.path), before)
         rows["graphs"] += graphs.n_graphs
         return graphs
 
@@ -179,9 +163,8 @@ class DatasetWriter:
             arrays["graphs/smiles_ptr"] = np.cumsum([0, *map(len, texts)], dtype=np.int64)
             arrays["graphs/smiles"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
         checks.check_header(self.path, header)
-        text = header.model_dump_json(exclude=None if header.units else {"units"}).encode(
-            "utf-8"
-        )  # older versions read it
+        older = None if header.units else {"units"}  # without it, older versions read the file
+        text = header.model_dump_json(exclude=older).encode("utf-8")
         if len(text) > schema.MAX_HEADER_BYTES:
             raise InputError(
                 f"{self.path}:/header", f"{len(text)} bytes", f"at most {schema.MAX_HEADER_BYTES}", "Shorten the names."
@@ -205,6 +188,16 @@ class DatasetWriter:
         for key, first in self._layout.items():
             if this[key] != first:
                 raise InputError(str(self.path), f"a part with {key} {this[key]}", f"{first}, as in the first part")
+
+    def _store(self, arrays: Mapping[str, NDArray[Any]], before: Mapping[str, int]) -> None:
+        """Write the arrays of a part, or hold them until `finish`; `before` are the rows of earlier parts."""
+        for name, array in arrays.items():
+            if name.partition("/")[2] in _HELD:
+                self._held.setdefault(name, []).append(array)
+            elif name in _POINTERS:  # the first offset of a later part repeats the last one
+                self._extend(name, array[name in self._stored :] + before[_POINTERS[name]])
+            else:
+                self._extend(name, array)
 
     def _extend(self, name: str, rows: NDArray[Any]) -> None:
         with hdf5.late_signals():
@@ -294,11 +287,11 @@ def _check(
 ) -> None:
     """Check the rules that do not need the final header; `before` are the rows of earlier parts."""
     for name, array in arrays.items():
-        kinds, rank = schema.ARRAYS[name]
+        kinds, lengths = schema.ARRAYS[name]
         kind = array.dtype.kind if array.dtype.kind == "S" else f"{array.dtype.kind}{array.dtype.itemsize}"
-        if kind not in kinds or array.ndim != rank:
+        if kind not in kinds or array.ndim != len(lengths):
             got = f"type {kind} with {array.ndim} dimensions"
-            raise InputError(f"{path}:/{name}", got, f"{' or '.join(kinds)} with {rank}")
+            raise InputError(f"{path}:/{name}", got, f"{' or '.join(kinds)} with {len(lengths)}")
     checks.check_layout(path, part.header, arrays)
     for name in _POINTERS.keys() & arrays.keys():
         checks.check_pointers(path, name, arrays[name], counts[_POINTERS[name]])
@@ -321,11 +314,6 @@ def _canonical(part: GraphSet) -> GraphSet:
     x = part.x.copy()
     x.sum_duplicates()
     return replace(part, x=x)
-
-
-def _held(row: str, arrays: Mapping[str, object]) -> list[str]:
-    """Return the arrays of target rows, which stay in memory until the end."""
-    return [name for name in (f"{row}/y", f"{row}/censored", f"{row}/sample_weight", f"{row}/id") if name in arrays]
 
 
 def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:

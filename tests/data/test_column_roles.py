@@ -10,7 +10,7 @@ import pytest
 
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.importers.column_roles import RoleOptions, assign_roles
+from gcnbatch.data.importers.column_roles import assign_roles
 from gcnbatch.data.importers.labels import read_labels
 from gcnbatch.data.importers.molecule_tables import read_molecules
 from gcnbatch.data.importers.smiles import import_smiles
@@ -19,6 +19,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.tables.delimited import ROW_INDEX
 from gcnbatch.errors import InputError
+from gcnbatch.options.imports import ColumnOptions
 
 MOLECULES = ("C", "CC", "CCC", "CCO", "CO", "CN", "CCN", "N", "O", "c1ccccc1")
 
@@ -32,8 +33,10 @@ def table(folder: Path, **columns: list[object]) -> Path:
     return path
 
 
-def roles(folder: Path, options: RoleOptions | None = None, **columns: list[object]) -> dict[str, tuple]:
-    found = assign_roles(read_molecules(table(folder, **columns)), options or RoleOptions())
+def roles(
+    folder: Path, named: ColumnOptions | None = None, *, no_targets: bool = False, **columns: list[object]
+) -> dict[str, tuple]:
+    found = assign_roles(read_molecules(table(folder, **columns)), named or ColumnOptions(), no_targets)
     return {role.name: role.cells()[1:] for role in found}
 
 
@@ -62,7 +65,10 @@ def test_whole_numbers_that_all_differ_are_no_target_unless_named(tmp_path: Path
     assert found["code"][0] == "ignored"
     assert "identifier" in found["code"][-1]
     assert found["y"] == ("target", "regression", 10, "")
-    assert roles(tmp_path, RoleOptions(targets=["code"]), code=codes, y=y)["code"][:2] == ("target", "regression")
+    assert roles(tmp_path, ColumnOptions(target_columns=["code"]), code=codes, y=y)["code"][:2] == (
+        "target",
+        "regression",
+    )
 
 
 def test_names_of_identifiers_row_weights_and_splits_are_no_targets(tmp_path: Path) -> None:
@@ -74,13 +80,16 @@ def test_names_of_identifiers_row_weights_and_splits_are_no_targets(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["w", "Sample_Weight", "row weights"])
-@pytest.mark.parametrize("options", [RoleOptions(), RoleOptions(targets=["y"]), RoleOptions(no_targets=True)])
-def test_columns_named_like_weights_are_pointed_out(tmp_path: Path, name: str, options: RoleOptions) -> None:
-    found = roles(tmp_path, options, y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
+@pytest.mark.parametrize(("targets", "no_targets"), [(None, False), (["y"], False), (None, True)])
+def test_columns_named_like_weights_are_pointed_out(
+    tmp_path: Path, name: str, targets: list[str] | None, no_targets: bool
+) -> None:
+    named = ColumnOptions(target_columns=targets)
+    found = roles(tmp_path, named, no_targets=no_targets, y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
     assert found[name] == ("ignored", None, None, "looks like weights of rows; --weight-column takes it")
-    named = roles(tmp_path, RoleOptions(targets=[name]), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
-    assert named[name][0] == "target"
-    weights = roles(tmp_path, RoleOptions(weight=name), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
+    targets_of = roles(tmp_path, ColumnOptions(target_columns=[name]), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
+    assert targets_of[name][0] == "target"
+    weights = roles(tmp_path, ColumnOptions(weight_column=name), y=[0.1, 0.2, 0.3], **{name: [1.0, 0.5, 2.0]})
     assert weights[name] == ("weight", None, None, "")
 
 
@@ -106,13 +115,22 @@ def test_a_weight_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (RoleOptions(weight="u"), "no column 'u'. Known: w, y. See --weight-column."),
-        (RoleOptions(weight="y", targets=["y"]), "--weight-column: 'y' is a target; expected another column"),
-        (RoleOptions(weight="w", split="w"), "--weight-column: 'w' is the split; expected another column"),
-        (RoleOptions(weight="w", features=["w"]), "--feature-columns: 'w' is the weight; expected another column"),
+        (ColumnOptions(weight_column="u"), "no column 'u'. Known: w, y. See --weight-column."),
+        (
+            ColumnOptions(weight_column="y", target_columns=["y"]),
+            "--weight-column: 'y' is a target; expected another column",
+        ),
+        (
+            ColumnOptions(weight_column="w", split_column="w"),
+            "--weight-column: 'w' is the split; expected another column",
+        ),
+        (
+            ColumnOptions(weight_column="w", feature_columns=["w"]),
+            "--feature-columns: 'w' is the weight; expected another column",
+        ),
     ],
 )
-def test_a_weight_column_with_another_use_is_refused(tmp_path: Path, options: RoleOptions, message: str) -> None:
+def test_a_weight_column_with_another_use_is_refused(tmp_path: Path, options: ColumnOptions, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         roles(tmp_path, options, y=[0.1, 0.2], w=[1, 2])
 
@@ -126,7 +144,7 @@ def test_names_of_unknown_meaning_are_classes_only_where_nothing_else_is_a_targe
 def test_a_first_column_without_a_name_is_a_row_index(tmp_path: Path) -> None:
     path = tmp_path / "pandas.csv"
     path.write_text(",smiles,y\n0,C,1.5\n1,CC,2.5\n")
-    found = {role.name: role.cells() for role in assign_roles(read_molecules(path), RoleOptions())}
+    found = {role.name: role.cells() for role in assign_roles(read_molecules(path), ColumnOptions())}
     assert found[ROW_INDEX][1] == "ignored"
     assert found["y"][1] == "target"
 
@@ -214,8 +232,12 @@ def test_a_split_column_is_stored_without_the_rows_left_out(tmp_path: Path) -> N
 
 def test_a_split_column_beside_named_targets_is_pointed_out(tmp_path: Path) -> None:
     columns = {"y": [0.5, 1.5, 2.5], "part": ["train", "train", "test"]}
-    for options in (RoleOptions(targets=["y"]), RoleOptions(no_targets=True), RoleOptions()):
-        assert roles(tmp_path, options, **columns)["part"][-1] == "looks like a split; --split-column keeps it"
+    for targets, no_targets in ((["y"], False), (None, True), (None, False)):
+        named = ColumnOptions(target_columns=targets)
+        assert (
+            roles(tmp_path, named, no_targets=no_targets, **columns)["part"][-1]
+            == "looks like a split; --split-column keeps it"
+        )
 
 
 def test_numbers_of_folds_give_a_split_each() -> None:

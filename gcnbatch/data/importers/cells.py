@@ -19,27 +19,11 @@ from gcnbatch.errors import InputError
 from gcnbatch.text import quoted
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-MISSING = frozenset(  # in any case
-    {
-        *("", "-", "--", ".", "..", "?", "nan", "-nan", "na", "n/a", "n.a.", "<na>", "nd", "n/d", "n.d.", "n.d", "nil"),
-        *(
-            "none",
-            "null",
-            "missing",
-            "#n/a",
-            "#na",
-            "#n/a n/a",
-            "#div/0!",
-            "#value!",
-            "#ref!",
-            "#name?",
-            "#num!",
-            "#null!",
-        ),
-    }
+_MISSING = (
+    "- -- . .. ? nan -nan na n/a n.a. <na> nd n/d n.d. n.d nil none null missing #n/a #na #div/0! #value! #ref! #name? "
+    "#num! #null!"
 )
-
-
+MISSING = frozenset({"", "#n/a n/a", *_MISSING.split()})  # in any case
 NUMBER = "a finite number, or blank where missing"
 SEVERAL_VALUES = "several values in a cell, a line each, as where an SDF record repeats a property"
 _DIGIT = re.compile(r"\d")
@@ -141,15 +125,24 @@ def numbers(path: Path, name: str, column: Column, before: int = 0) -> NDArray[n
     return np.array([known[text] for text in texts], dtype=np.float64)
 
 
-def finite_numbers(path: Path, name: str, column: Column, before: int) -> NDArray[np.float64]:
-    """Return a column of finite 32-bit numbers, none missing; see `numbers`."""
+def finite_numbers(
+    path: Path, name: str, column: Column, before: int = 0, missing: bool = False
+) -> NDArray[np.float64]:
+    """Return a column of finite 32-bit numbers; NaN only where they may be `missing`. See `numbers`."""
     values = numbers(path, name, column, before)
-    wrong = np.flatnonzero(~(np.abs(values) <= FLOAT32_MAX))
-    if len(wrong):
-        row = int(wrong[0])
-        place = f"{path}, row {before + row + 1}, column {quoted(name)}"
-        raise InputError(place, quoted(str(column[row]).strip()), "a 32-bit floating-point number")
+    wrong = ~(np.abs(values) <= FLOAT32_MAX)
+    refuse(
+        path, name, column, wrong & ~np.isnan(values) if missing else wrong, "a 32-bit floating-point number", before
+    )
     return values
+
+
+def refuse(path: Path, name: str, column: Column, wrong: NDArray[np.bool_], expected: str, before: int = 0) -> None:
+    """Refuse the first cell of a column that is `wrong`."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        place = f"{path}, row {before + row + 1}, column {quoted(name)}"
+        raise InputError(place, quoted(str(column[row]).strip()), expected)
 
 
 def sorted_labels(labels: set[str]) -> list[str]:

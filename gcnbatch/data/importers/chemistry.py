@@ -18,6 +18,7 @@ from gcnbatch.data.normal_form import STEREO
 from gcnbatch.text import counted, listed
 from gcnbatch.worker import Workers
 
+_NAMED = 5  # features that a note names
 _ISOTOPE = re.compile(r"\[\d")
 _BONDS = {kind: re.compile(signs) for kind, signs in (("dative", "->|<-"), ("quadruple", r"\$"), ("unspecified", "~"))}
 
@@ -35,6 +36,7 @@ class MoleculeNotes:
         self._rows: list[Int64] = []
         self._alike: Counter[str] = Counter()
         self._bonds: Counter[str] = Counter()
+        self._missing: Counter[str] = Counter()  # features of molecules
 
     def add(self, arrays: MoleculeArrays, part: GraphSet) -> None:
         """Add a chunk of molecules, and their graphs."""
@@ -42,6 +44,9 @@ class MoleculeNotes:
         self._names += arrays.names
         self._rows.append(arrays.rows)
         self._alike.update(arrays.alike)
+        if part.graph_features is not None:
+            missing = np.isnan(part.graph_features).sum(axis=0).tolist()
+            self._missing.update(dict(zip(part.header.graph_feature_names, missing, strict=True)))
         for kind, sign in _BONDS.items():
             self._bonds[kind] += sum(map(bool, map(sign.search, arrays.names)))
 
@@ -54,6 +59,7 @@ class MoleculeNotes:
             _about_stereo(texts, self._options),
             about_elements(self._alike),
             _about_bonds(self._bonds),
+            _about_missing(self._missing),
         )
         return [*self._copies(texts).lines(y, splits), *filter(None, more)]
 
@@ -96,6 +102,13 @@ def about_elements(alike: Counter[str]) -> str:
 
 def _about_bonds(bonds: Counter[str]) -> str:
     return f"bonds that count as single bonds: {_counts(bonds)}" if +bonds else ""
+
+
+def _about_missing(features: Counter[str]) -> str:
+    found = [f"{name} in {counted(count, 'row')}" for name, count in features.most_common() if count]
+    rest = f", and {counted(len(found) - _NAMED, 'more feature')}" if len(found) > _NAMED else ""
+    shown = f"{', '.join(found[:_NAMED])}{rest}"
+    return f"missing features, taken as the mean of the training rows: {shown}" if found else ""
 
 
 def _counts(molecules: Counter[str]) -> str:

@@ -15,6 +15,7 @@ from gcnbatch.data.importers.targets import check_classes
 from gcnbatch.data.schema import Target
 from gcnbatch.data.tables.delimited import ROW_INDEX
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.options.imports import ColumnOptions
 from gcnbatch.text import counted, listed, quoted
 
 _IDENTIFIER = re.compile(
@@ -48,37 +49,8 @@ class ColumnRole:
         return self.name, self.role, self.reading.kind, self.reading.labelled, mapping + more
 
 
-@dataclass(frozen=True)
-class RoleOptions:
-    """The roles that the user asks for.
-
-    Parameters
-    ----------
-    targets : list of str or None
-        Target columns; None: detected.
-    no_targets : bool
-        Import molecules without targets.
-    split, time : str
-        Columns of the split and of times; empty: none.
-    features : sequence of str
-        Columns of features of the whole molecule.
-    weight : str
-        Column of the rows' weights; empty: none.
-    task : str or None
-        Kind of the targets; None: detected.
-    """
-
-    targets: Sequence[str] | None = None
-    no_targets: bool = False
-    split: str = ""
-    task: Target | None = None
-    features: Sequence[str] = ()
-    weight: str = ""
-    time: str = ""
-
-
-def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]:
-    """Return the role of every column, in the order of the table.
+def assign_roles(table: MoleculeTable, given: ColumnOptions, no_targets: bool = False) -> list[ColumnRole]:
+    """Return the role of every column, in the order of the table; `no_targets`: no column is a target.
 
     Targets are the only column that can be one, or all if their values are labels of two classes. Names that look like
     classes (of unknown meaning) are targets only where no other column is.
@@ -89,25 +61,23 @@ def assign_roles(table: MoleculeTable, options: RoleOptions) -> list[ColumnRole]
         When targets are missing or not clear, numbers are mixed with text, a named column is not there, or the name
         of a target or feature cannot be stored.
     """
-    _check_names(table, options)
+    if given.target_columns is not None:
+        if no_targets:
+            raise InputError("--no-targets", "given with --target-columns", "one of them")
+        if not given.target_columns:
+            raise InputError("--target-columns", "no name", "names of columns, separated by commas")
     roles = {table.smiles_column: ColumnRole(table.smiles_column, "smiles")}
     if table.id_column:
         roles[table.id_column] = ColumnRole(table.id_column, "id")
-    if options.split:
-        roles[options.split] = ColumnRole(options.split, "split")
-    if options.weight:
-        roles[options.weight] = ColumnRole(options.weight, "weight")
-    if options.time:
-        roles[options.time] = ColumnRole(options.time, "time")
-    roles |= {name: ColumnRole(name, "feature") for name in options.features}
+    roles |= {name: ColumnRole(name, role) for name, role in _uses(table, given).items() if role != "target"}
     rest = [name for name in table.others if name not in roles]
-    if options.targets is not None:
-        chosen = _named_targets(table, options)
+    if given.target_columns is not None:
+        chosen = _named_targets(table, given.target_columns, given.task)
         roles |= _unused(table, rest, "not in --target-columns") | chosen
-    elif options.no_targets:
+    elif no_targets:
         roles |= _unused(table, rest, "--no-targets")
     else:
-        roles |= _detected(table, rest, options.task)
+        roles |= _detected(table, rest, given.task)
     stored = [name for name, role in roles.items() if role.role in ("target", "feature")]
     check_stored_names(table.path, stored)
     for role in roles.values():
@@ -125,50 +95,42 @@ def _unused(table: MoleculeTable, names: Sequence[str], why: str) -> dict[str, C
     return {name: ColumnRole(name, "ignored", why=reason(name)) for name in names}
 
 
-def _check_names(table: MoleculeTable, options: RoleOptions) -> None:
-    if options.targets is not None:
-        if options.no_targets:
-            raise InputError("--no-targets", "given with --target-columns", "one of them")
-        if not options.targets:
-            raise InputError("--target-columns", "no name", "names of columns, separated by commas")
-    for option, names in (
-        ("--target-columns", options.targets or ()),
-        ("--split-column", [options.split]),
-        ("--weight-column", [options.weight]),
-        ("--time-column", [options.time]),
-        ("--feature-columns", options.features),
+def _uses(table: MoleculeTable, given: ColumnOptions) -> dict[str, str]:
+    """Return the role of each column that the user names; each must be there and have one role."""
+    uses: dict[str, str] = {}
+    for option, role, names in (
+        ("--target-columns", "target", given.target_columns or ()),
+        ("--split-column", "split", [given.split_column]),
+        ("--weight-column", "weight", [given.weight_column]),
+        ("--time-column", "time", [given.time_column]),
+        ("--feature-columns", "feature", given.feature_columns),
     ):
         for place, name in enumerate(names):
-            if name and name not in table.others:
-                what = "target column" if option == "--target-columns" else "column"
+            if not name:
+                continue
+            if name not in table.others:
+                what = "target column" if role == "target" else "column"
                 hint = f"{nearest(name, table.others)} See {option}."
                 raise InputError(str(table.path), f"no {what} {quoted(name)}", hint=hint)
             if name in names[:place]:
                 raise InputError(option, f"{quoted(name)} twice", "different columns")
-    uses = dict.fromkeys(options.targets or (), "a target")
-    for option, what, names in (
-        ("--split-column", "the split", [options.split]),
-        ("--weight-column", "the weight", [options.weight]),
-        ("--time-column", "the time", [options.time]),
-        ("--feature-columns", "a feature", options.features),
-    ):
-        for name in filter(None, names):
             if name in uses:
-                raise InputError(option, f"{quoted(name)} is {uses[name]}", "another column")
-            uses[name] = what
+                article = "a" if uses[name] in ("target", "feature") else "the"
+                raise InputError(option, f"{quoted(name)} is {article} {uses[name]}", "another column")
+            uses[name] = role
+    return uses
 
 
 # ------------------------------------------------------------------------------------------------ named targets
 
 
-def _named_targets(table: MoleculeTable, options: RoleOptions) -> dict[str, ColumnRole]:
-    names = list(options.targets or ())
-    if options.task == "multiclass" and len(names) != 1:
+def _named_targets(table: MoleculeTable, names: Sequence[str], task: Target | None) -> dict[str, ColumnRole]:
+    if task == "multiclass" and len(names) != 1:
         got = f"{len(names)} target columns for --task multiclass"
         raise InputError(str(table.path), got, "one column of classes", "Name it with --target-columns.")
-    readings = {name: _read_as(table, name, options.task) for name in names}
+    readings = {name: _read_as(table, name, task) for name in names}
     kinds = {reading.kind for reading in readings.values()}
-    if options.task is None and len(kinds) > 1 and all(map(as_numbers, readings.values())):
+    if task is None and len(kinds) > 1 and all(map(as_numbers, readings.values())):
         readings = {name: _as_regression(reading) for name, reading in readings.items()}
     elif len(kinds) > 1 or (kinds == {"multiclass"} and len(names) > 1):
         shown = listed(f"{quoted(name)} {reading.kind}" for name, reading in readings.items())
@@ -254,8 +216,7 @@ def _detected(table: MoleculeTable, names: Sequence[str], task: Target | None) -
             f"not clear which of the columns are targets ({shown})",
             hint="Name them with --target-columns.",
         )
-    chosen = _named_targets(table, RoleOptions(targets=pool, task=task))
-    return _ignored(readings, set(pool)) | chosen
+    return _ignored(readings, set(pool)) | _named_targets(table, pool, task)
 
 
 def _suspect(name: str, texts: Sequence[str], reading: Reading) -> Reading:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import GraphSet, Int64
 from gcnbatch.data.importers.edges import Edges
-from gcnbatch.data.label_ranges import LabelRange
+from gcnbatch.data.label_ranges import LabelRange, known_labels
 from gcnbatch.data.schema import UNLABELLED, Header
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
@@ -136,12 +136,11 @@ class ImportSummary:
 
     def add(self, part: GraphSet) -> None:
         """Count a written part."""
-        missing = part.y == -1 if part.header.target == "multiclass" else np.isnan(part.y)
         self.graphs += part.n_graphs
         self.nodes += part.n_nodes
         self.edges += part.n_edges
         self.targets += part.y.size
-        self.labelled += part.y.size - int(missing.sum())
+        self.labelled += int(known_labels(part.y).sum())
         found = LabelRange.of(part.y)
         self._labels = found if self._labels is None else self._labels.joined(found)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.graphs import Int64, bounded_ranges
 from gcnbatch.data.importers.names import number_type
 from gcnbatch.data.importers.scratch import Scratch
+from gcnbatch.data.sparse import row_pointer
 
 BUCKETS = 512  # of an EdgeFile: the smallest parts that can be read
 RUN = 1 << 18  # edges that wait in memory until they are sorted into buckets
@@ -102,10 +103,8 @@ class EdgeFile:
         fields = [("src", number), ("dst", number), ("channel", np.uint8)] + [("weight", np.float32)] * weighted
         self._rows = scratch.rows(fields)
         self._waiting: list[NDArray[Any]] = []
-        self._runs: tuple[list[Int64], ...] = (
-            [],
-            [],
-        )  # of listed and of reverse edges: the start of each bucket in each run
+        # Of listed and of reverse edges: the start of each bucket in each run
+        self._runs: tuple[list[Int64], ...] = ([], [])
 
     def add(self, src: Int64, dst: Int64, channel: NDArray[np.uint8], weight: NDArray[np.float32] | None) -> None:
         """Add edges; ends are node numbers of the whole set."""
@@ -130,7 +129,7 @@ class EdgeFile:
         starts = np.array([run for kind in self._runs for run in kind], dtype=np.int64).reshape(-1, BUCKETS + 1)
         used = -(-self._nodes // max(self._bucket, 1))
         rows_and_nodes = np.diff(starts).sum(axis=0)[:used] + self._bucket
-        for first, stop in bounded_ranges(np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_and_nodes)]), BLOCK):
+        for first, stop in bounded_ranges(row_pointer(rows_and_nodes), BLOCK):
             rows = self._rows.read([(run[first], run[stop]) for run in starts])[:, 0]
             nodes = range(first * self._bucket, min(stop * self._bucket, self._nodes))
             graph = int(np.searchsorted(self._node_ptr, nodes.start, side="right")) - 1
@@ -149,7 +148,7 @@ class EdgeFile:
         for runs in self._runs[: 1 + self._undirected]:
             bucket = (rows["dst"] // self._bucket).astype(np.uint16)
             lengths = np.bincount(bucket, minlength=BUCKETS)
-            runs.append(self._rows.count + np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+            runs.append(self._rows.count + row_pointer(lengths))
             self._rows.append(rows[np.argsort(bucket, kind="stable")])
             rows["src"], rows["dst"] = rows["dst"], rows["src"].copy()
 

@@ -22,10 +22,11 @@ from gcnbatch.data.importers.edges import EdgeFile
 from gcnbatch.data.importers.names import Finder, NameList, Names, finder, number_type
 from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import TargetColumns
-from gcnbatch.data.schema import Target
+from gcnbatch.data.sparse import row_pointer
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.table import Block, Column, Table
 from gcnbatch.errors import InputError, nearest
+from gcnbatch.options.imports import ImportCsvOptions
 from gcnbatch.text import counted, quoted
 
 EDGE_COLUMNS = ("graph", "src", "dst", "channel", "weight")
@@ -41,15 +42,14 @@ def _require(table: Table, name: str) -> None:
 # ------------------------------------------------------------------------------------------------ graphs
 
 
-def read_graphs(
-    table: Table, names: Sequence[str] | None, task: Target | None, missing: Sequence[str] = ()
-) -> tuple[dict[str, int], TargetColumns]:
-    """Return the graphs' numbers by name, and their targets; `missing` are further texts of missing ones."""
+def read_graphs(table: Table, given: ImportCsvOptions) -> tuple[dict[str, int], TargetColumns]:
+    """Return the graphs' numbers by name, and their targets."""
     _require(table, "graph")
+    names = given.target_columns
     chosen = [name for name in table.names if name != "graph"] if names is None else names
     if not chosen:
         raise InputError(str(table.path), "no target column", "columns of targets beside 'graph'")
-    targets = _targets(table, chosen, task, missing)
+    targets = _targets(table, chosen, given)
     known: dict[str, int] = {}
     for block in table.blocks():
         for row, graph in enumerate(block["graph"], block.before + 1):
@@ -60,10 +60,10 @@ def read_graphs(
     return known, targets
 
 
-def _targets(table: Table, names: Sequence[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
+def _targets(table: Table, names: Sequence[str], given: ImportCsvOptions) -> TargetColumns:
     for name in names:
         _require(table, name)
-    return TargetColumns(table.path, list(dict.fromkeys(names)), task, TableFormat(missing=tuple(missing)))
+    return TargetColumns(table.path, list(dict.fromkeys(names)), given.task, TableFormat(missing=tuple(given.missing)))
 
 
 def _numbers(known: dict[str, int], column: Column) -> Int64:
@@ -107,23 +107,20 @@ class Nodes:
         return np.concatenate(parts)
 
 
-def read_nodes(
-    table: Table,
-    scratch: Scratch,
-    known: dict[str, int] | None,
-    node_targets: Sequence[str] | None,
-    task: Target | None,
-    missing: Sequence[str] = (),
-) -> Nodes:
+def read_nodes(table: Table, scratch: Scratch, known: dict[str, int] | None, given: ImportCsvOptions) -> Nodes:
     """Read the nodes and their targets; each graph must be in `known`, unless that is None."""
     for name in ("node",) if known is None else ("node", "graph"):
         _require(table, name)
-    targets = None if node_targets is None else _node_targets(table, node_targets, task, missing)
-    feature_names = tuple(name for name in table.names if name not in {"graph", "node", *(node_targets or ())})
+    names, targets = given.node_targets, None
+    if names is not None:
+        if not names or {"graph", "node"} & set(names):
+            raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
+        targets = _targets(table, names, given)
+    feature_names = tuple(name for name in table.names if name not in {"graph", "node", *(names or ())})
     check_stored_names(table.path, feature_names)
     features = FeatureFile(scratch, table.path, feature_names) if feature_names else None
     graphs = {} if known is None else known
-    names, graph_of = NameList(), list[NDArray[np.int32]]()
+    listed, graph_of = NameList(), list[NDArray[np.int32]]()
     for block in table.blocks():
         column = block["graph"] if "graph" in table.names else [""] * len(block)
         for graph in dict.fromkeys(column) if known is None else ():
@@ -133,14 +130,14 @@ def read_nodes(
             row = int(np.argmax(graph_of[-1] < 0))
             place = f"{table.path}, row {block.before + row + 1}"
             raise InputError(place, f"unknown graph {quoted(column[row])}", "a graph of the graph table")
-        names.append(block.column("node"))
+        listed.append(block.column("node"))
         if targets is not None:
             targets.add([block[name] for name in targets.names], block.before)
         if features is not None:
             features.add(block)
     if not graph_of:
         raise InputError(str(table.path), "no row below the header line", "at least one node")
-    return _arranged(table.path, graphs, graph_of, names, targets, features)
+    return _arranged(table.path, graphs, graph_of, listed, targets, features)
 
 
 def _arranged(
@@ -155,7 +152,7 @@ def _arranged(
     graph = np.concatenate(graph_of)
     graph_of.clear()
     order = np.argsort(graph, kind="stable").astype(number_type(len(graph)))
-    node_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(graph, minlength=len(graphs)))])
+    node_ptr = row_pointer(np.bincount(graph, minlength=len(graphs)))
     del graph
     ordered = names.names(order)
     found = finder(ordered, node_ptr)
@@ -165,12 +162,6 @@ def _arranged(
         (name,) = ordered[np.array([again])].tolist()
         raise InputError(place, f"node {quoted(name)} again", "each node once in its graph")
     return Nodes(node_ptr, order, graphs, ordered, found, targets, features)
-
-
-def _node_targets(table: Table, names: Sequence[str], task: Target | None, missing: Sequence[str]) -> TargetColumns:
-    if not names or {"graph", "node"} & set(names):
-        raise InputError("--node-targets", ",".join(names) or "no name", "target columns of the node table")
-    return _targets(table, names, task, missing)
 
 
 # ------------------------------------------------------------------------------------------------ edges

@@ -26,11 +26,7 @@ ID_NAMES = ("id", "molid", "moleculeid", "compoundid")
 DATABASE_ID_NAMES = ("moleculechemblid", "chemblid", "pubchemcid", "cid", "pubchemsid", "sid", "zincid")
 _SMILES_NAMES = ("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "structuresmiles")
 _MOLECULES = ("mol", "mols", "molecule", "molecules", "drug", "structure", "structures", "compound", "ligand", "smi")
-_COLUMNS, _SAMPLE, _CHARS = (
-    100,
-    100,
-    2000,
-)  # columns whose contents are looked at, their values, and the length of these
+_COLUMNS, _SAMPLE, _CHARS = 100, 100, 2000  # columns that are looked at, values of each, and their length
 _SHARE = 0.9  # of them, that must be SMILES
 _STRUCTURE = re.compile(r"[=#()\[\]]|[A-Za-z]\d")  # what words and formulas seldom have, and SMILES often
 

@@ -31,6 +31,7 @@ from gcnbatch.data.importers.scratch import Scratch
 from gcnbatch.data.importers.targets import Targets, number_targets
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import MAX_GRAPH_NODES, SPLIT_PARTS, Header, Level, Target
+from gcnbatch.data.sparse import row_pointer
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.data.tables.files import open_text
 from gcnbatch.data.tables.formats import open_table
@@ -87,7 +88,7 @@ def import_ogb(given: ImportOgbOptions) -> ImportSummary:
     n_nodes, n_edges = (_counts(raw / f"num-{what}-list.csv.gz", level) for what in ("node", "edge"))
     if len(n_nodes) != len(n_edges):
         raise InputError(str(raw / "num-edge-list.csv.gz"), counted(len(n_edges), "row"), f"{len(n_nodes)}")
-    node_ptr, edge_ptr = (np.cumsum([0, *counts], dtype=np.int64) for counts in (n_nodes, n_edges))
+    node_ptr, edge_ptr = map(row_pointer, (n_nodes, n_edges))
     nodes, edges = int(node_ptr[-1]), int(edge_ptr[-1])
     if level == "graph":
         path, rows = raw / "graph-label.csv.gz", len(n_nodes)
@@ -101,13 +102,12 @@ def import_ogb(given: ImportOgbOptions) -> ImportSummary:
     kinds = _edge_kinds(raw / _EDGE_FEATURES, edges) if given.edge_channels else None
     channel_names = ("edge",) if kinds is None else tuple(f"type {value:g}" for value in kinds)
     channel_names, loop_channel = with_self_channel(channel_names, given.self_loops)
-    ids, about_ids = (_molecule_ids if level == "graph" else _node_ids)(folder / "mapping", rows)
+    mapping = folder / "mapping"
+    ids, about_ids = (_molecule_ids(mapping / "mol.csv.gz", rows), "") if level == "graph" else _node_ids(mapping, rows)
     header = Header(
         name=printable(folder.resolve().name),
         level=level,
-        target=targets.kind,
-        task_names=targets.task_names,
-        class_names=targets.class_names,
+        **targets.in_header(),
         n_features=len(DEGREE_NAMES) if features is None else features.width,
         feature_names=DEGREE_NAMES if features is None else features.names,
         channel_names=channel_names,
@@ -303,17 +303,16 @@ def _targets(path: Path, y: NDArray[np.float64], task: Target | None) -> Targets
     return Targets(numbers, "multiclass", ("class",), tuple(f"{value:g}" for value in values))
 
 
-def _molecule_ids(folder: Path, graphs: int) -> tuple[NDArray[np.str_], str]:
+def _molecule_ids(mapping: Path, graphs: int) -> NDArray[np.str_]:
     """Return the molecules' ids if OGB lists them, else OGB's graph numbers from 0."""
-    mapping = folder / "mol.csv.gz"
     if mapping.exists():
         with open_table(mapping) as table:
             if "mol_id" in table.names:
                 ids = list(map(str.strip, table.columns()["mol_id"]))
                 if len(ids) != graphs:
                     raise InputError(str(mapping), counted(len(ids), "row"), f"{graphs}, one per graph")
-                return np.array(ids, dtype=np.str_), "ids: column 'mol_id'"
-    return np.arange(graphs).astype(np.str_), "ids: the graphs' numbers"
+                return np.array(ids, dtype=np.str_)
+    return np.arange(graphs).astype(np.str_)
 
 
 def _node_ids(mapping: Path, nodes: int) -> tuple[NDArray[np.str_], str]:

@@ -82,10 +82,10 @@ def import_csv(given: ImportCsvOptions) -> ImportSummary:
         with _bar("reading", sum(file.stat().st_size for file in files), "B", given.progress) as bar:
             if given.graphs is not None:
                 with open_table(Path(given.graphs), asked, bar.update) as table:
-                    known, columns = read_graphs(table, given.target_columns, given.task, given.missing)
+                    known, columns = read_graphs(table, given)
                     notes += _notes(table)
             with open_table(Path(given.nodes), asked, bar.update) as table:
-                node_set = read_nodes(table, scratch, known, given.node_targets, given.task, given.missing)
+                node_set = read_nodes(table, scratch, known, given)
                 notes += _notes(table)
             with open_table(Path(given.edges), asked, bar.update) as table:
                 edge_set = read_edges(table, scratch, node_set, given.undirected)
@@ -99,8 +99,8 @@ def import_csv(given: ImportCsvOptions) -> ImportSummary:
         graphs = _outline(title, targets, node_set, channel_names, edge_set.file.weighted, source)
         with _bar("writing", edge_set.file.count + graphs.n_nodes, " rows", given.progress) as bar:
             blocks = edge_set.file.blocks(edge_set.channel_numbers, loop_channel, bar.update)
-            features = node_set.features and node_set.features.blocks(node_set.order, bar.update)
-            written = write_listed(writer, graphs, blocks, features, bar.update)
+            rows = None if node_set.features is None else node_set.features.blocks(node_set.order, bar.update)
+            written = write_listed(writer, graphs, blocks, rows, bar.update)
         writer.finish(written.header)
     summary = ImportSummary(target.path, written.header, notes=(*notes, *targets.notes))
     summary.add(written)
@@ -124,10 +124,7 @@ def _outline(
     header = Header(
         name=name,
         level="node" if by_node else "graph",
-        target=targets.kind,
-        task_names=targets.task_names,
-        class_names=targets.class_names,
-        units=targets.units,
+        **targets.in_header(),
         n_features=len(feature_names),
         feature_names=feature_names,
         channel_names=channel_names,

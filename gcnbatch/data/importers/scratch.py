@@ -6,7 +6,6 @@ import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -15,24 +14,16 @@ from numpy.typing import DTypeLike, NDArray
 from gcnbatch.fileio import StrPath
 
 
-class Scratch:
+class Scratch(ExitStack):
     """Creates unnamed temporary files in the folder of `path`; they disappear at the end of the block."""
 
     def __init__(self, path: StrPath) -> None:
+        super().__init__()
         self._folder = Path(os.path.realpath(path)).parent
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Scratch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def rows(self, dtype: DTypeLike, width: int = 1) -> RowFile:
         """Return a new file of rows of `width` values; `dtype` may have fields."""
-        return RowFile(self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder)), np.dtype(dtype), width)
+        return RowFile(self.enter_context(tempfile.TemporaryFile(dir=self._folder)), np.dtype(dtype), width)
 
 
 class RowFile:

@@ -14,12 +14,11 @@ from gcnbatch import outputs, tables
 from gcnbatch.data.featurizer import BadMolecule, FeaturizerOptions, load_rdkit
 from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.data.graphs import Split
-from gcnbatch.data.importers.cells import about_no_number
+from gcnbatch.data.importers.cells import FLOAT32_MAX, about_no_number, finite_numbers, numbers, refuse
 from gcnbatch.data.importers.chemistry import MoleculeNotes
-from gcnbatch.data.importers.column_roles import ColumnRole, RoleOptions, assign_roles
+from gcnbatch.data.importers.column_roles import ColumnRole, assign_roles
 from gcnbatch.data.importers.common import ImportSummary
 from gcnbatch.data.importers.labels import LIKE_IDS, class_codes, quantities
-from gcnbatch.data.importers.molecule_columns import MissingFeatures, feature_values, row_weights
 from gcnbatch.data.importers.molecule_tables import MoleculeTable, read_molecules
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import find_parts, read_splits, split_name
@@ -29,11 +28,12 @@ from gcnbatch.data.molecule_features import count_columns, graph_feature_names, 
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.scaffold_groups import MURCKO
-from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header, Target
+from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath, sha256
+from gcnbatch.options.imports import ColumnOptions
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.text import counted, printable, quoted, some_of
 from gcnbatch.worker import Workers
@@ -48,22 +48,15 @@ def import_smiles(
     out: StrPath,
     options: FeaturizerOptions,
     *,
-    smiles_column: str = "",
-    id_column: str = "",
-    target_columns: list[str] | None = None,
     no_targets: bool = False,
-    split_column: str = "",
-    weight_column: str = "",
     find_split: bool = False,
-    feature_columns: Sequence[str] = (),
-    time_column: str = "",
-    task: Target | None = None,
     table_format: TableFormat | None = None,
     skip_bad_rows: bool = False,
     processes: int = 0,
     name: str = "",
     progress: bool = False,
     workers: Workers | None = None,
+    **columns: Any,
 ) -> ImportSummary:
     """Convert a file of molecules into the data set `out`.
 
@@ -75,18 +68,18 @@ def import_smiles(
         File of molecules (see `read_molecules`) and HDF5 file.
     options : FeaturizerOptions
         Contents of a graph; stored in the header, so that predictions can repeat the conversion.
-    smiles_column, id_column, table_format
-        See `read_molecules`.
-    target_columns, no_targets, split_column, weight_column, feature_columns, task
-        See `RoleOptions` and `read_splits`.
+    no_targets : bool
+        Import molecules without targets.
     find_split : bool
         Without `split_column`, take the only column of train and test rows.
-    time_column : str
-        Column of dates or numbers; see `read_times`. Empty: none.
+    table_format : TableFormat or None
+        See `read_molecules`.
     skip_bad_rows : bool
         Skip molecules that give no graph and list them in ``OUT.skipped.csv``, instead of refusing the file.
     workers : Workers or None
         Processes of `early_workers`; None: they are started here.
+    columns
+        What the columns are: fields of `ColumnOptions`.
 
     Raises
     ------
@@ -97,49 +90,45 @@ def import_smiles(
     report = target.path.with_suffix(".skipped.csv")
     skipped = outputs.check(report, SKIPPED, [source]) if skip_bad_rows else None
     with nullcontext(workers) if workers else early_workers(source, processes) as pool:
-        table = read_molecules(source, smiles_column, id_column, table_format)
-        if find_split and not split_column:
-            used = {*feature_columns, weight_column, time_column}
-            split_column = find_parts({name: texts for name, texts in table.others.items() if name not in used})
-        named = (feature_columns, weight_column, time_column)
-        requested = RoleOptions(target_columns, no_targets, split_column, task, *named)
-        roles = assign_roles(table, requested)
+        given = ColumnOptions(**columns)
+        table = read_molecules(source, given.smiles_column, given.id_column, table_format)
+        if find_split and not given.split_column:
+            used = {*given.feature_columns, given.weight_column, given.time_column}
+            found = find_parts({name: texts for name, texts in table.others.items() if name not in used})
+            given = replace(given, split_column=found)
+        roles = assign_roles(table, given, no_targets)
         times, roles = _times(table, roles)
         targets = _targets(table, [role for role in roles if role.role == "target"])
-        if split_column:
-            _splits(table, split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
-        header = _header(table, options, targets, feature_columns, name)
-        weights = row_weights(table.path, weight_column, table.others[weight_column]) if weight_column else None
-        columns = feature_values(table.path, {one: table.others[one] for one in feature_columns})
+        _splits(table, given.split_column, np.arange(len(table.smiles)))  # refused before the molecules are read
+        header = _header(table, options, targets, given.feature_columns, name)
+        weights, features = _weights(table, given.weight_column), _features(table, given.feature_columns)
         summary = ImportSummary(target.path, header, columns=tuple(role.cells() for role in roles))
-        notes, missing = MoleculeNotes(table.smiles, options, pool), MissingFeatures(header.graph_feature_names)
+        notes = MoleculeNotes(table.smiles, options, pool)
         bad: list[BadMolecule] = []
         kept: list[NDArray[np.int64]] = []
         with DatasetWriter(target) as writer:
             for arrays in featurize(table.smiles, options, processes=processes, progress=progress, workers=pool):
                 bad.extend(arrays.bad)
                 ids = np.array([table.ids[row] for row in arrays.rows], dtype=np.str_)
-                own = None if columns is None else columns[arrays.rows]
+                own = None if features is None else features[arrays.rows]
                 part = graph_part(arrays, header, targets.y[arrays.rows], ids, columns=own)
                 more: dict[str, Any] = {"censored": targets.censored, "sample_weight": weights, "times": times}
                 part = replace(part, **{one: of[arrays.rows] for one, of in more.items() if of is not None})
                 writer.append(part)
                 summary.add(part)
                 notes.add(arrays, part)
-                missing.add(part)
                 kept.append(arrays.rows)
             if bad and (not skip_bad_rows or summary.graphs == 0):
                 raise _refusal(table, bad, options)
             rows = np.concatenate(kept)
-            splits = _splits(table, split_column, rows)
+            splits = _splits(table, given.split_column, rows)
             summary.splits = tuple(splits)
             writer.finish(header, splits, [table.smiles[row].strip() for row in rows])
             if skipped:  # while no other process may write the set
                 _write_report(skipped, table, bad)
         said = [*table.notes, *_about_roles(roles, no_targets), *targets.notes]
-        lines = [*said, *notes.lines(targets.y[rows], splits), *missing.lines()]
-    if skipped:
-        summary.skipped = len(bad)
+        lines = [*said, *notes.lines(targets.y[rows], splits)]
+    summary.skipped = len(bad)
     if bad:
         lines.append(f"{len(bad)} of {counted(len(table.smiles), 'row')} left out; the reasons are in {report}")
     summary.notes = tuple(lines)
@@ -188,6 +177,22 @@ def _about_roles(roles: Sequence[ColumnRole], no_targets: bool) -> list[str]:
     return notes
 
 
+def _weights(table: MoleculeTable, column: str) -> NDArray[np.float32] | None:
+    """Return the weight of each row (R,); None without a column."""
+    if not column:
+        return None
+    values = numbers(table.path, column, table.others[column])
+    wrong = ~((values >= 0) & (values <= FLOAT32_MAX))
+    refuse(table.path, column, table.others[column], wrong, "a weight: a number that is not negative")
+    return values.astype(np.float32)
+
+
+def _features(table: MoleculeTable, columns: Sequence[str]) -> NDArray[np.float32] | None:
+    """Return the user's features of molecules (R, D'), NaN where missing; None without a column."""
+    values = [finite_numbers(table.path, name, table.others[name], missing=True) for name in columns]
+    return np.stack(values, axis=1).astype(np.float32) if values else None
+
+
 def _splits(table: MoleculeTable, column: str, rows: NDArray[np.int64]) -> dict[str, Split]:
     """Return the splits in `column` of the table's `rows`."""
     if not column:
@@ -206,11 +211,7 @@ def _header(
     return Header(
         name=name or printable(table.path.name.split(".")[0]),
         level="graph",
-        target=targets.kind,
-        task_names=targets.task_names,
-        class_names=targets.class_names,
-        label_names=targets.label_names,
-        units=targets.units,
+        **targets.in_header(),
         n_features=len(options.feature_names),
         feature_names=options.feature_names,
         graph_feature_names=(*features, *computed),

@@ -47,6 +47,11 @@ class Targets:
     censored: NDArray[np.int8] | None = None
     notes: tuple[str, ...] = ()
 
+    def in_header(self) -> dict[str, Any]:
+        """Return the fields of a Header that describe these targets."""
+        names = {"task_names": self.task_names, "class_names": self.class_names, "label_names": self.label_names}
+        return {"target": self.kind, **names, "units": self.units}
+
 
 class TargetColumns:
     """Converts text columns into targets, block by block.

@@ -80,9 +80,7 @@ def import_tudataset(given: ImportTudatasetOptions) -> ImportSummary:
     header = Header(
         name=printable(name),
         level="graph",
-        target=targets.kind,
-        task_names=targets.task_names,
-        class_names=targets.class_names,
+        **targets.in_header(),
         n_features=x.shape[1],
         feature_names=feature_names,
         channel_names=channel_names,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64, bounded_ranges
+from gcnbatch.data.sparse import row_pointer
 
 EDGE_BLOCK, SHARE = 1 << 16, 64  # edges per block: at least the first, or this share of the bonds
 WAITING = 1_000_000  # most unsorted bonds while the set is less than four times as large
@@ -64,7 +65,7 @@ class Bonds:
         The set is empty afterwards.
         """
         indptr, larger, degree = self._rows()
-        edge_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        edge_ptr = row_pointer(degree)
         for low, high in bounded_ranges(edge_ptr, max(EDGE_BLOCK, self.count // SHARE)):
             yield self._block(indptr, larger, low, high)
 
@@ -83,7 +84,7 @@ class Bonds:
             larger[filled : filled + len(keys)] = keys
             degree += np.bincount(keys, minlength=self.nodes)
             filled += len(keys)
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(length)]), larger, degree + length
+        return row_pointer(length), larger, degree + length
 
     def _block(self, indptr: Int64, larger: NDArray[np.int32], low: int, high: int) -> EdgeEnds:
         """Return the edges into nodes low ... high - 1."""

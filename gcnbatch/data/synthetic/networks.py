@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from gcnbatch import __version__, philox
 from gcnbatch.data.graphs import GraphSet, Int64, Split, outline
 from gcnbatch.data.schema import Header
+from gcnbatch.data.sparse import row_pointer
 from gcnbatch.data.synthetic.bonds import Bonds, EdgeEnds
 
 BOND_BLOCK = 250_000  # bonds drawn at a time
@@ -238,7 +239,7 @@ def _words(recipe: NetworkRecipe, rng: np.random.Generator, labels: Int64) -> sp
     word[own] = topic[labels[node[own]], word[own]]
     key = np.unique(node * vocabulary + word)
     node, word = key // vocabulary, key % vocabulary
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(node, minlength=nodes))])
+    indptr = row_pointer(np.bincount(node, minlength=nodes))
     share = (1.0 / np.diff(indptr))[node].astype(np.float32)
     return sp.csr_array((share, word.astype(np.int32), indptr.astype(np.int32)), shape=(nodes, vocabulary))
 

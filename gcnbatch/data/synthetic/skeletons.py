@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.sparse import row_pointer
 
 SINGLE, DOUBLE, TRIPLE, AROMATIC = range(4)
 MAX_DEGREE = 4
@@ -145,7 +146,7 @@ class _Table:
 
 def _flatten(rng: np.random.Generator, table: _Table, sizes: Int64, slots: Int64) -> Skeletons:
     """Convert the padded tables into flat arrays, with the nodes of each graph in random order."""
-    node_ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    node_ptr = row_pointer(sizes)
     graph = np.repeat(np.arange(len(sizes)), sizes)
     row = np.empty(node_ptr[-1], dtype=np.int64)
     row[np.argsort(graph + rng.random(len(graph)))] = np.arange(len(graph))  # old flat number -> new node row

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gcnbatch.data.tables.files import open_text
 from gcnbatch.errors import InputError
-from gcnbatch.text import quoted
+from gcnbatch.text import counted, quoted
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}  # among equals, the first is taken
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "\\t": "\t"}
@@ -85,8 +85,7 @@ class Layout:
         if self.sign != "," and not asked.sign:
             notes.append(f"fields are separated by a {DELIMITERS[self.sign]}")
         if self.skipped:
-            lines = "1 line" if self.skipped == 1 else f"{self.skipped:,} lines"
-            notes.append(f"{lines} above the header line left out")
+            notes.append(f"{counted(self.skipped, 'line')} above the header line left out")
         return notes
 
 

@@ -19,7 +19,7 @@ from gcnbatch.data.tables.binary import check_cells
 from gcnbatch.data.tables.files import open_bytes, wrong_encoding
 from gcnbatch.data.tables.table import Block, Table, checked_names
 from gcnbatch.errors import InputError
-from gcnbatch.text import listed, quoted
+from gcnbatch.text import counted, listed, quoted
 
 _RECORDS = 256  # that a forked process reads
 _ITEM = re.compile(r">[^<]*<(.*)>[^>]*")  # the header line of a data item, with the name of the property
@@ -92,18 +92,14 @@ def _notes(records: list[_Record]) -> list[str]:
     unnamed = [row for row, record in enumerate(records, 1) if record.unnamed]
     if unnamed:
         count = sum(record.unnamed for record in records)
-        what = "1 property without a name is" if count == 1 else f"{count:,} properties without a name are"
+        what = counted(count, "property without a name is", "properties without a name are")
         notes.append(f"{what} left out, the first in record {unnamed[0]}")
     again = Counter(name for record in records for name in record.again)
     if again:
-        shown = listed(f"{quoted(name)} in {_records_of(count)}" for name, count in again.items())
+        shown = listed(f"{quoted(name)} in {counted(count, 'record')}" for name, count in again.items())
         row = next(row for row, record in enumerate(records, 1) if record.again)
         notes.append(f"properties with several values, all kept, a line each: {shown}; the first in record {row}")
     return notes
-
-
-def _records_of(count: int) -> str:
-    return "1 record" if count == 1 else f"{count:,} records"
 
 
 def _records(path: Path, content: IO[bytes], encoding: str | None) -> Iterator[_Record]:

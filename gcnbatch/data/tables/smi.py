@@ -9,6 +9,7 @@ from itertools import chain, islice
 from gcnbatch.data.tables.files import TextFile
 from gcnbatch.data.tables.layout import names_smiles
 from gcnbatch.data.tables.table import Block, Table
+from gcnbatch.text import counted
 
 _NAMES = ("smiles", "id")
 _ROWS = 4096  # of a block
@@ -26,7 +27,7 @@ def without_extension(text: str) -> str:
 
 def about_extensions(count: int) -> list[str]:
     """Return the note for so many SMILES with an extension."""
-    what = "1 SMILES has an extension" if count == 1 else f"{count:,} SMILES have extensions"
+    what = counted(count, "SMILES has an extension", "SMILES have extensions")
     is_left = "is left out: the SMILES alone is" if count == 1 else "are left out: the SMILES alone are"
     return [f"{what} of CXSMILES (|…|), which {is_left} read"] if count else []
 
@@ -66,5 +67,5 @@ class SmilesLines(Table):
             yield found["smiles"], name.strip()
         self.notes += about_extensions(extended)
         if longer:
-            what = "1 line has" if longer == 1 else f"{longer:,} lines have"
+            what = counted(longer, "line has", "lines have")
             self.notes.append(f"{what} more fields after the name, which are left out; a header line would name them")
