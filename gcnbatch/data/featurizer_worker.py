@@ -26,17 +26,12 @@ SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could star
 @contextmanager
 def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | None]:
     """Start processes while the caller imports and reads `source`; None for a small file, or for one process."""
-    count, path = processor_count(processes), Path(source)
+    count, path = processes or cores(), Path(source)
     if count == 1 or not path.is_file() or path.stat().st_size < SMALL_FILE:
         yield None
         return
     with Workers(count, prepare, quiet=True) as workers:
         yield workers
-
-
-def processor_count(processes: int) -> int:
-    """Return the number of worker processes; 0: one per processor."""
-    return processes or cores()
 
 
 def prepare() -> None:

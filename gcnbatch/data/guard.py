@@ -82,6 +82,12 @@ def run(
         done = at + 1
 
 
+def each(function: Callable[[Row], Result], rows: Sequence[Row], library: str, lost: Result) -> list[Result]:
+    """Return the result of each row, `lost` for a lost one; see `run`."""
+    parts = run(lambda some, _: [function(row) for row in some], rows, library)
+    return [one for part in parts for one in ([lost] if isinstance(part, Lost) else part)]
+
+
 def timed(rows: Iterable[Row], seconds: float, place: mmap.mmap | None = None) -> Iterator[Row]:
     """Yield the rows; a process that does not ask for the next one within `seconds` of processor time is ended.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 from gcnbatch.data import guard
-from gcnbatch.data.featurizer import FeaturizerOptions, graph_form
+from gcnbatch.data.featurizer import FeaturizerOptions, graph_form, load_rdkit
 
 WIDTH, HEIGHT = 240, 160
 MOST_CHARACTERS, MOST_ATOMS = 1000, 150  # of a SMILES and of a molecule that are drawn
@@ -61,7 +61,8 @@ def draw(smiles: Sequence[str]) -> list[str]:
 
     An element holds paths with numbers and colours alone, so that no text of a SMILES gets into a page.
     """
-    found = [None if one is None else one.paths for one in _guarded(smiles, lambda text: _layout(_read(text)))]
+    layouts = guard.each(lambda text: _layout(_read(text)), smiles, "RDKit", None)
+    found = [None if one is None else one.paths for one in layouts]
     return [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{paths}</svg>' if paths else "" for paths in found]
 
 
@@ -73,26 +74,11 @@ def layouts(smiles: Sequence[str], options: FeaturizerOptions) -> list[Layout | 
         layout = None if form is None else _layout(form.molecule)
         return None if form is None or layout is None else replace(layout, smiles=form.name)
 
-    return _guarded(smiles, lay_out)
-
-
-def _guarded(smiles: Sequence[str], lay_out: Callable[[str], Layout | None]) -> list[Layout | None]:
-    def each(texts: Iterable[str], first: int) -> list[Layout | None]:
-        from rdkit import rdBase
-
-        rdBase.DisableLog("rdApp.*")
-        return [lay_out(text) for text in texts]
-
-    found: list[Layout | None] = []
-    for part in guard.run(each, smiles, "RDKit"):
-        found += [None] if isinstance(part, guard.Lost) else part
-    return found
+    return guard.each(lay_out, smiles, "RDKit", None)
 
 
 def _read(text: str) -> Any:
-    from rdkit import Chem
-
-    return Chem.MolFromSmiles(text) if len(text) <= MOST_CHARACTERS else None
+    return load_rdkit().MolFromSmiles(text) if len(text) <= MOST_CHARACTERS else None
 
 
 def _layout(molecule: Any) -> Layout | None:

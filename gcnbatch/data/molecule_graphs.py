@@ -18,10 +18,10 @@ from gcnbatch.data.featurizer import (
     MoleculeArrays,
     featurize_chunk,
 )
-from gcnbatch.data.featurizer_worker import processor_count
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import TARGET_TYPES, Header
+from gcnbatch.machine import cores
 from gcnbatch.progress import counter
 from gcnbatch.worker import Workers
 
@@ -63,7 +63,7 @@ def featurize(
         When RDKit is missing or processes cannot be started.
     """
     total = len(smiles) if isinstance(smiles, Sized) else None
-    count = processor_count(processes)
+    count = processes or cores()
     if total is not None:
         count = min(count, -(-total // CHUNK))
     chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))

@@ -77,9 +77,9 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
     return None if molecule is None else NormalForm(molecule, name, "")
 
 
-def normal_molecule(text: str, options: FeaturizerOptions, stereo: bool = True) -> Any:
+def normal_molecule(text: str, options: FeaturizerOptions) -> Any:
     """Return the RDKit molecule of `normal_form`, read again, with its atoms in order; None where there is none."""
-    form = normal_form(text, options, stereo, again=True)
+    form = normal_form(text, options, stereo=True, again=True)
     return None if form is None else form.molecule
 
 

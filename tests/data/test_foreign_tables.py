@@ -202,14 +202,14 @@ def test_a_column_of_any_name_is_taken_where_its_values_are_structures(tmp_path:
 def test_a_value_that_crashes_rdkit_is_no_smiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gcnbatch.data.importers import molecule_tables
 
-    def crash(*_: object) -> list[bool]:
+    def crash(_: str) -> bool:
         import os
         import signal
 
         os.kill(os.getpid(), signal.SIGSEGV)
-        return []
+        return True
 
-    monkeypatch.setattr(molecule_tables, "_readable", crash)
+    monkeypatch.setattr(molecule_tables, "_is_smiles", crash)
     with pytest.raises(InputError, match="no column 'smiles'"):
         read(tmp_path, "mol,y\nCCO,1\n")
 

@@ -6,7 +6,7 @@ The column of SMILES is found by its name, else by its contents.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -177,8 +177,7 @@ def _with_smiles(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the columns whose first values are SMILES."""
     samples = {name: sample for name, texts in columns.items() if (sample := _sample(name, texts))}
     samples = dict(islice(samples.items(), _COLUMNS))
-    parts = guard.run(_readable, [text for sample in samples.values() for text in sample], "RDKit")
-    readable = iter([one for part in parts for one in ([False] if isinstance(part, guard.Lost) else part)])
+    readable = iter(guard.each(_is_smiles, [text for sample in samples.values() for text in sample], "RDKit", False))
     counts = {name: sum(islice(readable, len(sample))) for name, sample in samples.items()}
     return [name for name, count in counts.items() if count >= _SHARE * len(samples[name])]
 
@@ -195,7 +194,6 @@ def _sample(name: str, texts: Sequence[str]) -> list[str]:
     return sample if _names_molecules(name) or 2 * shaped >= len(sample) else []
 
 
-def _readable(texts: Iterable[str], _: int) -> list[bool]:
-    """Return whether RDKit reads each text, in a forked process."""
-    chem = load_rdkit()
-    return [" " not in text and chem.MolFromSmiles(text) is not None for text in texts]
+def _is_smiles(text: str) -> bool:
+    """Return whether RDKit reads a text, in a forked process."""
+    return " " not in text and load_rdkit().MolFromSmiles(text) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
@@ -71,11 +71,9 @@ def read_sdf(path: Path, encoding: str | None) -> Table:
     with open_bytes(path) as (content, _):
         records = _records(path, content, encoding)
         while some := list(islice(records, _RECORDS)):
-            at = 0
-            for part in guard.run(_read_blocks, [record.block for record in some], "RDKit"):
-                for smiles in [UNREADABLE] if isinstance(part, guard.Lost) else part:
-                    some[at].smiles, some[at].block = smiles, b""
-                    at += 1
+            texts = guard.each(_smiles_of, [record.block for record in some], "RDKit", UNREADABLE)
+            for record, smiles in zip(some, texts, strict=True):
+                record.smiles, record.block = smiles, b""
             found += some
     keys = list(dict.fromkeys(key for record in found for key in record.values))
     check_cells(path, len(found), len(keys))
@@ -130,13 +128,11 @@ def _record(place: str, raw: bytes, encoding: str | None) -> _Record:
     return record
 
 
-def _read_blocks(blocks: Iterable[bytes], _: int) -> list[str]:
-    """Return the SMILES of each mol block, in a forked process."""
-    chem, found = load_rdkit(), []
-    for block in blocks:
-        try:
-            molecule = next(iter(chem.ForwardSDMolSupplier(BytesIO(block))), None)
-            found.append(UNREADABLE if molecule is None else chem.MolToSmiles(molecule))
-        except (RuntimeError, ValueError):  # of RDKit's C++ code
-            found.append(UNREADABLE)
-    return found
+def _smiles_of(block: bytes) -> str:
+    """Return the SMILES of a mol block, in a forked process."""
+    chem = load_rdkit()
+    try:
+        molecule = next(iter(chem.ForwardSDMolSupplier(BytesIO(block))), None)
+        return UNREADABLE if molecule is None else str(chem.MolToSmiles(molecule))
+    except (RuntimeError, ValueError):  # of RDKit's C++ code
+        return UNREADABLE
