@@ -19,9 +19,9 @@ from gcnbatch.data.importers.smiles import computed_names
 from gcnbatch.data.importers.times import read_times
 from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
+from gcnbatch.data.molecule_groups import scaffolds_of
 from gcnbatch.data.outputs import output_path
-from gcnbatch.data.scaffold_groups import MURCKO, groups_of
-from gcnbatch.data.schema import Header, Level, Target
+from gcnbatch.data.schema import MURCKO, Header, Level, Target
 from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset, write_graphset
@@ -68,7 +68,7 @@ def read(path: StrPath, *, memory_mb: int = 4096, scaffolds: bool = False) -> Gr
         smiles = dataset.smiles()
         texts = None if smiles is None else np.array(smiles, dtype=np.str_)
         graphs = replace(dataset.load(), smiles=texts)
-        return replace(graphs, groups=groups_of(dataset)) if scaffolds else graphs
+        return replace(graphs, groups=scaffolds_of(dataset)) if scaffolds else graphs
 
 
 def write(path: StrPath, graphs: GraphSet, *, smiles: Sequence[str] | None = None) -> None:

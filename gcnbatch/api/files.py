@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,15 +142,15 @@ def khop(given: KhopOptions) -> None:
     [(0, 0), (0, 2), (1, 1), (2, 0), (2, 2)]
     """
     from gcnbatch.backends.products import open_products
-    from gcnbatch.data.khop import Options
+    from gcnbatch.data.khop import check
     from gcnbatch.data.khop import write as write_khop
 
-    normal = given.mode == "propagated" if given.normalize is None else given.normalize
-    options = Options(given.hops, given.mode, given.values, normal, given.keep, given.max_edges)
-    options.check()
+    if given.normalize is None:
+        given = replace(given, normalize=given.mode == "propagated")
+    check(given)
     products = open_products(given.backend, given.device)
     with Dataset(given.path, given.memory_mb) as dataset:
-        write_khop(dataset, given.out, options, products, given.say)
+        write_khop(dataset, given.out, given, products, given.say)
 
 
 @arguments(ShardOptions)

@@ -3,8 +3,9 @@
 Let A be the adjacency of a set, summed over its channels (row `dst`, column `src`). Entry (i, j) of A^h sums the walks
 of h edges from j to i. Mode "channels" stores A^2 … A^K as further channels, so that one layer sees K hops. Mode
 "propagated" replaces the features X by S^K X with the normalised adjacency S, so that a linear model on them is a K-hop
-graph convolution (Wu et al., "Simplifying graph convolutional networks", ICML 2019). Graphs never mix: the adjacency of
-several graphs is block-diagonal.
+graph convolution (Wu et al., "Simplifying graph convolutional networks", ICML 2019). The weights of a normalised set
+stay unchanged. With a limit on the entries of a row, those of largest absolute value are kept, among equals the smaller
+columns, and the next power is computed from them. Graphs never mix: the adjacency of several graphs is block-diagonal.
 
 The number of entries of a product is estimated before it is computed. Source: Cohen, "Size-estimation framework with
 applications to transitive closure and reachability", 1997. Every column draws an exponential key. The smallest key
@@ -16,8 +17,8 @@ standard deviation of 1 / sqrt(k - 2) for a row. For many rows it is smaller if 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +34,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import DatasetWriter
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
+from gcnbatch.options.datasets import HopOptions
 from gcnbatch.text import counted
 
 MAX_HOPS = 64
@@ -55,47 +57,19 @@ class MatrixProducts(Protocol):
         """Return A^times X."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the k-hop adjacency.
-
-    Parameters
-    ----------
-    hops : int
-        K, from 1 (propagated) or 2 (channels) to 64.
-    mode : {"channels", "propagated"}
-    values : {"walks", "binary"}
-        Weights of the new channels: the sums over walks, or 1.
-    normalize : bool
-        Channels: give every channel weights D^-1/2 A D^-1/2. Propagated: propagate by D^-1/2 A D^-1/2 instead of A.
-        The weights of a normalised set stay unchanged.
-    keep : int
-        Most entries per row of each power: those of largest absolute value, among equals the smaller columns; 0: all.
-        The next power is computed from the kept entries.
-    max_edges : int
-        Limit on the expected number of edges (channels) or sparse feature entries (propagated) of the result.
-    """
-
-    hops: int
-    mode: Literal["channels", "propagated"]
-    values: Literal["walks", "binary"] = "walks"
-    normalize: bool = False
-    keep: int = 0
-    max_edges: int = 200_000_000
-
-    def check(self) -> None:
-        """Raise InputError for values that do not go together."""
-        least = 2 if self.mode == "channels" else 1
-        if not least <= self.hops <= MAX_HOPS:
-            raise InputError("--hops", str(self.hops), f"{least} to {MAX_HOPS} with --mode {self.mode}")
-        if self.mode == "propagated" and (self.keep or self.values != "walks"):
-            raise InputError("--mode propagated", "given with --keep or --values", hint="They are for --mode channels.")
+def check(options: HopOptions) -> None:
+    """Raise InputError for values that do not go together."""
+    least = 2 if options.mode == "channels" else 1
+    if not least <= options.hops <= MAX_HOPS:
+        raise InputError("--hops", str(options.hops), f"{least} to {MAX_HOPS} with --mode {options.mode}")
+    if options.mode == "propagated" and (options.keep or options.values != "walks"):
+        raise InputError("--mode propagated", "given with --keep or --values", hint="They are for --mode channels.")
 
 
 def write(
     source: Dataset,
     path: StrPath,
-    options: Options,
+    options: HopOptions,
     products: MatrixProducts,
     tell: Tell = lambda line: None,
 ) -> None:
@@ -106,7 +80,7 @@ def write(
     InputError
         Options out of range, an expected size above `max_edges`, more than 256 channels, `path` is the source itself.
     """
-    options.check()
+    check(options)
     out = output_path(path, [source.path])
     header = new_header(source.header, options)
     _announce(source, options, tell)
@@ -140,7 +114,7 @@ def normalized(matrix: ScipyCsr) -> ScipyCsr:
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
-def new_header(header: Header, options: Options) -> Header:
+def new_header(header: Header, options: HopOptions) -> Header:
     """Return the header of the result; it has no featuriser, which could not rebuild the new channels or features."""
     source = {**header.source, "khop": _describe(options)}
     if options.mode == "propagated":
@@ -151,13 +125,13 @@ def new_header(header: Header, options: Options) -> Header:
     for name in names[len(header.channel_names) :]:
         if name in header.channel_names:
             raise InputError("channels", f"there is one named '{name}' already", hint="Start from the set without it.")
-    normal = header.normalized or options.normalize
+    normal = header.normalized or bool(options.normalize)
     return header.model_copy(
         update={"channel_names": names, "normalized": normal, "featurizer": None, "source": source}
     )
 
 
-def _describe(options: Options) -> str:
+def _describe(options: HopOptions) -> str:
     kept = f", at most {options.keep} a row" if options.keep else ""
     detail = f"{options.values}{kept}" if options.mode == "channels" else ""
     shown = ", ".join(filter(None, [options.mode, detail, "normalized" if options.normalize else ""]))
@@ -167,7 +141,7 @@ def _describe(options: Options) -> str:
 # ---- channels
 
 
-def powers(matrix: ScipyCsr, options: Options, products: MatrixProducts) -> Iterator[ScipyCsr]:
+def powers(matrix: ScipyCsr, options: HopOptions, products: MatrixProducts) -> Iterator[ScipyCsr]:
     """Yield A^2 … A^K in their stored form."""
     base = matrix.copy()
     if options.values == "binary":
@@ -178,7 +152,7 @@ def powers(matrix: ScipyCsr, options: Options, products: MatrixProducts) -> Iter
         yield power
 
 
-def _next_power(power: ScipyCsr, base: ScipyCsr, options: Options, products: MatrixProducts) -> ScipyCsr:
+def _next_power(power: ScipyCsr, base: ScipyCsr, options: HopOptions, products: MatrixProducts) -> ScipyCsr:
     """Return ``power @ base`` in its stored form; with `keep`, compute it in slabs to bound the memory."""
     parts = []
     for rows in _slabs(power, base) if options.keep else [power]:
@@ -214,7 +188,7 @@ def keep_largest(matrix: ScipyCsr, count: int) -> ScipyCsr:
     return sp.csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
 
 
-def with_channels(part: GraphSet, header: Header, options: Options, products: MatrixProducts) -> GraphSet:
+def with_channels(part: GraphSet, header: Header, options: HopOptions, products: MatrixProducts) -> GraphSet:
     """Return a part with its powers as further channels; the original edges of a graph come first."""
     own = part.header.n_channels
     weights = np.ones(part.n_edges, np.float32) if part.weight is None else part.weight
@@ -253,7 +227,7 @@ def with_channels(part: GraphSet, header: Header, options: Options, products: Ma
 # ---- propagated
 
 
-def with_features(part: GraphSet, header: Header, options: Options, products: MatrixProducts) -> GraphSet:
+def with_features(part: GraphSet, header: Header, options: HopOptions, products: MatrixProducts) -> GraphSet:
     """Return a part with propagated features: dense ones become float32, sparse ones stay sparse."""
     step = _step(part, options)
     x: Any = part.x
@@ -265,7 +239,7 @@ def with_features(part: GraphSet, header: Header, options: Options, products: Ma
     return replace(part, header=header, x=x)
 
 
-def _step(part: GraphSet, options: Options) -> ScipyCsr:
+def _step(part: GraphSet, options: HopOptions) -> ScipyCsr:
     matrix = adjacency(part)
     return normalized(matrix) if options.normalize and not part.header.normalized else matrix
 
@@ -273,7 +247,7 @@ def _step(part: GraphSet, options: Options) -> ScipyCsr:
 # ---- forecast
 
 
-def _announce(source: Dataset, options: Options, tell: Tell) -> None:
+def _announce(source: Dataset, options: HopOptions, tell: Tell) -> None:
     """Report the expected size of the result; refuse one above the limit."""
     if options.mode == "channels":
         what, hops = "edges", range(1, options.hops)

@@ -81,6 +81,7 @@ class Header(BaseModel):
         return self.fingerprints[0].stop if self.graph_feature_counts else len(self.graph_feature_names)
 
 
+MURCKO = "murcko scaffold"  # Header.group_kind of imported molecules
 UNLABELLED = "unlabelled"  # the task of a set that was made without targets
 
 # Types of the targets by their kind, the written one first: files of earlier versions have values of 32 bits.

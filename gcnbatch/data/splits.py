@@ -70,11 +70,11 @@ class SplitRows:
         """
         header, groups = data.header, data.groups
         if rule == "scaffold":
-            from gcnbatch.data.scaffold_groups import groups_of  # the featuriser, which no other split needs
+            from gcnbatch.data.molecule_groups import scaffolds_of  # the featuriser, which no other split needs
 
-            groups = groups_of(data)
+            groups = scaffolds_of(data)
         elif rule == "cluster":
-            from gcnbatch.data.clusters import clusters_of
+            from gcnbatch.data.molecule_groups import clusters_of
 
             groups = clusters_of(data, similarity, quiet)
         return cls(str(data.path), header.level, header.target, data.y, groups, data.splits, data.times)

@@ -224,7 +224,8 @@ class Dataset:
         if load and self.fits_in_memory:
             self.load()
         entries = 0
-        for part, node, edge, graph in self._pieces() if in_pieces else self._parts():
+        whole = ((part, int(self.node_ptr[at]), int(self.edge_ptr[at]), at) for at, part in self.blocks())
+        for part, node, edge, graph in self._pieces() if in_pieces else whole:
             checks.check_part(self.path, part, node, edge, graph, entries)
             entries += part.x.nnz if is_sparse(part.x) else 0
 
@@ -245,11 +246,6 @@ class Dataset:
             entry = int(self.rows("nodes/x_csr/indptr", node, node + 1)[0])
         checks.check_part(self.path, part, node, int(self.edge_ptr[first]), first, entry)
         return part
-
-    def _parts(self) -> Iterator[tuple[GraphSet, int, int, int]]:
-        """Yield the set in parts of whole graphs, each with its first node, edge and graph."""
-        for start, part in self.blocks():
-            yield part, int(self.node_ptr[start]), int(self.edge_ptr[start]), start
 
     def _pieces(self, most: int = BLOCK_BYTES) -> Iterator[tuple[GraphSet, int, int, int]]:
         """Yield the only graph in pieces of some edges and some features, each with its first node, edge and graph."""

@@ -21,8 +21,7 @@ from gcnbatch.data.featurizer import FeaturizerOptions, load_rdkit
 from gcnbatch.data.featurizer_options import AS_WRITTEN
 from gcnbatch.data.importers.cells import FLOAT32_MAX, MISSING, parse_number
 from gcnbatch.data.importers.number_format import NumberFormat
-from gcnbatch.data.importers.quantities import read_quantity
-from gcnbatch.data.importers.units import factor, unit_of_name
+from gcnbatch.data.importers.quantities import factor, read_quantity, unit_of_name
 from gcnbatch.data.molecule_features import graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import missing_targets
 from gcnbatch.data.schema import Header

@@ -68,11 +68,9 @@ class SynthOptions:
 
 
 @declaration
-class KhopOptions:
-    """``gcnbatch data khop``."""
+class HopOptions:
+    """What a k-hop adjacency is."""
 
-    path: StrPath = argument("Data set.", metavar="IN.h5")
-    out: StrPath = option("Data set to write.", "-o", "--out", metavar="OUT.h5")
     _: KW_ONLY
     hops: int = option("Number of hops, at most 64.", metavar="K")
     mode: Literal["channels", "propagated"] = option(
@@ -87,6 +85,15 @@ class KhopOptions:
     )
     keep: int = option("Keep the N largest entries of each row of a power; 0: all.", default=0, min=0, metavar="N")
     max_edges: int = option("Refuse a result with a larger expected size.", default=200_000_000, min=1)
+
+
+@declaration
+class KhopOptions(HopOptions):
+    """``gcnbatch data khop``."""
+
+    path: StrPath = argument("Data set.", metavar="IN.h5")
+    out: StrPath = option("Data set to write.", "-o", "--out", metavar="OUT.h5")
+    _: KW_ONLY
     backend: str = option("auto, cpu (SciPy) or cuda (our SpGEMM).", default="auto")
     device: Device = 0
     memory_mb: MemoryLimit = 4096

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.data.clusters import clusters_of
-from gcnbatch.data.scaffold_groups import groups_of
+from gcnbatch.data.molecule_groups import clusters_of, scaffolds_of
 from gcnbatch.data.store import Dataset
 from tests.builders import small_molecules
 
@@ -113,7 +112,7 @@ def test_groups_are_whole_in_the_test_part_and_in_what_networks_leave_out(
     assert code == 0, err
     assert f"{kind} split, seed 3: 32 training and 8 test rows" in out
     with Dataset(run / "data.h5") as dataset:
-        groups = groups_of(dataset) if kind == "scaffold" else clusters_of(dataset, 0.4)
+        groups = scaffolds_of(dataset) if kind == "scaffold" else clusters_of(dataset, 0.4)
     assert groups is not None
     owners = [set(groups[rows].tolist()) for rows in (*parts_of(run, 3), rows_of(run)["test"])]
     assert sum(map(len, owners)) == len(np.unique(groups)) > 4

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from gcnbatch.backends.products import HostProducts, open_products
 from gcnbatch.data import khop as khop_module
 from gcnbatch.data.graphs import GraphSet
-from gcnbatch.data.khop import Options, Reach, adjacency, keep_largest, normalized, write
+from gcnbatch.data.khop import Reach, adjacency, keep_largest, normalized, write
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.options.datasets import HopOptions
 from tests.builders import assert_graphsets_equal, build_graphset
 
 HOST = HostProducts()
@@ -27,7 +28,7 @@ def khop(graphs: GraphSet, folder: Path, **options: Any) -> GraphSet:
     """Return the k-hop version of a set, by way of files."""
     write_graphset(folder / "in.h5", graphs)
     with Dataset(folder / "in.h5") as source:
-        write(source, folder / "out.h5", Options(**options), HOST)
+        write(source, folder / "out.h5", HopOptions(**options), HOST)
     with Dataset(folder / "out.h5") as result:
         return result.load()
 
@@ -125,7 +126,7 @@ def test_the_next_power_is_computed_from_the_kept_entries(tmp_path: Path) -> Non
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
 def test_powers_computed_in_slabs_are_the_same(seed: int, entries: int, binary: bool) -> None:
     graphs = build_graphset(3, max_nodes=20, edges_per_node=3, weights=True, seed=seed)
-    options = Options(3, "channels", values="binary" if binary else "walks", keep=3)
+    options = HopOptions(hops=3, mode="channels", values="binary" if binary else "walks", keep=3)
     whole = list(khop_module.powers(adjacency(graphs), options, HOST))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(khop_module, "SLAB_ENTRIES", entries)
@@ -211,7 +212,7 @@ def test_a_large_memory_need_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     write_graphset(tmp_path / "in.h5", build_graphset(40))
     told: list[str] = []
     with Dataset(tmp_path / "in.h5") as source:
-        write(source, tmp_path / "out.h5", Options(2, "channels"), HOST, told.append)
+        write(source, tmp_path / "out.h5", HopOptions(hops=2, mode="channels"), HOST, told.append)
     assert [line for line in told if line.startswith("this takes about ") and line.endswith(" MiB of memory")] == told[
         -1:
     ]

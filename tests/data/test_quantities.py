@@ -13,9 +13,8 @@ import pytest
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.importers.cells import MISSING
 from gcnbatch.data.importers.plain_csv import import_csv
-from gcnbatch.data.importers.quantities import read_quantity
+from gcnbatch.data.importers.quantities import factor, read_quantity, spelled
 from gcnbatch.data.importers.smiles import import_smiles
-from gcnbatch.data.importers.units import factor, spelled
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.writer import check_graphset

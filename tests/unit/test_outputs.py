@@ -16,6 +16,7 @@ from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
+from gcnbatch.options.datasets import HopOptions
 from gcnbatch.outputs import Kind, begins_with
 from tests.builders import build_graphset
 
@@ -122,7 +123,7 @@ def test_khop_refuses_its_own_input(tmp_path: Path) -> None:
     write_graphset(path, build_graphset(3))
     before = path.read_bytes()
     with Dataset(path) as dataset, pytest.raises(InputError, match="the same file as the input"):
-        khop.write(dataset, path, khop.Options(2, "channels"), products=None)  # type: ignore[arg-type]
+        khop.write(dataset, path, HopOptions(hops=2, mode="channels"), products=None)  # type: ignore[arg-type]
     assert path.read_bytes() == before
 
 

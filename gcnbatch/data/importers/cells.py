@@ -7,7 +7,7 @@ import io
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -102,6 +102,15 @@ def parse_number(text: str) -> float:
     return value
 
 
+def plain_numbers(texts: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return texts as finite numbers, if all are written as Python writes them; else None."""
+    with suppress(ValueError):
+        values = np.fromiter(map(float, texts), np.float64, len(texts))
+        if np.isfinite(values).all() and "_" not in "".join(texts):
+            return values
+    return None
+
+
 def numbers(path: Path, name: str, column: Column, before: int = 0) -> NDArray[np.float64]:
     """Return a column as float64 with NaN where missing; an error names the row of a text that is not a number.
 
@@ -109,10 +118,8 @@ def numbers(path: Path, name: str, column: Column, before: int = 0) -> NDArray[n
     """
     if not isinstance(column, list):
         return column.astype(np.float64)
-    with suppress(ValueError):
-        values = np.fromiter(map(float, column), np.float64, len(column))
-        if np.isfinite(values).all() and "_" not in "".join(column):
-            return values
+    if (plain := plain_numbers(column)) is not None:
+        return plain
     known: dict[str, float] = {}
     texts = list(map(str.strip, column))
     for row, text in enumerate(texts):

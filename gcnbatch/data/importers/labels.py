@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.importers.cells import MISSING, SEVERAL_VALUES, is_infinite, parse_number, sorted_labels
-from gcnbatch.data.importers.quantities import Quantities, Quantity, QuantityColumn, read_quantity
-from gcnbatch.data.importers.units import is_known, unit_of_name
+from gcnbatch.data.importers.quantities import (
+    Quantities,
+    Quantity,
+    QuantityColumn,
+    is_known,
+    read_quantity,
+    unit_of_name,
+)
 from gcnbatch.data.schema import Target
 from gcnbatch.text import counted, quoted
 

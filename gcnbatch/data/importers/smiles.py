@@ -27,8 +27,7 @@ from gcnbatch.data.importers.times import read_times
 from gcnbatch.data.molecule_features import count_columns, graph_feature_names, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.outputs import output_path
-from gcnbatch.data.scaffold_groups import MURCKO
-from gcnbatch.data.schema import TARGET_TYPES, UNLABELLED, Header
+from gcnbatch.data.schema import MURCKO, TARGET_TYPES, UNLABELLED, Header
 from gcnbatch.data.store import DatasetWriter
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.errors import InputError

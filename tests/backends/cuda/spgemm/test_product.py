@@ -12,10 +12,11 @@ import scipy.sparse as sp
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.spgemm.product import SpGemm
 from gcnbatch.backends.products import open_products
-from gcnbatch.data.khop import Options, write
+from gcnbatch.data.khop import write
 from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.lab.bench.spgemm.matrices import CLASSES, of_class
 from gcnbatch.lab.bench.spgemm.runs import measure, open_contenders
+from gcnbatch.options.datasets import HopOptions
 from tests.builders import assert_graphsets_equal, build_graphset
 
 pytestmark = pytest.mark.gpu
@@ -217,7 +218,7 @@ def test_khop_on_a_device_gives_the_hosts_file(tmp_path: Path, mode: Any, featur
     made = {}
     for name in ("cpu", "cuda"):
         with Dataset(tmp_path / "in.h5") as source:
-            options = Options(3, mode, normalize=mode == "propagated")
+            options = HopOptions(hops=3, mode=mode, normalize=mode == "propagated")
             write(source, tmp_path / f"{name}.h5", options, open_products(name))
         with Dataset(tmp_path / f"{name}.h5") as result:
             made[name] = result.load()

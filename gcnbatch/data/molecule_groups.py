@@ -1,4 +1,4 @@
-"""Clusters of similar molecules, as groups of a stored set, computed when a split asks for them.
+"""Groups of a stored set of molecules, computed when a split asks for them: scaffolds, clusters of similar molecules.
 
 Similarity is the Tanimoto similarity of Morgan fingerprints (radius 2, 2,048 bits):
 
@@ -10,7 +10,7 @@ Molecules with equal fingerprints, such as copies, are in one cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from scipy import sparse
 from gcnbatch import philox
 from gcnbatch.data.featurizer_options import MORGAN, FeaturizerOptions, is_molecular
 from gcnbatch.data.molecule_graphs import featurize
-from gcnbatch.data.scaffold_groups import numbered, standardised
+from gcnbatch.data.schema import MURCKO, Header
 from gcnbatch.data.similarity import BITS, RADIUS
 from gcnbatch.data.store import Dataset
 from gcnbatch.machine import cores
@@ -33,6 +33,49 @@ _BLOCK = 1024  # rows whose similarities are computed together
 Bits = NDArray[np.uint8]
 Columns = NDArray[np.uint16]  # (F, n): bits, wide enough for sums of them
 Step = Callable[[int], object]
+
+
+def scaffolds_of(dataset: Dataset) -> NDArray[np.int32] | None:
+    """Return the group (G,) of each graph: the stored one, or the scaffold of its SMILES; None without both.
+
+    Groups are numbered in the order of their first molecule. A molecule whose scaffold RDKit cannot compute is a group
+    of its own.
+
+    Raises
+    ------
+    InputError
+        When the stored SMILES or options of the featuriser are damaged.
+    MachineError
+        When RDKit is missing.
+    """
+    if dataset.groups is not None or dataset.header.group_kind != MURCKO:
+        return dataset.groups
+    texts = dataset.smiles()
+    if texts is None:
+        return None
+    names = [f"molecule {graph}" for graph in range(len(texts))]  # no scaffold reads so
+    for arrays in featurize(texts, standardised(dataset.header), scaffolds=True):
+        for graph, scaffold in zip(arrays.rows.tolist(), arrays.scaffolds, strict=True):
+            names[graph] = scaffold
+    return numbered(names)
+
+
+def numbered(names: Iterable[Hashable]) -> NDArray[np.int32]:
+    """Return the group (G,) of each graph, given a name of it: numbers in the order of their first graph.
+
+    >>> numbered("baab").tolist()
+    [0, 1, 1, 0]
+    """
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
+
+
+def standardised(header: Header) -> FeaturizerOptions:
+    """Return options that standardise molecules as those of a set were, and compute as little as can be."""
+    stored = FeaturizerOptions.from_header(header.featurizer)
+    return FeaturizerOptions(
+        max_nodes=stored.max_nodes, largest_fragment=stored.largest_fragment, neutralize=stored.neutralize
+    )
 
 
 def clusters_of(dataset: Dataset, similarity: float, quiet: bool = True) -> NDArray[np.int32] | None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import gcnbatch
-from gcnbatch.data import clusters
-from gcnbatch.data.clusters import butina, clusters_of, sphere_exclusion
+from gcnbatch.data import molecule_groups
+from gcnbatch.data.molecule_groups import butina, clusters_of, sphere_exclusion
 from gcnbatch.data.store import Dataset, write_graphset
 from tests.builders import build_graphset, small_molecules
 
@@ -47,8 +47,8 @@ def test_the_molecule_with_most_neighbours_and_those_that_are_left_form_a_cluste
 def test_centres_of_sphere_exclusion_are_apart_and_others_near_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = fingerprints(300)
     found = {}
-    for size in (clusters._BLOCK, 32):
-        monkeypatch.setattr(clusters, "_BLOCK", size)
+    for size in (molecule_groups._BLOCK, 32):
+        monkeypatch.setattr(molecule_groups, "_BLOCK", size)
         of = found[size] = sphere_exclusion(bits, 0.5)
         share, centres = tanimoto(bits), np.unique(of)
         assert 1 < len(centres) < len(bits)
@@ -60,12 +60,12 @@ def test_centres_of_sphere_exclusion_are_apart_and_others_near_one(monkeypatch: 
     np.testing.assert_array_equal(*map(np.unique, found.values()))
 
 
-@pytest.mark.parametrize("most", [clusters.BUTINA_MOST, 10])
+@pytest.mark.parametrize("most", [molecule_groups.BUTINA_MOST, 10])
 def test_copies_are_in_one_cluster_and_stored_fingerprints_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     pytest.importorskip("rdkit")
-    monkeypatch.setattr(clusters, "BUTINA_MOST", most)
+    monkeypatch.setattr(molecule_groups, "BUTINA_MOST", most)
     texts = [*MOLECULES, *(text.replace("c1ccccc1", "c1cc(ccc1)") for text in MOLECULES)]
     groups = []
     for fingerprint in ("", "atompair,morgan"):
