@@ -123,8 +123,7 @@ def make_split(config: SplitConfig, seed: int, rows: SplitRows) -> Split:
     else:
         candidates = _candidates(config.kind, rows)
         if config.kind in GROUPED:
-            groups = _groups(config.kind, rows)[candidates]
-            _refuse_few_groups(config.kind, rows.subject, groups, 1 + (config.valid > 0) + (config.test > 0))
+            _enough_groups(config.kind, rows, candidates, 1 + (config.valid > 0) + (config.test > 0))
         split = _deal(config, rows, candidates, config.test, _draws(config, seed))
         _refuse_empty(rows.subject, split, config.valid, config.test)
     return split
@@ -234,8 +233,7 @@ def make_folds(config: SplitConfig, seed: int, rows: SplitRows) -> list[Split]:
     """
     candidates, draws = _candidates(config.kind, rows), _draws(config, seed)
     if config.kind in GROUPED:
-        groups = _groups(config.kind, rows)[candidates]
-        _refuse_few_groups(config.kind, rows.subject, groups, config.folds)
+        groups = _enough_groups(config.kind, rows, candidates, config.folds)
         order, fold = candidates, balanced_folds(config.kind, groups, config.folds, draws)
     else:
         _refuse_more_folds(rows.subject, config.folds, len(candidates))
@@ -260,8 +258,7 @@ def group_parts(config: SplitConfig, seed: int, rows: SplitRows, own: Int64, par
     InputError
         When there is one group.
     """
-    groups = _groups(config.rule, rows)[own]
-    _refuse_few_groups(config.rule, rows.subject, groups, 2)
+    groups = _enough_groups(config.rule, rows, own, 2)
     draws = philox.generator(split_seed(config, seed), "split.parts")
     return balanced_folds(config.rule, groups, min(parts, len(np.unique(groups))), draws)
 
@@ -347,12 +344,8 @@ def _stored(name: str, rows: SplitRows) -> tuple[str, Split]:
     """Return name and split of the file that `name` chooses; empty: the only one."""
     known = rows.splits
     if not known:
-        raise InputError(
-            rows.subject,
-            "the file carries no split",
-            "one under /splits",
-            "Set split.kind to random, or store a split.",
-        )
+        hint = "Set split.kind to random, or store a split."
+        raise InputError(rows.subject, "the file carries no split", "one under /splits", hint)
     if not name and len(known) > 1:
         raise InputError(
             rows.subject, f"the file carries {len(known)} splits", "split.name to say which", nearest("", known)
@@ -374,12 +367,8 @@ def _draws(config: SplitConfig, seed: int) -> np.random.Generator:
 def _candidates(kind: str, rows: SplitRows) -> Int64:
     labelled = np.flatnonzero(known_labels(rows.y).any(axis=1)).astype(np.int64)
     if len(rows.y) and not len(labelled):
-        raise InputError(
-            rows.subject,
-            "no row has a label",
-            "targets to train on",
-            "Name the targets with --target-columns at import.",
-        )
+        hint = "Name the targets with --target-columns at import."
+        raise InputError(rows.subject, "no row has a label", "targets to train on", hint)
     return labelled[~np.isnan(_times(rows)[labelled])] if kind == "time" else labelled
 
 
@@ -409,16 +398,17 @@ def _refuse_more_folds(subject: str, folds: int, rows: int) -> None:
         raise InputError(subject, f"split.folds = {folds} for {counted(rows, 'row')}", "at most one fold per row", hint)
 
 
-def _refuse_few_groups(kind: str, subject: str, groups: NDArray[np.int32], parts: int) -> None:
-    """Refuse fewer groups (scaffolds or clusters) than parts, each of which needs one."""
+def _enough_groups(kind: str, rows: SplitRows, own: Int64, parts: int) -> NDArray[np.int32]:
+    """Return the groups of the rows `own`; refuse fewer (scaffolds or clusters) than parts, each of which needs one."""
+    groups = _groups(kind, rows)[own]
     count = len(np.unique(groups))
     if count >= parts or not len(groups):
-        return
-    hint = 'Set split.kind to "random" or "stratified"'
+        return groups
+    got, expected = f"{count} groups ({kind}s) for {parts} parts", "a group per part"
     if count == 1:
         got = f"all {len(groups):,} rows are in one group (a {kind}), which no split by {kind} divides"
-        raise InputError(subject, got, f"at least {parts} groups", f"{hint}.")
-    raise InputError(subject, f"{count} groups ({kind}s) for {parts} parts", "a group per part", f"{hint}.")
+        expected = f"at least {parts} groups"
+    raise InputError(rows.subject, got, expected, 'Set split.kind to "random" or "stratified".')
 
 
 def _refuse_empty(subject: str, split: Split, valid: float, test: float) -> None:

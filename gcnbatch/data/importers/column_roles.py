@@ -161,7 +161,9 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
         return _as_regression(reading)
     if task == "binary" and reading.kind != "binary":
         if not as_numbers(reading):
-            raise _too_many(table, name, reading)
+            got = counted(len(reading.classes), "different label") if reading.classes else reading.reason
+            place = f"{table.path}, column {quoted(name)}"
+            raise InputError(place, got, "two labels of a known meaning", "Use --task multiclass.")
         return replace(_as_regression(reading), kind="binary")
     if reading.kind is None:
         raise InputError(f"{table.path}, column {quoted(name)}", reading.reason, "values that differ")
@@ -173,12 +175,6 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
 def _as_regression(reading: Reading) -> Reading:
     """Return the reading of numbers as they are, also of those that were read as classes."""
     return replace(reading, kind="regression", codes=None, classes=())
-
-
-def _too_many(table: MoleculeTable, name: str, reading: Reading) -> InputError:
-    got = counted(len(reading.classes), "different label") if reading.classes else reading.reason
-    place = f"{table.path}, column {quoted(name)}"
-    return InputError(place, got, "two labels of a known meaning", "Use --task multiclass.")
 
 
 def _mixed(table: MoleculeTable, name: str, reading: Reading) -> InputError:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.importers.cells import MISSING
+from gcnbatch.data.schema import SPLIT_PARTS
 from gcnbatch.errors import InputError
 from gcnbatch.text import counted, quoted
 
-Part = Literal["train", "valid", "test"]
-_WORDS: dict[str, Part] = {
+_WORDS = {
     **dict.fromkeys(("train", "training", "trn"), "train"),
     **dict.fromkeys(("valid", "validation", "val", "dev"), "valid"),
     **dict.fromkeys(("test", "testing", "tst", "holdout"), "test"),
@@ -24,9 +23,13 @@ _MOST_FOLDS = 1000
 _FOLD_DIGITS = 10
 
 
+def _values(texts: Sequence[str]) -> set[str]:
+    return {text.lower() for text in set(texts)} - MISSING
+
+
 def looks_like_split(name: str, texts: Sequence[str]) -> bool:
     """Whether a column that nobody named holds a split."""
-    values = {text.lower() for text in set(texts)} - MISSING
+    values = _values(texts)
     if not values:
         return False
     return values <= _WORDS.keys() or (name.lower() in _NAMES and all(map(_is_fold, values)))
@@ -36,7 +39,7 @@ def find_parts(columns: Mapping[str, Sequence[str]]) -> str:
     """Return the only column that says of rows whether they train or test; "" if there is none or several."""
     found = []
     for name, texts in columns.items():
-        values = {text.lower() for text in set(texts)} - MISSING
+        values = _values(texts)
         if values <= _WORDS.keys() and {"train", "test"} <= {_WORDS[value] for value in values}:
             found.append(name)
     return found[0] if len(found) == 1 else ""
@@ -85,13 +88,11 @@ def _is_fold(text: str) -> bool:
 
 
 def _of_words(place: str, lower: Sequence[str]) -> Split:
-    rows: dict[Part, list[int]] = {"train": [], "valid": [], "test": []}
-    for row, text in enumerate(lower):
-        if text in _WORDS:
-            rows[_WORDS[text]].append(row)
-    if not rows["train"]:
+    parts = np.array([_WORDS.get(text, "") for text in lower])
+    rows = {part: np.flatnonzero(parts == part) for part in SPLIT_PARTS}
+    if not len(rows["train"]):
         raise InputError(place, "no training row", "at least one")
-    return Split(**{part: np.array(numbers, dtype=np.int64) for part, numbers in rows.items()})
+    return Split(**rows)
 
 
 def _of_folds(place: str, name: str, lower: Sequence[str]) -> dict[str, Split]:

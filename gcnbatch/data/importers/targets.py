@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.importers.cells import MISSING, check_stored_labels, check_stored_names, sorted_labels
+from gcnbatch.data.importers.cells import check_stored_labels, check_stored_names
+from gcnbatch.data.importers.labels import class_codes, read_classes
 from gcnbatch.data.importers.quantities import Quantities, QuantityColumn
 from gcnbatch.data.schema import TARGET_TYPES, Target
 from gcnbatch.data.tables.layout import TableFormat
@@ -80,23 +81,18 @@ class TargetColumns:
             raise InputError(str(path), got, "one column of classes", "Name it with --target-columns.")
         check_stored_names(path, names)
         self._path, self.names, self._kind, self._table = path, tuple(names), kind, table or TableFormat()
-        self._classes: dict[str, int] = {}  # in the order of their appearance
-        self._codes: list[NDArray[np.int32]] = []
-        self._lost = Counter[str]()
+        self._known: dict[str, str] = {}
+        self._texts: list[str] = []  # of classes, each different one once in memory
         self._columns = [QuantityColumn(path, name) for name in names]
 
     def add(self, columns: Sequence[Sequence[str]], before: int = 0) -> None:
         """Add rows, after `before` others, as the texts of each column."""
         columns = [self._table.without_missing(texts) for texts in columns]
-        if self._kind != "multiclass":
-            for column, texts in zip(self._columns, columns, strict=True):
-                column.add(texts, before)
+        if self._kind == "multiclass":
+            self._texts += [self._known.setdefault(text, text) for text in columns[0]]
             return
-        known, texts = self._classes, columns[0]
-        number = {text: -1 if text.lower() in MISSING else known.setdefault(text, len(known)) for text in texts}
-        self._codes.append(np.fromiter(map(number.__getitem__, texts), np.int32, len(texts)))
-        if lost := {text for text, code in number.items() if text and code < 0}:
-            self._lost.update(text for text in texts if text in lost)
+        for column, texts in zip(self._columns, columns, strict=True):
+            column.add(texts, before)
 
     def finish(self) -> Targets:
         """Return the targets of all rows."""
@@ -105,16 +101,13 @@ class TargetColumns:
         return joined_targets(self._path, self.names, [column.finish() for column in self._columns], self._kind)
 
     def _of_classes(self) -> Targets:
-        y, classes = np.concatenate(self._codes), sorted_labels(set(self._classes))
-        if not classes:
-            raise _no_value(self._path, self.names[0])
-        check_stored_labels(self._path, self.names[0], classes)
-        check_classes(self._path, self.names[0], classes, int((y >= 0).sum()))
-        number = {text: position for position, text in enumerate(classes)}
-        final = np.array([*(number[text] for text in self._classes), -1], dtype=np.int32)  # the last one is for -1
-        return Targets(
-            final[y][:, None], "multiclass", self.names, tuple(classes), notes=missing_notes([self._lost], True)
-        )
+        (name,), reading = self.names, read_classes(self._texts)
+        if not reading.classes:
+            raise _no_value(self._path, name)
+        check_stored_labels(self._path, name, reading.classes)
+        check_classes(self._path, name, reading.classes, reading.labelled)
+        notes = missing_notes([reading.missing], True)
+        return Targets(class_codes(reading, self._texts), "multiclass", self.names, reading.classes, notes=notes)
 
 
 def check_classes(path: Path, name: str, classes: Sequence[str], labelled: int) -> None:
