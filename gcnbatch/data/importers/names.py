@@ -126,7 +126,8 @@ class _HashFinder:
         query, code = self._encoded(column)
         key = self._key(graph, code)
         found = np.full(len(query), -1, dtype=np.int64)
-        place = np.searchsorted(self._sorted, key)
+        order, place = np.argsort(key), np.empty(len(key), np.int64)
+        place[order] = np.searchsorted(self._sorted, key[order])  # rising keys stay in the cache
         left = np.arange(len(query))
         while len(left):  # more than one iteration only if different names share a hash
             left = left[place[left] < len(self._sorted)]
