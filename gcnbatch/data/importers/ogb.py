@@ -237,7 +237,8 @@ def _read_edges(
         for pairs in reader.blocks(int(edge_ptr[-1]), EDGE_BLOCK):
             if pairs.shape[1] != 2:
                 raise InputError(str(path), f"{counted(pairs.shape[1], 'number')} per row", "2: the ends of an edge")
-            graph = np.searchsorted(edge_ptr, before + np.arange(len(pairs)), side="right") - 1
+            counts = np.diff(edge_ptr.clip(before, before + len(pairs)))
+            graph = np.repeat(np.arange(len(counts)), counts)
             limit = np.diff(node_ptr)[graph]
             wrong = ((pairs < 0) | (pairs >= limit[:, None])).any(axis=1)
             if wrong.any():

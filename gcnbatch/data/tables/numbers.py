@@ -91,7 +91,7 @@ def _lines(path: Path, stream: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(stream, start=1):
         if not line.isascii():
             raise InputError(f"{path}, line {number}", quoted(line.strip()), "numbers in ASCII")
-        if line.strip():
+        if not line.isspace():
             yield line
 
 
