@@ -243,7 +243,9 @@ def names_of(texts: list[str], options: FeaturizerOptions, workers: Workers | No
 
     `workers` have called `featurizer_worker.prepare`; None: so many `processes` make the names, a fork if that is 1.
     """
-    size = _CHUNK if workers or processes > 1 else max(len(texts), 1)
+    if not texts:
+        return {}
+    size = _CHUNK if workers or processes > 1 else len(texts)
     chunks = ((texts[first : first + size], options) for first in range(0, len(texts), size))
     found = featurizer_worker.in_chunks(featurizer_worker.canonical_timed, _in_forks, chunks, processes, workers)
     return {text: names for some in found for text, names in some.items()}

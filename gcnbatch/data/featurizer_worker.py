@@ -54,7 +54,7 @@ def in_chunks(
     They are made in `workers`, else in `count` new processes; one chunk after the other in forks, if that is 1.
     """
     if workers is not None:
-        yield from guard.in_workers(workers, function, again, chunks, 3 * count)
+        yield from guard.in_workers(workers, function, again, chunks, 3 * workers.count)
     elif count > 1:
         with Workers(count, prepare, quiet=True) as new:
             yield from in_chunks(function, again, chunks, count, new)
