@@ -262,7 +262,7 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     """Return the names of the descriptors that `_Chunk` computes, of those of methane."""
     atom = Atom(6, 0, 3, 4, 4, 0, False)
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
-    structure = Structures(one, one - 1, one - 1, none.reshape(0, 2), none)
+    structure = Structures(one, one - 1, one - 1, none.reshape(0, 2), none, np.ones(1, bool))
     zero = np.zeros((1, 1))
     asked = Asked([], "0", zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
     with np.errstate(all="ignore"):

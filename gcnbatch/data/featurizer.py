@@ -22,7 +22,7 @@ from gcnbatch.data.atom_features import (
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.molecule_features import Begun, begin, graph_feature_names, molecule_features
 from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
-from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structure, Structures
+from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
 from gcnbatch.data.scaffolds import scaffold
 from gcnbatch.data.sparse import row_pointer
@@ -75,14 +75,14 @@ class MoleculeArrays:
 
 
 class _Molecule(NamedTuple):
-    """A molecule that `MoleculeReader` read, with the name and the order of its normal form.
+    """A molecule that `MoleculeReader` began, with the name and the order of its normal form.
 
     The scaffold, atoms (N, 11), bonds of properties and features of the molecule are there if asked for.
     """
 
     name: str
     order: str
-    structure: Structure
+    begun: bytes | Structures
     scaffold: str = ""
     atoms: NDArray[np.float32] | None = None
     properties: tuple[Sequence[int], Sequence[int]] = ((), ())
@@ -107,7 +107,7 @@ class _Featurizer:
         count = molecule.GetNumAtoms()
         if 0 < options.max_nodes < count:
             return BadMolecule(index, f"{counted(count, 'atom')}, more than {options.max_nodes}", too_large=True)
-        found = _Molecule(form.name, form.order, self.reader.read(molecule), scaffold(form) if scaffolds else "")
+        found = _Molecule(form.name, form.order, self.reader.begin(molecule), scaffold(form) if scaffolds else "")
         if not options.asks_rdkit:
             return found
         return found._replace(
@@ -154,7 +154,7 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
             continue
         rows.append(index)
         found.append(molecule)
-    structures = Structures.joined([molecule.structure for molecule in found])
+    structures = tools.reader.read([molecule.begun for molecule in found])
     if not options.as_written:
         structures = structures.in_order([molecule.order for molecule in found])
     return MoleculeArrays(

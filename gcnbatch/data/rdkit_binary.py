@@ -8,8 +8,8 @@ returns them all in one call, as ``MolPickler.cpp`` of RDKit describes it:
   follows: charge, chirality, hybridisation, explicit hydrogens, explicit and implicit valence, radicals; a byte each.
 - A tag; then a bond: its two atoms, flags, and bytes for a type other than single, a direction, stereochemistry.
 
-Few atoms differ, so the bytes of an atom's record are looked up as they are. An import of Tox21 takes a quarter less
-processor time so than by calls.
+A record's length is known from its own bytes, so the molecules of a chunk are decoded side by side: an array operation
+takes the next atom of each. Featurising Tox21 takes 36 % less processor time so than by calls.
 
 RDKit must read old binaries, so a version never changes. `MoleculeReader` asks RDKit atom by atom where it finds
 another version, isotopes, labels, queries, or more than 255 atoms.
@@ -17,9 +17,7 @@ another version, isotopes, labels, queries, or more than 255 atoms.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from operator import and_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,21 +34,26 @@ _SMALL = bytes(3)  # of the number of atoms: beyond 255, numbers of atoms take 4
 _CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS = 0x02, 0x04, 0x08, 0x10
 _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS = 0x20, 0x40, 0x80
 _VALUES = (_CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS, _EXPLICIT_VALENCE, _IMPLICIT_VALENCE, _RADICALS)
+_MOST_VALUES = 5  # that fit into a key of 8 bytes with atomic number, flags and bits
 _IS_AROMATIC = 0x40
-_ODD_ATOM = bytes.fromhex("009f01ffffff")  # bits of the first 6 bytes that mean labels, queries, isotopes
 _BOND_STEREO, _BOND_TYPE, _BOND_DIRECTION, _BOND_AROMATIC, _BOND_OTHER = 0x02, 0x08, 0x04, 0x40, 0x91
-# By the byte that decides the length of a record: the length, of a bond without its stereochemistry
-_ATOM_LENGTHS = [6 + bits.bit_count() for bits in range(256)]
-_BOND_LENGTHS = [3 + (bits & _BOND_TYPE > 0) + (bits & _BOND_DIRECTION > 0) for bits in range(256)]
+_BYTES = np.arange(256)
+_N_VALUES = np.bitwise_count(_BYTES.astype(np.uint8)).astype(np.int64)
+_KEPT = np.array([(1 << 8 * min(number, _MOST_VALUES)) - 1 for number in range(8 + 1)], np.int64)[_N_VALUES]
+_ODD_ATOM = 0xFFFFFF019F00  # of the first 6 bytes: flags and bits that mean labels, queries, isotopes
+_STEREO_AND_TYPE = _BYTES & (_BOND_STEREO | _BOND_TYPE)
+_ODD_BOND = (_BYTES & _BOND_OTHER > 0) | (_STEREO_AND_TYPE == _BOND_STEREO)  # only double bonds have stereochemistry
+# For `bytes.translate`, of the byte that decides a record's length: the length, without stereochemistry; has it any
+_ATOM_LENGTHS = bytes((6 + _N_VALUES).tolist())
+_BOND_LENGTHS = bytes((3 + (_BYTES & _BOND_TYPE > 0) + (_BYTES & _BOND_DIRECTION > 0)).tolist())
+_HAS_STEREO = bytes((_STEREO_AND_TYPE == _BOND_STEREO | _BOND_TYPE).tolist())
+_TYPES = np.full(256, SINGLE, np.int64)
+_TYPES[[DOUBLE, TRIPLE]] = DOUBLE, TRIPLE
+_NOTHING = bytes(_ATOMS)  # stands for a molecule that is no binary form
+_DECIDES = 2  # place in a record of the byte that decides its length
+_LONGEST = 300  # bytes of a record
+_PADDING = bytes(2 * _LONGEST)  # a walk over damaged bytes ends here
 Ints = NDArray[np.int64]
-
-
-class Structure(NamedTuple):
-    """Atoms and bonds of one molecule: rows in the AtomTable, both ends of each bond after each other, its type."""
-
-    atoms: list[int]
-    ends: list[int]
-    types: list[int]
 
 
 class Structures(NamedTuple):
@@ -64,6 +67,8 @@ class Structures(NamedTuple):
     ends : int64, (B, 2)
         First and second atom of each bond, counted in its molecule.
     types : int64, (B,)
+    plain : bool, (G,)
+        No isotopes, labels, queries or unusual sizes.
     """
 
     n_atoms: Ints
@@ -71,24 +76,22 @@ class Structures(NamedTuple):
     atoms: Ints
     ends: Ints
     types: Ints
+    plain: NDArray[np.bool_]
 
     def of(self, molecules: NDArray[np.bool_]) -> Structures:
         """Return those of the molecules (G,) that are true."""
         atoms, bonds = np.repeat(molecules, self.n_atoms), np.repeat(molecules, self.n_bonds)
         counts = self.n_atoms[molecules], self.n_bonds[molecules]
-        return Structures(*counts, self.atoms[atoms], self.ends[bonds], self.types[bonds])
+        return Structures(*counts, self.atoms[atoms], self.ends[bonds], self.types[bonds], self.plain[molecules])
 
     @classmethod
-    def joined(cls, parts: Sequence[Structure]) -> Structures:
-        """Return the molecules of all parts."""
-        atoms, ends, types = ([one for part in parts for one in part[place]] for place in range(3))
-        return cls(
-            np.array([len(part.atoms) for part in parts], np.int64),
-            np.array([len(part.types) for part in parts], np.int64),
-            np.array(atoms, np.int64),
-            np.array(ends, np.int64).reshape(-1, 2),
-            np.array(types, np.int64),
-        )
+    def joined(cls, parts: Sequence[Structures], places: Ints) -> Structures:
+        """Return the molecules of all parts in the order of their `places` (G,)."""
+        n_atoms, n_bonds, atoms, ends, types, plain = map(np.concatenate, zip(*parts, strict=True))
+        molecules = np.argsort(places)
+        of_atoms, of_bonds = (np.argsort(np.repeat(places, counts), kind="stable") for counts in (n_atoms, n_bonds))
+        counts = n_atoms[molecules], n_bonds[molecules]
+        return cls(*counts, atoms[of_atoms], ends[of_bonds], types[of_bonds], plain[molecules])
 
     def in_order(self, orders: Sequence[str]) -> Structures:
         """Return the molecules with sorted bonds, and all atoms in these orders (`NormalForm.order`) or as they are."""
@@ -117,47 +120,40 @@ class MoleculeReader:
         self._chem, self._implicit, self._as_written = chem, chem.ValenceType.IMPLICIT, as_written
         self._tetrahedral = int(kinds.SP3)
         self._types = {chem.BondType.DOUBLE: DOUBLE, chem.BondType.TRIPLE: TRIPLE}
-        self._rows: dict[bytes, int] = {}  # of the AtomTable, by an atom's record; -1 for one of labels or the like
+        self._rows: dict[int, int] = {}  # of the AtomTable, by an atom's key
 
-    def read(self, molecule: Any) -> Structure:
-        """Return atoms and bonds of a sanitised RDKit molecule."""
-        return self._decoded(molecule.ToBinary(0)) or self._by_calls(molecule)
+    def begin(self, molecule: Any) -> bytes | Structures:
+        """Return a sanitised RDKit molecule as `read` takes it: its binary form, or a structure if that is unusual.
 
-    def _decoded(self, data: bytes) -> Structure | None:
-        """Return atoms and bonds of a binary form; None if it is not a usual one."""
-        if not (data.startswith(_VERSION) and data.startswith(_SMALL, _COUNTS + 1) and data[_ATOMS - 1] == _ATOM_TAG):
-            return None
-        n_atoms, n_bonds = struct.unpack_from("<ii", data, _COUNTS)
-        at, rows, known = _ATOMS, list[int](), self._rows
-        for _ in range(n_atoms):
-            end = at + _ATOM_LENGTHS[data[at + 2]]
-            record = data[at:end]
-            if (row := known.get(record)) is None:
-                odd = any(map(and_, record, _ODD_ATOM))
-                row = known[record] = -1 if odd else self.table.row(self._atom(record))
-            rows.append(row)
-            at = end
-        if -1 in rows or data[at] != _BOND_TAG:
-            return None
-        at += 1
-        ends, types = list[int](), list[int]()
-        for _ in range(n_bonds):
-            flags = data[at + 2]
-            if flags & _BOND_OTHER:
-                return None
-            ends += data[at : at + 2]
-            kind = data[at + 3] if flags & _BOND_TYPE else SINGLE
-            types.append(AROMATIC if flags & _BOND_AROMATIC else kind if kind in (DOUBLE, TRIPLE) else SINGLE)
-            at += _BOND_LENGTHS[flags]
-            if flags & _BOND_STEREO:
-                if not flags & _BOND_TYPE:  # only double bonds have stereochemistry
-                    return None
-                at += 2 + data[at + 1]  # a byte, a number of atoms and these
-        return Structure(rows, ends, types)
+        What takes time in proportion to a molecule of any size is done here, where the caller limits it.
+        """
+        data: bytes = molecule.ToBinary(0)
+        small = data.startswith(_SMALL, _COUNTS + 1)
+        return data if small and data.startswith(_VERSION) else self._by_calls(molecule)
 
-    def _atom(self, record: bytes) -> Atom:
-        number, flags, present, *_ = record
-        values = dict(zip((bit for bit in _VALUES if present & bit), record[6:], strict=True))
+    def read(self, begun: Sequence[bytes | Structures]) -> Structures:
+        """Return the structures of molecules that were begun."""
+        keyed = _decoded([one if isinstance(one, bytes) else _NOTHING for one in begun])
+        others = np.flatnonzero(~keyed.plain)
+        found = keyed.of(keyed.plain) if len(others) else keyed
+        found = found._replace(atoms=self._rows_of(found.atoms))
+        if not len(others):
+            return found
+        called = [begun[place] for place in others.tolist()]
+        parts = [self._by_calls(self._chem.Mol(one)) if isinstance(one, bytes) else one for one in called]
+        return Structures.joined([found, *parts], np.concatenate([np.flatnonzero(keyed.plain), others]))
+
+    def _rows_of(self, keys: Ints) -> Ints:
+        values, inverse = np.unique(keys, return_inverse=True)
+        known = self._rows
+        for key in values.tolist():
+            if key not in known:
+                known[key] = self.table.row(self._atom(key.to_bytes(8, "little", signed=True)))
+        return np.array([known[key] for key in values.tolist()], np.int64)[inverse]
+
+    def _atom(self, key: bytes) -> Atom:
+        number, flags, present, *rest = key
+        values = dict(zip((bit for bit in _VALUES if present & bit), rest, strict=False))
         charge, implicit = values.get(_CHARGE, 0), values.get(_IMPLICIT_VALENCE, 0)
         hydrogens = values.get(_EXPLICIT_HYDROGENS, 0) + implicit
         return Atom(
@@ -170,7 +166,7 @@ class MoleculeReader:
             bool(flags & _IS_AROMATIC),
         )
 
-    def _by_calls(self, molecule: Any) -> Structure:
+    def _by_calls(self, molecule: Any) -> Structures:
         rows = []
         for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
             hydrogens = atom.GetTotalNumHs()
@@ -189,4 +185,79 @@ class MoleculeReader:
         for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
             ends += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
             types.append(AROMATIC if bond.GetIsAromatic() else self._types.get(bond.GetBondType(), SINGLE))
-        return Structure(rows, ends, types)
+        return Structures(
+            np.array([len(rows)]),
+            np.array([len(types)]),
+            np.array(rows, np.int64),
+            np.array(ends, np.int64).reshape(-1, 2),
+            np.array(types, np.int64),
+            np.zeros(1, bool),
+        )
+
+
+def _decoded(binaries: Sequence[bytes]) -> Structures:
+    """Return structures with a key of 8 bytes for each atom: the first 3 of its record, then its values.
+
+    Molecules that are not plain have no meaning.
+    """
+    plain = np.array([data.startswith(_VERSION) for data in binaries], bool)
+    text = b"".join(binaries) + _PADDING
+    data = np.frombuffer(text, np.uint8)
+    start = np.concatenate([[0], np.cumsum([len(one) for one in binaries], dtype=np.int64)])[:-1]
+    counts = data[start[:, None] + np.arange(_COUNTS, _COUNTS + 8)].view("<i4").astype(np.int64)
+    plain &= data[start + _ATOMS - 1] == _ATOM_TAG
+    counts[~plain] = 0
+    n_atoms, n_bonds = counts.T
+    at, end = _places(start + _ATOMS, n_atoms, _following(text, _ATOM_LENGTHS))
+    plain &= (data[end] == _BOND_TAG) | (n_atoms == 0)
+    bond, _ = _places(end + 1, n_bonds, _after_bonds(text, data))
+    flags = data[bond + _DECIDES]
+    own = np.where(flags & _BOND_TYPE, _TYPES[data[bond + 3]], SINGLE)
+    words: Ints = np.ndarray((len(data) - 7,), "<i8", data, strides=(1,))
+    first, values = words[at], data[at + _DECIDES]
+    odd = (first & _ODD_ATOM > 0) | (_N_VALUES[values] > _MOST_VALUES)
+    for counted, refused in ((n_atoms, odd), (n_bonds, _ODD_BOND[flags])):
+        plain[np.repeat(np.arange(len(plain)), counted)[refused]] = False
+    return Structures(
+        n_atoms,
+        n_bonds,
+        (first & 0xFFFFFF) | (words[at + 6] & _KEPT[values]) << 24,
+        np.column_stack([data[bond], data[bond + 1]]).astype(np.int64),
+        np.where(flags & _BOND_AROMATIC, AROMATIC, own),
+        plain,
+    )
+
+
+def _following(text: bytes, lengths: bytes) -> Ints:
+    """Return where the next record begins, for each place (bytes,) at which one can begin.
+
+    `lengths` is a table for `bytes.translate`, of the length of a record by the byte that decides it.
+    """
+    own = np.frombuffer(text.translate(lengths), np.uint8)[_DECIDES:-_LONGEST]
+    return np.arange(len(own)) + own
+
+
+def _after_bonds(text: bytes, data: NDArray[np.uint8]) -> Ints:
+    """Return `_following` for bonds; stereochemistry takes a byte, a number of atoms and these."""
+    following = _following(text, _BOND_LENGTHS)
+    stereo = np.flatnonzero(np.frombuffer(text.translate(_HAS_STEREO), np.uint8)[_DECIDES:-_LONGEST])
+    following[stereo] += 2 + data[following[stereo] + 1]
+    return following
+
+
+def _places(at: Ints, counts: Ints, following: Ints) -> tuple[Ints, Ints]:
+    """Return the place of each record, molecule by molecule, and the end of the last of each molecule.
+
+    Parameters
+    ----------
+    at, counts : int64, (G,)
+        Place of each molecule's first record, and number of its records.
+    following : int64, (bytes,)
+        Where the next record begins, for each place at which one can begin.
+    """
+    places = np.empty((int(counts.max(initial=0)) + 1, len(at)), np.int64)
+    places[0] = at
+    for number in range(1, len(places)):
+        np.take(following, places[number - 1], out=places[number], mode="clip")
+    own = np.arange(len(places) - 1) < counts[:, None]
+    return places[:-1].T[own], places[counts, np.arange(len(at))]
