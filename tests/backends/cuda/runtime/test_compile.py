@@ -7,15 +7,21 @@ architecture of that text, except those whose machine code is that of another. N
 and assembler but other built-in headers, makes the PTX of all kernels for Hopper, and for a GPU before it and one after
 it that of the texts that differ.
 
-By default nvcc compiles four sources. It takes a second or more for each, 90 s for all; the others are marked ``slow``.
+By default nvcc compiles four sources. It takes a second or more for each, minutes for all; the others are marked
+``slow``. Where GCNBATCH_COMPILED names a folder, what compilers say is kept there: only what changed compiles again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import distributions
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,9 +29,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch import fileio
 from gcnbatch.backends.cuda.ops.matmul import TILES
 from gcnbatch.backends.cuda.runtime.compiler import (
     NVCC_FLAGS,
+    NVRTC_FLAGS,
     Compiler,
     Nvcc,
     arch_of,
@@ -95,6 +103,32 @@ def find(name: str) -> Compiler:
     return Nvcc(path, nvcc_version(path), nvcc_architectures(path)) if path else pytest.skip("nvcc is not installed")
 
 
+@cache
+def nvrtc_packages() -> list[str]:
+    """Return the installed packages of NVRTC, whose own version lacks the last number."""
+    return sorted(f"{each.name} {each.version}" for each in distributions() if "nvrtc" in each.name)
+
+
+def kept(compiler: Compiler, source: KernelSource, flags: Iterable[str], log_of: Callable[[], str]) -> str:
+    """Return the log of a compilation without errors, from GCNBATCH_COMPILED if the same was compiled before."""
+    if not (folder := os.environ.get("GCNBATCH_COMPILED")):
+        return log_of()
+    by = (compiler.name, compiler.version, inspect.getsource(type(compiler)), *nvrtc_packages())
+    key = "\0".join((*by, source.name, source.digest, *flags))
+    path = Path(folder, hashlib.sha256(key.encode()).hexdigest())
+    if not path.exists():
+        log = log_of()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fileio.write_text(path, log)
+    return path.read_text(encoding="utf-8")
+
+
+def log_for(compiler: Compiler, source: KernelSource, arch: str, flags: tuple[str, ...]) -> str:
+    """Return the log of a compilation for one architecture."""
+    own = NVCC_FLAGS if compiler.name == "nvcc" else NVRTC_FLAGS
+    return kept(compiler, source, (arch, *own, *flags), lambda: compiler.compile(source, arch, flags).log)
+
+
 def asserting(source: KernelSource) -> KernelSource:
     """Return the source with an assertion for each constant and struct that the host reads."""
     return replace(source, text=f"{source.text}\n{assertions(source.declarations)}\n")
@@ -157,6 +191,20 @@ def test_architectures_differ_in_text_by_generation_and_hopper_features() -> Non
     assert has_equal_ptx(relu, "sm_90") != has_equal_ptx(relu, "sm_100") == has_equal_ptx(relu, "sm_121")
 
 
+def test_logs_are_kept_for_equal_sources_flags_and_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCNBATCH_COMPILED", str(tmp_path / "kept"))
+    source, logs = package_sources()["dense/relu.cu"], iter("abcdefg")
+
+    def log(version: str = "13.0.1", source: KernelSource = source, flags: tuple[str, ...] = ()) -> str:
+        return kept(Nvcc(Path("nvcc"), version), source, flags, lambda: next(logs))
+
+    header = replace(source, headers={**source.headers, "common/common.cuh": "int changed;"})
+    assert [log(), log(), log("13.0.2"), log(source=header), log(source=asserting(source))] == list("aabcd")
+    assert [log(flags=("-O3",)), log(flags=("-O3",)), log()] == list("eea")
+    monkeypatch.delenv("GCNBATCH_COMPILED")
+    assert log() == "f"
+
+
 def test_quick_sources_are_names_of_sources() -> None:
     assert {variant.id for variant in variants()} > QUICK
 
@@ -167,14 +215,14 @@ def test_every_kernel_compiles_for_hopper_without_warnings_and_spills(
 ) -> None:
     nvcc = find("nvcc")
     assert knows(nvcc, HOPPER)
-    assert list(complaints(source, nvcc.compile(asserting(source), HOPPER, flags).log)) == []
+    assert list(complaints(source, log_for(nvcc, asserting(source), HOPPER, flags))) == []
 
 
 @pytest.mark.parametrize(("source", "flags"), list(variants(few_quick=True)))
 def test_nvrtc_compiles_every_kernel_for_hopper_without_warnings(source: KernelSource, flags: tuple[str, ...]) -> None:
     nvrtc = find("NVRTC")
     assert knows(nvrtc, HOPPER)
-    assert nvrtc.compile(asserting(source), virtual(HOPPER), flags).log == ""
+    assert log_for(nvrtc, asserting(source), virtual(HOPPER), flags) == ""
 
 
 @pytest.mark.slow
@@ -184,15 +232,20 @@ def test_every_kernel_compiles_for_the_other_architectures(
 ) -> None:
     nvcc = find("nvcc")
     known = [arch for arch in OTHERS if knows(nvcc, arch)]
-    command = [nvcc.path, "-fatbin", *NVCC_FLAGS, *flags, f"-I{cuda_sources()}", "-Xptxas=-v"]
+    options = ["-fatbin", *NVCC_FLAGS, *flags, "-Xptxas=-v"]
     for _, group in groupby(known, lambda arch: has_equal_ptx(source, arch)):
         equal = list(group)
-        command.append(f"-gencode=arch={virtual(equal[0])},code=[{','.join(equal)}]")
-    command += ["-o", tmp_path / "out.fatbin", cuda_sources() / source.name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [line for line in (done.stdout + done.stderr).splitlines() if "warning" in line] == []
-    logs = by_architecture(done.stdout + done.stderr)
+        options.append(f"-gencode=arch={virtual(equal[0])},code=[{','.join(equal)}]")
+
+    def log_of() -> str:
+        places = [f"-I{cuda_sources()}", "-o", tmp_path / "out.fatbin", cuda_sources() / source.name]
+        done = subprocess.run([nvcc.path, *options, *places], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    log = kept(nvcc, source, options, log_of)
+    assert [line for line in log.splitlines() if "warning" in line] == []
+    logs = by_architecture(log)
     assert sorted(logs) == sorted(known)
     assert [(arch, fault) for arch, log in logs.items() for fault in complaints(source, log)] == []
 
@@ -217,4 +270,4 @@ def test_nvrtc_compiles_the_texts_that_are_not_hoppers(
 ) -> None:
     nvrtc = find("NVRTC")
     if text_for(source, arch) not in {text_for(source, other) for other in compiled}:
-        assert nvrtc.compile(source, virtual(arch), flags).log == ""
+        assert log_for(nvrtc, source, virtual(arch), flags) == ""
