@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from gcnbatch.cli.app import app
 from gcnbatch.data.endings import is_table
-from tests.ranks.launcher import find_launcher, mpirun
 from tests.training.runs import environment
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +52,8 @@ def lines(block: Block) -> Iterator[list[str]]:
 def run(block: Block, names: dict[str, Any]) -> None:
     """Run a block in the current folder; `names` are the variables of the page's Python so far.
 
-    An installation only has its extras checked. Commands of the package run in this process, with few epochs; those
-    under mpirun run under it, if it is there. A server runs in a process, `names[SERVED]`, on a free port.
+    An installation only has its extras checked. Commands of the package run in this process, with few epochs, also those
+    under mpirun: `tests/ranks` runs such commands on ranks. A server runs in a process, `names[SERVED]`, on a free port.
     """
     if served := names.get(SERVED):
         block = replace(block, text=block.text.replace(ADDRESS, served[1]))
@@ -83,10 +82,8 @@ def _serve(words: list[str]) -> tuple[subprocess.Popen[str], str]:
 
 
 def _run_command(words: list[str]) -> None:
-    ranks, words = _ranks(words)
-    if ranks > 1 and find_launcher():
-        mpirun(ranks, *_short(words[1:]))
-    elif words[0] == "gcnbatch":
+    words = _of_a_rank(words)
+    if words[0] == "gcnbatch":
         done = CliRunner().invoke(app, _short(words[1:]))
         assert done.exit_code == 0, (words, done.output, done.exception)
     elif words[0] in ("pip", "uv"):
@@ -95,11 +92,11 @@ def _run_command(words: list[str]) -> None:
         subprocess.run([sys.executable if words[0] == "python3" else words[0], *words[1:]], check=True)
 
 
-def _ranks(words: list[str]) -> tuple[int, list[str]]:
-    """Return the number of ranks that a command starts, and the command that each of them runs."""
+def _of_a_rank(words: list[str]) -> list[str]:
+    """Return the command that each rank of a command runs."""
     if words[0] == "OPENBLAS_NUM_THREADS=1":  # as all tests have
         words = words[1:]
-    return (int(words[2]), words[3:]) if words[:2] == ["mpirun", "-n"] else (1, words)
+    return words[3:] if words[:2] == ["mpirun", "-n"] else words
 
 
 def _short(words: list[str]) -> list[str]:
@@ -128,7 +125,7 @@ def commands_in_text(page: Path) -> Iterator[list[str]]:
     text = page.read_text(encoding="utf-8")
     for block in blocks(page):
         if block.language == "sh":
-            found = (_ranks(words)[1] for words in lines(block))
+            found = (_of_a_rank(words) for words in lines(block))
             yield from (words for words in found if words[0].endswith("gcnbatch"))
     for code in re.findall(r"`(gcnbatch [^`]+)`", _BLOCK.sub("", text)):
         yield code.split()
