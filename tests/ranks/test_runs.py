@@ -17,7 +17,7 @@ import pytest
 from gcnbatch import __version__
 from gcnbatch.tuning import search
 from tests.ranks.launcher import SECONDS, mpirun, start
-from tests.training.runs import assert_same_run, configure, environment, fit, gcnbatch, lighten, options, write_set
+from tests.training.runs import assert_same_run, configure, environment, fit, lighten, options, write_set
 
 FOLDS = ("split.folds=3", "backend=cpu")
 FOLLOWER = "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')):\n"
@@ -196,7 +196,7 @@ def test_commands_without_ranks_run_on_rank_0_alone() -> None:
     assert out == f"gcnbatch {__version__}\n"
 
 
-def test_ranks_mix_a_table_to_the_bits_of_one_process(tmp_path) -> None:
+def test_ranks_mix_a_table_to_the_bits_of_one_process(tmp_path, command, light) -> None:
     pytest.importorskip("rdkit")
     cores = ("c1ccccc1{}", "C1CCCCC1{}", "CCCC{}")
     rows = [core.format(tail) for core in cores for tail in ("", "C", "CC", "O", "CO", "N", "CN", "F", "Cl", "C#N")]
@@ -205,7 +205,7 @@ def test_ranks_mix_a_table_to_the_bits_of_one_process(tmp_path) -> None:
     assay.write_text("smiles,y\n" + "".join(lines), encoding="utf-8")
     small = ("model.widths=[4]", "model.head=[4]", "split.cross_fit=2", "train.epochs=1", "backend=cpu")
     about = ("train", assay, *options(*small), "-q", "-o")
-    gcnbatch(*about, tmp_path / "one")
+    assert command(*about, tmp_path / "one")[0] == 0
     mpirun(2, *about, tmp_path / "two")
     for file in ("mixture.safetensors", "out_of_fold.csv", "predictions.csv", "splits.json"):
         assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes(), file
