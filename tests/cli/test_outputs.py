@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gcnbatch.data.importers.smiles import SKIPPED
 from gcnbatch.data.outputs import DATASET
 from gcnbatch.figures import FIGURE
+from gcnbatch.onnx_export.command import PYTHON
 from gcnbatch.predictions import OF_MODEL
 from tests.cli.calls import (
     CALLS,
@@ -109,7 +110,7 @@ def outputs(draw: st.DrawFn, files: list[Path], option: str) -> tuple[Path, str,
     how = draw(st.sampled_from(["copy", "hard link"] if beside else ["itself", "symbolic link", "hard link", "copy"]))
     endings = (".csv", ".jsonl") if beside.startswith("+") else place.endings
     ending = path.suffix if how == "itself" else draw(st.sampled_from(endings))
-    written = {".skipped.csv": SKIPPED.name, "+.partial.json": "journal"}.get(beside, place.role)
+    written = {".skipped.csv": SKIPPED.name, ".py": PYTHON.name, "+.partial.json": "journal"}.get(beside, place.role)
     like = kind_of(path) == written and (written != OF_MODEL or path.suffix == ending)
     stays = not like or ending not in place.endings
     if how != "copy":
@@ -121,8 +122,13 @@ def outputs(draw: st.DrawFn, files: list[Path], option: str) -> tuple[Path, str,
     return path, how, ending, beside
 
 
-def check_output(folder: Path, option: str, drawn: tuple[Path, str, str, str]) -> None:
-    """Assert that a call leaves a file alone that an option names, and says why in one line."""
+def check_output(
+    folder: Path, contents: dict[str, bytes | str], option: str, drawn: tuple[Path, str, str, str]
+) -> None:
+    """Assert that a call leaves a file alone that an option names, and says why in one line.
+
+    `contents` are those of the folder, which stay.
+    """
     name, parameter, _ = PLACES[option]
     path, how, ending, beside = drawn
     with TemporaryDirectory(dir=folder.parent) as links:
@@ -132,19 +138,21 @@ def check_output(folder: Path, option: str, drawn: tuple[Path, str, str, str]) -
             out = path
         else:
             {"symbolic link": os.symlink, "hard link": os.link, "copy": shutil.copy}[how](folder / path, second)
-        before = snapshot(Path(links)), snapshot(folder)
+        before = snapshot(Path(links))
         refused(run(*CALLS[name].words(**{parameter: str(out)})), 2)
-        assert (snapshot(Path(links)), snapshot(folder)) == before
+        assert (snapshot(Path(links)), snapshot(folder)) == (before, contents)
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.slow)], ids=["a few files", "many files"])
 @pytest.mark.parametrize("option", FILES)
 def test_a_file_is_replaced_only_by_its_like(place: Path, files: list[Path], option: str, examples: int) -> None:
+    contents = snapshot(place)
+
     @settings(DRAWN, max_examples=examples)
     @given(outputs(files, option))
     def drawn(case: tuple[Path, str, str, str]) -> None:
-        check_output(place, option, case)
+        check_output(place, contents, option, case)
 
     drawn()
 
@@ -182,11 +190,11 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, option: str) -> N
     name, parameter, _ = PLACES[option]
     places = [path.relative_to(place) for path in place.rglob("*")]
     places = sorted(path for path in places if path.parts[0] not in OWN.get(name, ()))
+    before = snapshot(place)
 
     @settings(DRAWN, max_examples=5)
     @given(st.sampled_from(places))
     def drawn(path: Path) -> None:
-        before = snapshot(place)
         refused(run(*CALLS[name].words(**{parameter: str(path)})), 2)
         assert snapshot(place) == before
 
