@@ -26,6 +26,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inputs, name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_parts")
 def test_a_table_of_molecules_on_three_ranks_equals_that_of_one_process(tmp_path: Path) -> None:
     featurizer = pytest.importorskip("gcnbatch.data.featurizer")

@@ -196,6 +196,7 @@ def test_commands_without_ranks_run_on_rank_0_alone() -> None:
     assert out == f"gcnbatch {__version__}\n"
 
 
+@pytest.mark.slow
 def test_ranks_mix_a_table_to_the_bits_of_one_process(tmp_path, command, light) -> None:
     pytest.importorskip("rdkit")
     cores = ("c1ccccc1{}", "C1CCCCC1{}", "CCCC{}")

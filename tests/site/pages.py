@@ -52,8 +52,9 @@ def lines(block: Block) -> Iterator[list[str]]:
 def run(block: Block, names: dict[str, Any]) -> None:
     """Run a block in the current folder; `names` are the variables of the page's Python so far.
 
-    An installation only has its extras checked. Commands of the package run in this process, with few epochs, also those
-    under mpirun: `tests/ranks` runs such commands on ranks. A server runs in a process, `names[SERVED]`, on a free port.
+    An installation only has its extras checked. Commands of the package run in this process, with few epochs; so
+    do those under mpirun: `tests/ranks` runs such commands on ranks. A server runs in a process,
+    `names[SERVED]`, on a free port.
     """
     if served := names.get(SERVED):
         block = replace(block, text=block.text.replace(ADDRESS, served[1]))

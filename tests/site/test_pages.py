@@ -30,7 +30,9 @@ ELSEWHERE = {
 }
 TUTORIALS = sorted(page.name for page in (DOCS / "tutorials").glob("*.md"))
 PAGES = ["index.md", "FILES.md", "MOLECULES.md", "TUNE.md", *(f"tutorials/{name}" for name in TUTORIALS)]
-LONG = dict.fromkeys(("MOLECULES.md", "tutorials/trust.md", "tutorials/several_gpus.md"), pytest.mark.slow)
+LONG = dict.fromkeys(
+    ("MOLECULES.md", "tutorials/select.md", "tutorials/several_gpus.md", "tutorials/trust.md"), pytest.mark.slow
+)
 WRITTEN = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 

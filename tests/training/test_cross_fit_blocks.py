@@ -139,6 +139,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert figures[0][key] == figures[1][key]
 
 
+@pytest.mark.slow  # `test_cross_fit` has such a run without folds
 def test_processes_give_the_bits_of_one_and_more_epochs_mix_again(molecules: Path, folds: Path, tmp_path: Path) -> None:
     fit(molecules, tmp_path / "run", *FOLDS, "jobs=2", "train.epochs=2")
     run.resume(tmp_path / "run", quiet=True, epochs=3)

@@ -205,6 +205,7 @@ def test_a_killed_mixture_goes_on_with_the_same_choice(molecules, best: Path, tm
     assert_same_mixture(tmp_path / "run", best)
 
 
+@pytest.mark.slow
 def test_processes_choose_alike(molecules: Path, best: Path, tmp_path: Path) -> None:
     fit(molecules, tmp_path / "run", *BEST, "jobs=2")
     assert_same_mixture(tmp_path / "run", best)

@@ -128,7 +128,7 @@ def test_regression_metrics_equal_sklearns_on_labelled_rows(seed, n) -> None:
 # ------------------------------------------------------------------------------------------------ weights, many models
 
 
-@few
+@settings(few, max_examples=10)  # of twelve columns each
 @given(seeds, st.integers(60, 120), st.sampled_from((np.float32, np.float64)))
 def test_weighted_binary_metrics_equal_sklearns(seed, n, dtype) -> None:
     y, p, _ = sample("binary", seed, n)
