@@ -47,7 +47,8 @@ def test_a_command_writes_where_its_seconds_go(tmp_path: Path) -> None:
     assert "s from process start to exit" in lines[0]
     others = lines.index("other threads and processes:")
     whole, parts = float(lines[0].split()[0]), [line.split()[0] for line in lines[1:others]]
-    assert sum(map(float, parts)) == pytest.approx(whole, abs=0.01 * len(parts))
+    rounded = 0.01 * len(parts)  # times, which no processor computes otherwise: the test is not numerical
+    assert whole - rounded <= sum(map(float, parts)) <= whole + rounded
     assert any(line.split("  ")[-1].startswith("worker: ") for line in lines[others:])
     assert not list(tmp_path.glob("*.parts"))
 
