@@ -195,7 +195,7 @@ class Run:
         maximise: str = "",
         minimise: str = "",
         where: str = "",
-        diversity: float = 0.7,
+        diversity: float = 0.9,
         backend: str = "auto",
         device: int = 0,
         processes: int = 0,

@@ -79,9 +79,9 @@ def select(given: SelectOptions) -> Selected:
 def campaign(given: CampaignOptions) -> Campaign:
     r"""Replay a campaign on a table of measured molecules: how much of the best 5 % each round has found.
 
-    It begins with a random 5 % of the rows. Each round fits a model to what is known, and measures the next batch: by
-    default the kernel of the recipe ``best`` as a Gaussian process; with ``recipe``, a whole run. Beside it stand the
-    same number of rows at random, and those that a random forest predicts best.
+    It begins with 4 % of the rows, which represent the others. Each round fits a model to what is known, and measures
+    the next batch: by default the kernel of the recipe ``best`` as a Gaussian process; with ``recipe``, a whole run.
+    Beside it stand the same number of rows at random, and those that a random forest predicts best.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def campaign(given: CampaignOptions) -> Campaign:
     True
     >>> found = gcnbatch.campaign("measured.csv", rounds=2, diversity=1.0, out="campaign")
     >>> found.columns["measured"].tolist()
-    ['3', '8', '13']
+    ['2', '7', '12']
     """
     from gcnbatch.folders import results
     from gcnbatch.resources import shipped_config

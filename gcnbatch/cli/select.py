@@ -22,7 +22,7 @@ Examples:
 
 Molecules are taken in the order of their score. Left out: molecules of the run's data set, molecules for which a
 condition or bound does not hold, and molecules too similar to one that is taken. Several runs that have equal tasks:
-<run>.<task> names one. A campaign begins with 5 % of the rows of its table, measures a batch in each round, and shows
+<run>.<task> names one. A campaign begins with 4 % of the rows of its table, measures a batch in each round, and shows
 how much of the best 5 % it has found, beside random choice and the first by a random forest.
 """
 

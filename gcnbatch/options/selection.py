@@ -36,7 +36,7 @@ class AcquisitionOptions(PredictingOptions):
     maximise: str = option("Task to maximise.", default="", metavar="TASK", shown="the only one")
     minimise: str = option("Task to minimise.", default="", metavar="TASK", shown="none")
     diversity: float = option(
-        "Largest Tanimoto similarity of two molecules of a batch.", default=0.7, min=0.0, max=1.0, metavar="T"
+        "Largest Tanimoto similarity of two molecules of a batch.", default=0.9, min=0.0, max=1.0, metavar="T"
     )
     deviations: float = option("Deviations that upper-bound adds.", default=1.0, min=0.0, metavar="K")
     seed: int = option("Seed of thompson's draws and of a campaign's start.", default=0, min=0, max=2**63 - 1)

@@ -1,6 +1,6 @@
 """Acquisition functions: score a molecule by its prediction and deviation. More is better.
 
-mu and sigma are mean and standard deviation of the prediction. f* is the value that a tenth of the measured molecules
+mu and sigma are mean and standard deviation of the prediction. f* is the value that a fifth of the measured molecules
 reaches, not the best one: so campaigns find more of the best 5 %.
 
 - ``expected-improvement``: E max(f - f*, 0) of a normal f: (mu - f*) Phi(z) + sigma phi(z), z = (mu - f*) / sigma
@@ -31,7 +31,7 @@ SHOWN = {
     "uncertainty": "deviation",
     "greedy": "predicted",
 }
-HIGH = 0.9  # quantile of the measured values that is f*
+HIGH = 0.8  # quantile of the measured values that is f*
 Float64 = NDArray[np.float64]
 
 

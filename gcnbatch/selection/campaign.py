@@ -1,8 +1,8 @@
 """Replay of an active-learning campaign on measured molecules: how fast a strategy finds the best of them.
 
-It begins with a random 5 % of the rows. In each round a model is fitted to the known rows, and the next batch becomes
-known. There are two baselines with as many rows: the expectation of a random choice, and the rows that a random forest
-predicts best. All begin with the same rows.
+It begins with 4 % of the rows, which represent the others. In each round a model is fitted to the known rows, and the
+next batch becomes known. There are two baselines with as many rows: the expectation of a random choice, and the rows
+that a random forest predicts best. All begin with the same rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import philox, tables
+from gcnbatch import tables
 from gcnbatch.config import Config
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import Int64
@@ -26,14 +26,14 @@ from gcnbatch.figures import BLUE, GREEN, GREY, legend_above, panels, save
 from gcnbatch.progress import counter
 from gcnbatch.selection import acquisition
 from gcnbatch.selection.acquisition import HIGH, SHOWN, Acquisition
-from gcnbatch.selection.candidates import different
+from gcnbatch.selection.candidates import different, representative
 from gcnbatch.selection.choice import Criteria, Say
 from gcnbatch.selection.surrogates import Kernel, RandomForest, Recipe, Surrogate, features
 from gcnbatch.text import counted
 from gcnbatch.training import mixed
 
 DATA, TABLE, PICTURE = "molecules.h5", "campaign.csv", "campaign.png"
-START, END, BEST = 0.05, 0.2, 0.05  # shares of the rows: known at first, at the end by default, and to be found
+START, END, BEST = 0.04, 0.2, 0.05  # shares of the rows: known at first, at the end by default, and to be found
 _LEAST = 40  # rows; a campaign on fewer shows nothing
 GREEDY_FOREST = "greedy_forest"
 
@@ -88,7 +88,7 @@ def replay(
     criteria
         Only rule, objective, diversity, deviations and seed are read.
     n : int or None
-        Rows of a batch; None: as many as make a fifth of the rows known at the end.
+        Rows of a batch; None: so many that a fifth of the rows is known at the end.
     rounds : int
     config : Config or None
         Configuration to train in each round; None: the kernel of a mixture alone.
@@ -112,14 +112,16 @@ def replay(
         options = FeaturizerOptions.from_header(dataset.header.featurizer)
         near = KnownMolecules([], options)
         prints = [near.fingerprint(text) for text in smiles]
-        shuffled = pool[philox.generator(criteria.seed, "selection.start").permutation(len(pool))]
-        start = np.sort(shuffled[: max(round(START * len(pool)), 2)])
-        size = n or max(-(-(round(END * len(pool)) - len(start)) // rounds), 1)
-        if len(start) + size * rounds > len(pool):
-            raise InputError("--rounds, --n", f"{rounds} x {size} of {counted(len(pool), 'row')}", "fewer rows")
+        first = max(round(START * len(pool)), 2)
+        end = first + n * rounds if n else max(round(END * len(pool)), first + rounds)
+        if end > len(pool):
+            raise InputError("--rounds, --n", f"{first} + {end - first} of {counted(len(pool), 'row')}", "fewer rows")
+        measured = np.linspace(first, end, rounds + 1).round().astype(np.int64)
+        start = pool[representative([prints[row] for row in pool.tolist()], first, criteria.seed)]
         threshold = np.sort(y[pool])[-max(round(BEST * len(pool)), 1)]
         wanted = np.flatnonzero(y >= threshold)
-        say(f"{counted(len(pool), 'row')}: {len(start)} at first, {rounds} batches of {size}, by {SHOWN[by]}")
+        batches = counted(rounds, "batch", "batches")
+        say(f"{counted(len(pool), 'row')}: {first} at first, {end} after {batches}, by {SHOWN[by]}")
         found = {"strategy": [_share(start, wanted)], GREEDY_FOREST: [_share(start, wanted)]}
         known = dict.fromkeys(found, start)
         rules: dict[str, tuple[Surrogate, Acquisition, float]] = {
@@ -127,7 +129,7 @@ def replay(
             GREEDY_FOREST: (forest, "greedy", 1.0),
         }
         with counter(2 * rounds, " fits", "rounds", quiet=quiet) as bar:
-            for step in range(rounds):
+            for step, size in enumerate(np.diff(measured).tolist()):
                 for name, (surrogate, rule, most_similar) in rules.items():
                     mean, deviation = surrogate(known[name])
                     left = np.setdiff1d(pool, known[name])
@@ -141,8 +143,7 @@ def replay(
                     known[name] = np.sort(np.concatenate([known[name], batch]))
                     found[name].append(_share(known[name], wanted))
                     bar.update()
-    measured = len(start) + size * np.arange(rounds + 1)
-    by_chance = found["strategy"][0] + (1 - found["strategy"][0]) * (measured - len(start)) / (len(pool) - len(start))
+    by_chance = found["strategy"][0] + (1 - found["strategy"][0]) * (measured - first) / (len(pool) - first)
     columns: dict[str, NDArray[Any]] = {
         "round": np.arange(rounds + 1).astype(np.str_),
         "measured": measured.astype(np.str_),

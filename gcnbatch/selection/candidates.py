@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch import philox
+from gcnbatch.data.graphs import Int64
 from gcnbatch.predictions import Predictions
 from gcnbatch.selection.conditions import Comparison
 from gcnbatch.selection.known import Measured, Molecule
@@ -17,6 +19,7 @@ from gcnbatch.selection.known import Measured, Molecule
 MEASURED, NEAR, UNREADABLE = "measured already", "too similar to a chosen one", "unreadable"
 _KEPT = 50  # candidates per requested molecule
 _LEAST_KEPT = 5_000
+_SAMPLED = 6  # molecules per representative one that may be it
 
 
 class Candidate(NamedTuple):
@@ -145,3 +148,23 @@ def different(fingerprints: Sequence[Any], count: int, most_similar: float) -> l
         if max(near, default=0.0) <= most_similar:
             chosen.append(place)
     return chosen
+
+
+def representative(fingerprints: Sequence[Any], count: int, seed: int) -> Int64:
+    """Return the positions of `count` molecules, ascending, that the others are similar to.
+
+    Facility location: each in turn adds most to the sum over all molecules of the Tanimoto similarity to the nearest
+    chosen one. It is chosen among a random sample.
+    """
+    from rdkit.DataStructs import BulkTanimotoSimilarity
+
+    sample = philox.generator(seed, "selection.start").permutation(len(fingerprints))[: _SAMPLED * count]
+    similarities = np.array([BulkTanimotoSimilarity(fingerprints[at], fingerprints) for at in sample], np.float32)
+    nearest = np.zeros(len(fingerprints), np.float32)
+    chosen: list[int] = []
+    for _ in range(count):
+        gains = np.maximum(similarities, nearest).sum(axis=1)
+        gains[chosen] = -1
+        chosen.append(int(gains.argmax()))
+        nearest = np.maximum(nearest, similarities[chosen[-1]])
+    return np.sort(sample[chosen])

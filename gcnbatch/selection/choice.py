@@ -63,7 +63,7 @@ class Criteria:
     below: Sequence[str] = ()
     above: Sequence[str] = ()
     where: str = ""
-    diversity: float = 0.7
+    diversity: float = 0.9
     deviations: float = 1.0
     seed: int = 0
 

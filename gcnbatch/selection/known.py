@@ -41,7 +41,7 @@ class Measured:
     best : float
         The best measured value of the objective, oriented so that more is better; NaN without one.
     high : float
-        The value that a tenth of them reaches; see `acquisition`.
+        The value that a fifth of them reaches; see `acquisition`.
     """
 
     names: frozenset[str]

@@ -19,7 +19,7 @@ from gcnbatch.data.writer import write_graphset
 from gcnbatch.inference import ensemble
 from gcnbatch.machine import cores
 from gcnbatch.mixture.kernel import RIDGES
-from gcnbatch.mixture.molecules import Molecules, Preparation
+from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
 from gcnbatch.mixture.similarity import Similarity, blas_threads
 from gcnbatch.training import run
 
@@ -27,13 +27,14 @@ Float64 = NDArray[np.float64]
 # Takes the known rows, ascending; returns mean and standard deviation (N,) of all rows.
 Surrogate = Callable[[Int64], tuple[Float64, Float64]]
 _LEAST_VARIANCE = 1e-6
+_WHOLE = 0.9  # of the fragments' error: the most that the whole kernel may leave
 
 
 class Kernel:
-    """A Gaussian process with the kernel of a mixture.
+    """A Gaussian process with the kernel of a mixture, or with that of its circular fragments alone.
 
-    The ridge has the least leave-one-out error; the variance of the process is its maximum-likelihood estimate.
-    Similarities to a row are computed when it becomes known.
+    Kernel and ridge have the least leave-one-out error; the whole kernel must save a tenth of it. The variance of the
+    process is its maximum-likelihood estimate. Similarities to a row are computed when it becomes known.
 
     Parameters
     ----------
@@ -44,31 +45,66 @@ class Kernel:
     """
 
     def __init__(self, molecules: Molecules, y: Float64) -> None:
-        self._molecules, self._y = Preparation.fit(molecules).apply(molecules), y
-        self._rows, self._similarities = np.zeros(0, np.int64), np.zeros((len(y), 0))
+        whole = Preparation.fit(molecules).apply(molecules)
+        # Without scores, the RBF is 1: a constant, which is the variance of the mean of the process.
+        self._features = Prepared(whole.counts[:1], whole.scores[:, :0]), whole
+        self._y, self._rows = y, np.zeros(0, np.int64)
+        self._similarities = [np.zeros((len(y), 0)) for _ in self._features]
 
     def __call__(self, known: Int64) -> tuple[Float64, Float64]:
         """Return mean and standard deviation of the process."""
         if len(new := np.setdiff1d(known, self._rows)):
-            more = Similarity(self._molecules[new], cores()).matrix(self._molecules)
+            more = [Similarity(of[new], cores()).matrix(of) for of in self._features]
             self._rows = np.concatenate([self._rows, new])
-            self._similarities = np.concatenate([self._similarities, more], axis=1)
-        k, y = self._similarities, self._y[self._rows]
-        center = y.mean()
+            self._similarities = [np.concatenate(pair, axis=1) for pair in zip(self._similarities, more, strict=True)]
         with blas_threads(cores()):
-            values, vectors = np.linalg.eigh(k[self._rows])
-            rotated = vectors.T @ (y - center)
+            fragments, whole = (Process.fit(k, self._rows, self._y[self._rows]) for k in self._similarities)
+            return (whole if whole.error < _WHOLE * fragments.error else fragments).predict()
 
-            def left_out(ridge: float) -> float:
-                inverse = 1 / (values + ridge)
-                return float(np.mean((vectors @ (inverse * rotated) / (vectors**2 @ inverse)) ** 2))
 
-            inverse = 1 / (values + min(RIDGES, key=left_out))
-            variance = float(inverse * rotated @ rotated) / len(y)
-            projected = k @ vectors
-            mean = center + projected @ (inverse * rotated)
-            share = 1 - projected**2 @ inverse
-        return mean, np.sqrt(variance * np.maximum(share, _LEAST_VARIANCE))
+@dataclass(frozen=True)
+class Process:
+    """A Gaussian process that is fitted to n of N rows.
+
+    Parameters
+    ----------
+    k : float64, (N, n)
+        Covariances with the known rows, before they are scaled.
+    vectors, inverse, rotated : float64, (n, n), (n,), (n,)
+        Eigenvectors of the known rows' covariances, inverse eigenvalues with the ridge, centred y in their basis.
+    center : float
+    error : float
+        Leave-one-out.
+    """
+
+    k: Float64
+    vectors: Float64
+    inverse: Float64
+    rotated: Float64
+    center: float
+    error: float
+
+    @classmethod
+    def fit(cls, k: Float64, rows: Int64, y: Float64) -> Process:
+        """Return the process of values `y (n,)` of rows with the best ridge."""
+        center = float(y.mean())
+        values, vectors = np.linalg.eigh(k[rows])
+        rotated = vectors.T @ (y - center)
+
+        def left_out(ridge: float) -> float:
+            inverse = 1 / (values + ridge)
+            return float(np.mean((vectors @ (inverse * rotated) / (vectors**2 @ inverse)) ** 2))
+
+        error, ridge = min((left_out(ridge), ridge) for ridge in RIDGES)
+        return cls(k, vectors, 1 / (values + ridge), rotated, center, error)
+
+    def predict(self) -> tuple[Float64, Float64]:
+        """Return mean and standard deviation (N,)."""
+        weighted = self.inverse * self.rotated
+        variance = float(weighted @ self.rotated) / len(weighted)
+        projected = self.k @ self.vectors
+        share = 1 - projected**2 @ self.inverse
+        return self.center + projected @ weighted, np.sqrt(variance * np.maximum(share, _LEAST_VARIANCE))
 
 
 @dataclass(frozen=True)
