@@ -63,7 +63,7 @@ def compare_runs(given: CompareRunsOptions) -> Comparison:
 
     place = None if given.out is None else Path(given.out)
     folder, found = compare(folders_of(given.runs), place, given.metric, given.level, given.parquet)
-    return Comparison(folder, found.as_dict())
+    return Comparison(folder, found.model_dump(mode="json"))
 
 
 @arguments(BaselineOptions)

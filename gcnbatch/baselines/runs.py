@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import environment, fileio, folders, tables
+from gcnbatch import fileio, folders, tables
 from gcnbatch.baselines.forest import MODEL, Forest
 from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baselines.verdict import verdict
@@ -35,7 +35,7 @@ from gcnbatch.training.finished import BASELINE, block_name, read_fits
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.plan import GENERATED, data_file, seeded
 from gcnbatch.training.reports import METRICS, Report
-from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run import read_config
 from gcnbatch.training.summary import average, pooled
 
 BESIDE = "baseline"
@@ -205,7 +205,7 @@ def _fit(
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
     fileio.write_json(target / BASELINE, settings)
-    fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
+    run_files.write_environment(target)
     fileio.write_text(target / finished.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcnbatch import fileio
-from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison import charts
 from gcnbatch.lab.backend_comparison.charts import number, ratio
 from gcnbatch.lab.backend_comparison.timeline import Trace
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Pictures, facts, paragraph, section, table
-from gcnbatch.text import QUOTED, counted, markdown, printable
+from gcnbatch.text import counted, markdown
 from gcnbatch.training import run_files
 
 JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
@@ -100,11 +99,8 @@ def rewrite(folder: Path) -> Path:
     """
     place = folder / JSON
     content = run_files.read_json(place, "the report of compare-backends")
-    try:
+    with run_files.damaged(place, "the report of compare-backends"):
         _write_pages(folder, content, [name for name in charts.NAMES if (folder / name).is_file()])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        got = f"{type(error).__name__}: {printable(str(error), QUOTED)}"
-        raise InputError(str(place), got, "the report of compare-backends") from error
     return folder / HTML
 
 
