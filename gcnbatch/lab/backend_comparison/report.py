@@ -25,7 +25,7 @@ PLACED = {
     "Operations": "operations.png",
 }  # the chart below each table of the page
 Content = dict[str, Any]
-# The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023) as operations.
+# The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023).
 _FAMILIES = {
     "Matmul": "MatMul",
     "SparseMatmul": "SparseMatMul",
