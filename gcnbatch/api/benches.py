@@ -71,20 +71,7 @@ def bench_spmm(given: BenchSpmmOptions) -> SpmmBench:
     """
     from gcnbatch.lab.bench.spmm import command
 
-    asked = command.Asked(
-        given.figures,
-        given.batch,
-        None if given.dim is None else str(given.dim),
-        None if given.nnz_per_row is None else str(given.nnz_per_row),
-        ",".join(map(str, given.columns)) if given.columns else None,
-        given.seed,
-        None if given.data is None else Path(given.data),
-        ",".join(given.methods),
-        given.repeats,
-        given.device,
-    )
-    old = None if given.compare is None else Path(given.compare)
-    return command.spmm(asked, None if given.out is None else Path(given.out), old, given.say)
+    return command.spmm(given)
 
 
 @arguments(BenchSpgemmOptions)
