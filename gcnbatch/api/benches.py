@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.lab import (
@@ -157,7 +157,7 @@ def moleculenet(given: MoleculenetOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('freesolv', 'baseline', 'rmse')]
     """
-    return _suite("moleculenet", given, splits=tuple(given.splits), models=tuple(given.models))
+    return _suite("moleculenet", given)
 
 
 @arguments(MoleculeaceOptions)
@@ -183,7 +183,7 @@ def moleculeace(given: MoleculeaceOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('CHEMBL1862_Ki', 'gcn', 'rmse')]
     """
-    return _suite("moleculeace", given, recipe=given.recipe)
+    return _suite("moleculeace", given)
 
 
 @arguments(AdmetOptions)
@@ -209,19 +209,11 @@ def admet(given: AdmetOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('dili', 'gcn', 'roc_auc')]
     """
-    return _suite("admet", given, recipe=given.recipe)
+    return _suite("admet", given)
 
 
-def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions, **choice: Any) -> SuiteResults:
+def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions) -> SuiteResults:
     from gcnbatch.lab.benchmark import runs
 
-    folder, results = runs.start(
-        Path(given.data),
-        None if given.out is None else Path(given.out),
-        runs.Settings(name, given.seeds, given.epochs),
-        runs.Choice(tuple(given.sets), **choice),
-        runs.Machine(given.backend, given.device, given.jobs),
-        given.say,
-        given.quiet,
-    )
+    folder, results = runs.start(name, given)
     return SuiteResults(name, folder, tuple(results))
