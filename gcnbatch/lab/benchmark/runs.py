@@ -250,14 +250,14 @@ class _Benchmark:
         if model.is_recipe:
             folders_of = (_Case(name, split, key, seed).folder(self.target) for seed in self._seeds(split))
             there = [Place(folder, folder / GENERATED) for folder in folders_of if (folder / METRICS).is_file()]
-            return results.read_recipe(there, name, split, key, self.suite.sets[name].metric) if there else []
+            return results.read(there, name, split, key, metric=self.suite.sets[name].metric) if there else []
         parts = model.mean_of or (key,)
         places = [place for part in parts if (place := self.source(_Case(name, split, part)))]
         if len(places) < len(parts):
             return []
         if model.mean_of:
             return [results.read_mean(places, name, split, key)]
-        return [results.read(places[0], name, split, key, model.ensemble > 1)]
+        return results.read(places, name, split, key, model.ensemble > 1)
 
 
 def _one_table(one: DataSet, path: Path, paths: Sequence[Path]) -> Path:
