@@ -107,10 +107,9 @@ def read(
         pools = [_pool(header, block) for block in blocks]
         test = [evaluate(header, pool.labels(y), pool.mean)[metric] for pool in pools]
     for fit in fits if split == GIVEN else ():
-        rows = header.target, y[fit.split.test], fit.outputs(header)
-        resampled.append(
-            metrics.mean_over_tasks(*rows, resampling.figures(*rows, resampling.RESAMPLES, (metric,))[metric])
-        )
+        about = header.target, y[fit.split.test], fit.outputs(header)
+        draws = resampling.figures(*about, resampling.RESAMPLES, (metric,))[metric]
+        resampled.append(metrics.mean_over_tasks(*about, draws))
 
     def result(test: list[float | None], valid: list[float | None], seconds: float | None, **more: Any) -> Result:
         return Result(name, split, model, metric, known_scores(test), mean_score(valid), seconds, **more)
