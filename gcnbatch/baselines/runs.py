@@ -31,9 +31,9 @@ from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
 from gcnbatch.training import finished, reports, run_files, targets
-from gcnbatch.training.finished import BASELINE, block_name, read_fits
+from gcnbatch.training.finished import BASELINE, RunData, block_name, read_fits
 from gcnbatch.training.fits import SPLITS
-from gcnbatch.training.plan import GENERATED, data_file, seeded
+from gcnbatch.training.plan import GENERATED, seeded
 from gcnbatch.training.reports import METRICS, Report
 from gcnbatch.training.run import read_config
 from gcnbatch.training.summary import average, pooled
@@ -147,10 +147,9 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
         When the run is not finished, or its data changed or have no SMILES.
     """
     config = read_config(folder)
-    path = data_file(config, folder)
-    check_data(config, path)
-    with Dataset(path, config.data.memory_mb) as dataset:
-        _check_digest(folder, dataset)
+    data = RunData.of(folder)
+    check_data(config, data.path)
+    with data.open() as dataset:
         fits = read_fits(folder, len(dataset.y))
         target = folder / BESIDE
         parts = {block_name(*fit.block): fit.split for fit in fits}
@@ -177,11 +176,6 @@ def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
     )
     for line in summary.said():
         say(line)
-
-
-def _check_digest(folder: Path, dataset: Dataset) -> None:
-    if finished.read_digest(folder) != fingerprint(dataset.path):
-        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder}", "Restore it.")
 
 
 def _fit(
