@@ -9,7 +9,7 @@ import shlex
 from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import Figures, number, training_facts
 from gcnbatch.run_report.record import Record
-from gcnbatch.text import counted, markdown, printable
+from gcnbatch.text import counted, markdown, markdown_table, printable
 from gcnbatch.training.run_files import CONFIG
 
 FILL = "*to fill*"
@@ -78,14 +78,10 @@ def is_unedited(text: str) -> bool:
 def _metrics(figures: Figures) -> list[str]:
     if not figures.metrics:
         return ["The run has no test rows."]
-    lines = [
-        "| rows | " + " | ".join(map(markdown, figures.labels)) + " |",
-        "| --- |" + " ---: |" * len(figures.metrics),
-    ]
-    for part, cells in figures.parts():
-        texts = [f"{cell[0]} ({cell[1]})" if cell[1] else cell[0] for cell in cells]
-        lines.append(f"| {part} | " + " | ".join(texts) + " |")
-    return [*lines, "", figures.spread]
+    rows = (
+        [part, *(f"{cell[0]} ({cell[1]})" if cell[1] else cell[0] for cell in cells)] for part, cells in figures.parts()
+    )
+    return [*markdown_table(["rows", *map(markdown, figures.labels)], rows), "", figures.spread]
 
 
 def _applicability(record: Record) -> list[str]:

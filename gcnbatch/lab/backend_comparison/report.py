@@ -13,7 +13,7 @@ from gcnbatch.lab.backend_comparison.timeline import Trace
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Pictures, facts, paragraph, section, table
 from gcnbatch.pages.origin import software
-from gcnbatch.text import counted, markdown
+from gcnbatch.text import counted, markdown, markdown_table
 from gcnbatch.training import run_files
 
 JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
@@ -132,7 +132,7 @@ def _markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence
     """Return the report as Markdown; its images are separate files."""
     lines = [f"# Backends compared: {markdown(content['name'])}", "", verdict(content), "", markdown(_about(content))]
     for one in shown:
-        lines += ["", f"## {one.title}", "", _pipes(one.header), _pipes(_alignment(one)), *map(_pipes, one.rows)]
+        lines += ["", f"## {one.title}", "", *markdown_table(one.header, one.rows, (0, *one.words))]
         lines += ["", one.note] if one.note else []
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
     lines += ["", "## Environment", "", *(f"- {name}: {value}" for name, value in environment(content))]
@@ -330,14 +330,6 @@ def _about(content: Content) -> str:
 
 def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _alignment(table: ReportTable) -> list[str]:
-    return ["---" if column in (0, *table.words) else "---:" for column in range(len(table.header))]
-
-
-def _pipes(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
 
 
 def _and(names: Sequence[str]) -> str:
