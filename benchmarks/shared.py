@@ -77,7 +77,7 @@ class Epochs:
 
     def _begin(self, batches: Sequence[Sequence[Any]]) -> None:
         number = next(self._numbers)
-        self._cohort.begin_epoch([MemberEpoch(number, list(own), self._rate) for own in batches])
+        self._cohort.begin_epoch([MemberEpoch(number, own, self._rate) for own in batches])
 
     def run(self, batches: Sequence[Sequence[Any]], end: Callable[[], object]) -> None:
         """Train an epoch of these batches and call `end`."""
