@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +42,20 @@ BESIDE = "baseline"
 Say = Callable[[str], object]
 
 
-@dataclass(frozen=True)
-class TableColumns:
-    """Columns of a table of molecules; empty: detected, see `import_smiles`."""
-
-    smiles: str = ""
-    targets: tuple[str, ...] = ()
-
-
 def start(
     config: Config,
     folder: Path | None,
     trees: int = 100,
-    columns: TableColumns | None = None,
+    smiles_column: str = "",
+    target_columns: Sequence[str] = (),
     say: Say = lambda line: None,
     progress: bool = False,
 ) -> tuple[Path, dict[str, Any]]:
     """Fit the baseline to the split or folds of `config`; return its folder and metrics.
 
     Only ``name``, ``seed``, ``data``, ``split`` and ``parquet`` of the configuration matter. A table of molecules is
-    first imported into the folder; rows that cannot be read are left out.
+    first imported into the folder; columns that are not given are detected (see `import_smiles`), and rows that cannot
+    be read are left out.
 
     Raises
     ------
@@ -74,11 +68,10 @@ def start(
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
     with folders.results(folder, f"{config.name}-baseline", whole=True) as (target, _):
-        imported = is_table(path)
-        if imported:
-            _import(path, target / GENERATED, columns or TableColumns(), say)
+        if is_table(path):
+            _import(path, target / GENERATED, smiles_column, target_columns, say)
             path = target / GENERATED
-        elif columns and columns != TableColumns():
+        elif smiles_column or target_columns:
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
@@ -163,15 +156,15 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
 # ------------------------------------------------------------------------------------------------ internals
 
 
-def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
+def _import(path: Path, out: Path, smiles_column: str, target_columns: Sequence[str], say: Say) -> None:
     from gcnbatch.data.importers.smiles import import_smiles
 
     summary = import_smiles(
         path,
         out,
         FeaturizerOptions(),
-        smiles_column=columns.smiles,
-        target_columns=list(columns.targets) or None,
+        smiles_column=smiles_column,
+        target_columns=list(target_columns) or None,
         skip_bad_rows=True,
     )
     for line in summary.said():

@@ -59,10 +59,10 @@ def table_of(
     for name, split in _places(suite, found):
         own = [one for one in found if (one.set, one.split) == (name, split)]
         lines += [_line(suite, one, name_of) for one in own]
-        published = suite.scores(name, split) if name else suite.mean_scores(split)
         start = {"set": _title(suite, own[0]) if name else f"mean of {len(suite.sets)} sets", "split": split}
         start["metric"] = name_of(own[0].metric)
-        lines += [start | {"model": of.model, "test score": of.score, "source": of.source} for of in published]
+        for of in suite.scores(name, split):
+            lines.append(start | {"model": of.model, "test score": of.score, "source": of.source})
     header = [name for name in HEADER if any(line.get(name) is not None for line in lines)]
     return header, [[line.get(name) for name in header] for line in lines]
 
