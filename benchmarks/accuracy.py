@@ -18,7 +18,7 @@ import numpy as np
 from shared import config_of, options_of_training
 
 from gcnbatch import environment
-from gcnbatch.metrics import default_monitor
+from gcnbatch.metrics import main_metric
 from gcnbatch.training import run
 
 
@@ -32,9 +32,7 @@ def main() -> None:
     for seed in range(given.seeds):
         with tempfile.TemporaryDirectory() as folder:
             _, metrics = run.start(config_of(given, seed=seed), Path(folder) / "run", quiet=True)
-        figure = next(name for name in ("roc_auc", "rmse", "accuracy") if metrics["test"].get(name) is not None)
-        if "classes" in metrics["test"]:
-            figure = default_monitor("multiclass")
+        figure = main_metric(metrics["test"])
         valid.append(metrics["valid"][figure])
         test.append(metrics["test"][figure])
         seconds.append(metrics["seconds"])

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from shared import REPEATS, config_of, emit, median_seconds, options_of_training, task_of
+from shared import Epochs, config_of, emit, median_seconds, options_of_training, task_of
 
 from gcnbatch import environment
-from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.runners.choice import make_runner
 from gcnbatch.runners.task import RunnerTask
@@ -39,42 +38,6 @@ def warm_median_seconds(call: Callable[[], object]) -> float:
     return median_seconds(call)
 
 
-class Epochs:
-    """Epochs of a cohort, one after the other, with the same batches."""
-
-    def __init__(self, cohort: Runner, batches: Sequence[Sequence[Any]], learning_rate: float) -> None:
-        self._cohort, self._batches, self._rate = cohort, batches, learning_rate
-        self._numbers, self.steps = itertools.count(), len(batches[0])
-
-    def begin(self) -> None:
-        """Announce the next epoch."""
-        number = next(self._numbers)
-        self._cohort.begin_epoch([MemberEpoch(number, own, self._rate) for own in self._batches])
-
-    def run(self) -> None:
-        """Train an epoch as the training loop does."""
-        self.begin()
-        for index in range(self.steps):
-            self._cohort.step(index)
-        self._cohort.expect(self._batches)
-        self._cohort.take_losses()
-
-    def device_us(self, meter: Any) -> float:
-        """Return the device time of a step, in us."""
-        times = []
-        for _ in range(REPEATS + 1):
-            self.begin()
-            self._cohort.step(0)
-            self._cohort.take_losses()  # launches the first step
-            with meter.queued():
-                start = meter.mark()
-                for index in range(1, self.steps):
-                    self._cohort.step(index)
-                stop = meter.mark()
-            times.append(meter.microseconds(start, stop) / (self.steps - 1))
-        return float(np.median(times[1:]))
-
-
 def row(backend: Any, task: RunnerTask, rows: Any, size: int, models: int) -> dict[str, Any]:
     """Time a cohort of `models` models."""
     tasks = [replace(task, seed=task.seed + member) for member in range(models)]
@@ -83,10 +46,10 @@ def row(backend: Any, task: RunnerTask, rows: Any, size: int, models: int) -> di
     made = time.perf_counter() - start
     orders = [np.random.default_rng(member).permutation(rows) for member in range(models)]
     batches = [np.split(order, range(size, len(order), size))[:STEPS] for order in orders]
-    epochs = Epochs(cohort, batches, task.train.learning_rate)
+    epochs = Epochs(cohort, backend.meter, task.train.learning_rate)
     found: dict[str, Any] = {"models": models, "make_s": made}
-    found["step_us"] = warm_median_seconds(epochs.run) / epochs.steps / models * 1e6
-    found["device_us"] = epochs.device_us(backend.meter) / models
+    found["step_us"] = epochs.wall_us(batches, cohort.take_losses) / models
+    found["device_us"] = epochs.device_us(batches) / models
     found["mb"] = (before - backend.device.memory().free) / models / 2**20
     asked = [order[:PREDICTED] for order in orders]
     turns = itertools.cycle([asked, [graphs[::-1] for graphs in asked]])

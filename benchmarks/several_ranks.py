@@ -11,18 +11,16 @@ their bytes, the median of 20 between device events.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from typing import Any
 
 import numpy as np
-from shared import end, run
+from shared import config_of, end, options, run
 
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
-from gcnbatch.config import resolve
-from gcnbatch.config_tree import parse_assignment, put, read_toml
+from gcnbatch.config import Config
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.ranks import world
@@ -50,15 +48,10 @@ def time_steps(runner: Any, backend: Any, batches: list[Any]) -> list[float]:
     return found[1:]
 
 
-def train(config: str, data: str, name: str, assignments: list[str], ranks: Any) -> dict[str, Any]:
+def train(settings: Config, name: str, ranks: Any) -> dict[str, Any]:
     """Return the figures of a configuration."""
-    tree = read_toml(config)
-    for text in assignments:
-        put(tree, *parse_assignment(text))
-    put(tree, ("data", "path"), data)
-    settings = resolve(tree)
     backend: Any = open_backend(name, ranks.device(0) if ranks else 0, settings.cuda)
-    with Dataset(data) as dataset:
+    with Dataset(settings.data.path) as dataset:
         experiment = Experiment(settings, dataset, on_ranks=ranks is not None)
         split = make_split(settings.split, settings.seed, experiment.split_rows)
         task, _ = experiment.task(split)
@@ -96,18 +89,19 @@ def nccl(ranks: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark of the command line."""
-    parser = argparse.ArgumentParser()
+    parser = options(__doc__)
     parser.add_argument("config", nargs="?")
     parser.add_argument("data", nargs="?")
     parser.add_argument("--backend", default="batched", help="fused, batched or cpu")
-    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--set", action="append", default=[], dest="assignments", metavar="KEY=VALUE")
     parser.add_argument("--nccl", action="store_true")
     given = parser.parse_args()
     here = launched()
     ranks = world.join(here, []) if here else None
-    found = nccl(ranks) if given.nccl else train(given.config, given.data, given.backend, given.set, ranks)
+    found = nccl(ranks) if given.nccl else train(config_of(given), given.backend, ranks)
     if ranks is None or ranks.rank == 0:
-        print(json.dumps({"ranks": ranks.size if ranks else 1, "config": given.config, "set": given.set, **found}))
+        about = {"ranks": ranks.size if ranks else 1, "config": given.config, "set": given.assignments}
+        print(json.dumps({**about, **found}))
     end(ranks)
 
 

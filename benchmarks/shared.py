@@ -6,11 +6,14 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import count
 from typing import Any
 
 import numpy as np
 
+from gcnbatch.backends.base import MemberEpoch, Meter, Runner
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.data.splits import make_split
@@ -61,6 +64,48 @@ def median_seconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
         call()
         times.append(time.perf_counter() - start)
     return float(np.median(times))
+
+
+class Epochs:
+    """Epochs of a cohort, one after the other, as the training loop runs them.
+
+    `batches` are those of each member; figures are microseconds of a step of the cohort.
+    """
+
+    def __init__(self, cohort: Runner, meter: Meter, learning_rate: float) -> None:
+        self._cohort, self._meter, self._rate, self._numbers = cohort, meter, learning_rate, count()
+
+    def _begin(self, batches: Sequence[Sequence[Any]]) -> None:
+        number = next(self._numbers)
+        self._cohort.begin_epoch([MemberEpoch(number, own, self._rate) for own in batches])
+
+    def run(self, batches: Sequence[Sequence[Any]], end: Callable[[], object]) -> None:
+        """Train an epoch of these batches and call `end`."""
+        self._begin(batches)
+        for index in range(len(batches[0])):
+            self._cohort.step(index)
+        self._cohort.expect(batches)
+        end()
+
+    def wall_us(self, batches: Sequence[Sequence[Any]], end: Callable[[], object]) -> float:
+        """Return the wall time of a step."""
+        self.run(batches, end)
+        return median_seconds(lambda: self.run(batches, end)) / len(batches[0]) * 1e6
+
+    def device_us(self, batches: Sequence[Sequence[Any]]) -> float:
+        """Return the device time of a step, without the first step, which uploads the epoch."""
+        times, steps = [], len(batches[0])
+        for hold in (nullcontext(), *(self._meter.queued() for _ in range(REPEATS))):  # the first captures CUDA graphs
+            self._begin(batches)
+            self._cohort.step(0)
+            self._cohort.take_losses()  # launches every step that waits to be batched into a graph launch
+            with hold:
+                start = self._meter.mark()
+                for index in range(1, steps):
+                    self._cohort.step(index)
+                stop = self._meter.mark()
+            times.append(self._meter.microseconds(start, stop) / (steps - 1))
+        return float(np.median(times[1:]))
 
 
 def emit(row: dict[str, Any], digits: int = 3) -> None:

@@ -20,20 +20,17 @@ is the host's: opening and checking the file, assembling a batch, and ``gcnbatch
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from shared import REPEATS, config_of, emit, median_seconds, options_of_training, task_of
+from shared import REPEATS, Epochs, config_of, emit, median_seconds, options_of_training, task_of
 
 from gcnbatch import environment
-from gcnbatch.backends.base import MemberEpoch, Meter, Runner
+from gcnbatch.backends.base import Runner
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.data.store import Dataset
 from gcnbatch.runners.choice import make_runner
@@ -111,44 +108,6 @@ def first_step_s(backend: str, arguments: list[str]) -> float:
     return float(np.median([start() for _ in range(REPEATS)]))
 
 
-class Epochs:
-    """Epochs of a runner, one after the other."""
-
-    def __init__(self, runner: Runner, meter: Meter, learning_rate: float) -> None:
-        self._runner, self._meter, self._rate, self._number = runner, meter, learning_rate, itertools.count()
-
-    def _begin(self, batches: list[Any]) -> None:
-        self._runner.begin_epoch([MemberEpoch(next(self._number), batches, self._rate)])
-
-    def run(self, batches: list[Any], end: Callable[[], object]) -> None:
-        """Train an epoch of these batches and call `end`."""
-        self._begin(batches)
-        for index in range(len(batches)):
-            self._runner.step(index)
-        self._runner.expect([batches])  # as the training loop does
-        end()
-
-    def wall_us(self, batches: list[Any], end: Callable[[], object]) -> float:
-        """Return the wall time of a step, in us."""
-        self.run(batches, end)
-        return median_seconds(lambda: self.run(batches, end)) / len(batches) * 1e6
-
-    def device_us(self, batches: list[Any]) -> float:
-        """Return the device time of a step, in us, without the first step, which uploads the epoch."""
-        times = []
-        for hold in (nullcontext(), *(self._meter.queued() for _ in range(REPEATS))):  # the first captures CUDA graphs
-            self._begin(batches)
-            self._runner.step(0)
-            self._runner.take_losses()  # launches every step that waits to be batched into a graph launch
-            with hold:
-                start = self._meter.mark()
-                for index in range(1, len(batches)):
-                    self._runner.step(index)
-                stop = self._meter.mark()
-            times.append(self._meter.microseconds(start, stop) / (len(batches) - 1))
-        return float(np.median(times[1:]))
-
-
 def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, options: Any) -> dict[str, Any]:
     """Time training steps and inference on one backend."""
     backend = open_backend(name, options=options)
@@ -156,13 +115,14 @@ def backend_row(name: str, task: RunnerTask, batches: list[Any], n_graphs: int, 
     epochs = Epochs(runner, meter, task.train.learning_rate)
     epoch = batches[: NONBATCHED_STEPS if name == "nonbatched" else EPOCH_STEPS]
     steps, in_a_row = epoch[:STEPS], epoch[: 1 + IN_A_ROW]
-    row: dict[str, Any] = {"backend": name, "step_us": epochs.wall_us(steps, meter.synchronize)}
+    row: dict[str, Any] = {"backend": name, "step_us": epochs.wall_us([steps], meter.synchronize)}
     before = meter.launches
-    epochs.run(steps, meter.synchronize)
+    epochs.run([steps], meter.synchronize)
     row["launches"] = (meter.launches - before) / len(steps)
-    row["epoch_us"] = epochs.wall_us(epoch, runner.take_losses)
+    row["epoch_us"] = epochs.wall_us([epoch], runner.take_losses)
     if meter.clock == "device":
-        row["device_us"], row["epoch_device_us"] = epochs.device_us(in_a_row), epochs.device_us(epoch[:QUEUED_STEPS])
+        parts = (in_a_row, epoch[:QUEUED_STEPS])
+        row["device_us"], row["epoch_device_us"] = (epochs.device_us([part]) for part in parts)
     everything = np.array_split(np.arange(n_graphs), max(n_graphs // SMALL, 1))
     row["inference_graphs_per_s"] = graphs_per_s(runner, everything[: 10 if name == "nonbatched" else None])
     at_once = np.arange(min(n_graphs, AT_ONCE))

@@ -227,6 +227,17 @@ def default_monitor(target: Target, tasks: int = 1) -> str:
     return defaults[target]
 
 
+def of_kind(figures: Collection[str]) -> tuple[str, ...]:
+    """Return the metrics of the kind of target that has these figures, in their usual order."""
+    return METRICS["binary" if "pr_auc" in figures else "regression" if "r2" in figures else "multiclass"]
+
+
+def main_metric(figures: Collection[str]) -> str:
+    """Return the one of these figures that picks the best epoch by default; "" if it is not among them."""
+    kind = of_kind(figures)
+    return next((name for name in (kind[0], "r2") if name in kind and name in figures), "")
+
+
 def label(metric: str, unit: str = "") -> str:
     """Return the name of a metric for readers, with the unit of an error; its key is for files and options.
 

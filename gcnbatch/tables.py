@@ -52,33 +52,24 @@ class CsvText:
     rows: str
 
 
-def write(path: fileio.StrPath, columns: Columns, parquet: bool = False) -> None:
-    """Write a CSV, and with `parquet` the same table beside it; a symbolic link is replaced, but for an `Output`.
+def write(path: fileio.StrPath, columns: Columns, parquet: bool = False, spreadsheet: bool = False) -> None:
+    """Write a CSV, with `parquet` also the same table as Parquet beside it; a path with its ending is Parquet alone.
+
+    A symbolic link is replaced, but for an `Output`. See `gcnbatch.text.csv_cell` for `spreadsheet`.
 
     Raises
     ------
     MachineError
         When the folder cannot be written, the disk is full, or pyarrow is not installed.
     """
-    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        write_csv(stream, columns)
-    if parquet:
-        _write_parquet(Path(path).with_suffix(PARQUET), columns)
-
-
-def write_output(out: fileio.Output, columns: Columns, spreadsheet: bool = False) -> None:
-    """Write a CSV, or Parquet if `out` has this ending; see `gcnbatch.text.csv_cell` for `spreadsheet`.
-
-    Raises
-    ------
-    MachineError
-        As `write`.
-    """
-    if out.path.suffix.lower() == PARQUET:
-        _write_parquet(out, columns)
+    if Path(path).suffix.lower() == PARQUET:
+        with fileio.atomic_path(path) as temporary, open_parquet(temporary, str(path)) as rows:
+            rows.append(columns)
         return
-    with fileio.atomic_path(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+    with fileio.atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         write_csv(stream, columns, spreadsheet)
+    if parquet:
+        write(Path(path).with_suffix(PARQUET), columns)
 
 
 def write_csv(stream: IO[str], columns: Columns, spreadsheet: bool = False, shown: bool = False) -> None:
@@ -86,11 +77,6 @@ def write_csv(stream: IO[str], columns: Columns, spreadsheet: bool = False, show
     rows = CsvRows(stream)
     for text in _texts(columns, spreadsheet, shown):
         rows.write(text)
-
-
-def _write_parquet(path: fileio.StrPath, columns: Columns) -> None:
-    with fileio.atomic_path(path) as temporary, open_parquet(temporary, str(path)) as rows:
-        rows.append(columns)
 
 
 def check_parquet(what: str) -> None:

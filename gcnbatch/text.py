@@ -11,7 +11,7 @@ import html as _html
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import islice
 from typing import Any
 
@@ -94,6 +94,17 @@ def html(text: str) -> str:
 def markdown(text: str) -> str:
     """Return `text` as Markdown that shows its characters, without markup, links or HTML."""
     return _MARKDOWN.sub(r"\\\1", printable(text))
+
+
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]], words: Container[int] = (0,)) -> list[str]:
+    r"""Return the lines of a table in Markdown; the columns that are not `words` are right-aligned.
+
+    >>> markdown_table(["rows", "R²"], [["test|valid", "0.9"]])
+    ['| rows | R² |', '| --- | ---: |', '| test\\|valid | 0.9 |']
+    """
+    head = list(header)
+    lines = [head, ["---" if column in words else "---:" for column in range(len(head))], *rows]
+    return ["| " + " | ".join(re.sub(r"(?<!\\)\|", r"\|", cell).strip() for cell in line) + " |" for line in lines]
 
 
 def csv_cell(text: str, spreadsheet: bool = False, shown: bool = False) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.lab import (
@@ -71,20 +71,7 @@ def bench_spmm(given: BenchSpmmOptions) -> SpmmBench:
     """
     from gcnbatch.lab.bench.spmm import command
 
-    asked = command.Asked(
-        given.figures,
-        given.batch,
-        None if given.dim is None else str(given.dim),
-        None if given.nnz_per_row is None else str(given.nnz_per_row),
-        ",".join(map(str, given.columns)) if given.columns else None,
-        given.seed,
-        None if given.data is None else Path(given.data),
-        ",".join(given.methods),
-        given.repeats,
-        given.device,
-    )
-    old = None if given.compare is None else Path(given.compare)
-    return command.spmm(asked, None if given.out is None else Path(given.out), old, given.say)
+    return command.spmm(given)
 
 
 @arguments(BenchSpgemmOptions)
@@ -170,7 +157,7 @@ def moleculenet(given: MoleculenetOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('freesolv', 'baseline', 'rmse')]
     """
-    return _suite("moleculenet", given, splits=tuple(given.splits), models=tuple(given.models))
+    return _suite("moleculenet", given)
 
 
 @arguments(MoleculeaceOptions)
@@ -196,7 +183,7 @@ def moleculeace(given: MoleculeaceOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('CHEMBL1862_Ki', 'gcn', 'rmse')]
     """
-    return _suite("moleculeace", given, recipe=given.recipe)
+    return _suite("moleculeace", given)
 
 
 @arguments(AdmetOptions)
@@ -222,19 +209,11 @@ def admet(given: AdmetOptions) -> SuiteResults:
     >>> [(one.set, one.model, one.metric) for one in found.results]
     [('dili', 'gcn', 'roc_auc')]
     """
-    return _suite("admet", given, recipe=given.recipe)
+    return _suite("admet", given)
 
 
-def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions, **choice: Any) -> SuiteResults:
+def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions) -> SuiteResults:
     from gcnbatch.lab.benchmark import runs
 
-    folder, results = runs.start(
-        Path(given.data),
-        None if given.out is None else Path(given.out),
-        runs.Settings(name, given.seeds, given.epochs),
-        runs.Choice(tuple(given.sets), **choice),
-        runs.Machine(given.backend, given.device, given.jobs),
-        given.say,
-        given.quiet,
-    )
+    folder, results = runs.start(name, given)
     return SuiteResults(name, folder, tuple(results))

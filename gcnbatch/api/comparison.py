@@ -63,7 +63,7 @@ def compare_runs(given: CompareRunsOptions) -> Comparison:
 
     place = None if given.out is None else Path(given.out)
     folder, found = compare(folders_of(given.runs), place, given.metric, given.level, given.parquet)
-    return Comparison(folder, found.as_dict())
+    return Comparison(folder, found.model_dump(mode="json"))
 
 
 @arguments(BaselineOptions)
@@ -90,12 +90,10 @@ def baseline(given: BaselineOptions) -> Run:
     5
     """
     from gcnbatch.baselines import start
-    from gcnbatch.baselines.runs import TableColumns
     from gcnbatch.run_report.files import update
 
     checked = load(given.config, keys_of(given), given.settings or {})
-    columns = TableColumns(given.smiles_column, tuple(given.target_columns))
-    place = None if given.out is None else Path(given.out)
-    folder, _ = start(checked, place, given.trees, columns, given.say, progress=not given.quiet)
+    place, columns = None if given.out is None else Path(given.out), (given.smiles_column, given.target_columns)
+    folder, _ = start(checked, place, given.trees, *columns, given.say, progress=not given.quiet)
     update(folder)
     return Run(folder)

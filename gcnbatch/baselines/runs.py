@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import environment, fileio, folders, tables
+from gcnbatch import fileio, folders, tables
 from gcnbatch.baselines.forest import MODEL, Forest
 from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
 from gcnbatch.baselines.verdict import verdict
@@ -31,37 +31,31 @@ from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
 from gcnbatch.training import finished, reports, run_files, targets
-from gcnbatch.training.finished import BASELINE, block_name, read_fits
+from gcnbatch.training.finished import BASELINE, RunData, block_name, read_fits
 from gcnbatch.training.fits import SPLITS
-from gcnbatch.training.plan import GENERATED, data_file, seeded
+from gcnbatch.training.plan import GENERATED, seeded
 from gcnbatch.training.reports import METRICS, Report
-from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run import read_config
 from gcnbatch.training.summary import average, pooled
 
 BESIDE = "baseline"
 Say = Callable[[str], object]
 
 
-@dataclass(frozen=True)
-class TableColumns:
-    """Columns of a table of molecules; empty: detected, see `import_smiles`."""
-
-    smiles: str = ""
-    targets: tuple[str, ...] = ()
-
-
 def start(
     config: Config,
     folder: Path | None,
     trees: int = 100,
-    columns: TableColumns | None = None,
+    smiles_column: str = "",
+    target_columns: Sequence[str] = (),
     say: Say = lambda line: None,
     progress: bool = False,
 ) -> tuple[Path, dict[str, Any]]:
     """Fit the baseline to the split or folds of `config`; return its folder and metrics.
 
     Only ``name``, ``seed``, ``data``, ``split`` and ``parquet`` of the configuration matter. A table of molecules is
-    first imported into the folder; rows that cannot be read are left out.
+    first imported into the folder; columns that are not given are detected (see `import_smiles`), and rows that cannot
+    be read are left out.
 
     Raises
     ------
@@ -74,11 +68,10 @@ def start(
     if not config.data.path:
         raise InputError("--data", "missing", "molecules: a table with SMILES, or a data set made from one")
     with folders.results(folder, f"{config.name}-baseline", whole=True) as (target, _):
-        imported = is_table(path)
-        if imported:
-            _import(path, target / GENERATED, columns or TableColumns(), say)
+        if is_table(path):
+            _import(path, target / GENERATED, smiles_column, target_columns, say)
             path = target / GENERATED
-        elif columns and columns != TableColumns():
+        elif smiles_column or target_columns:
             raise InputError("--smiles-column, --target-columns", f"given with {path}", "a table of molecules")
         with Dataset(path, config.data.memory_mb) as dataset:
             check_molecules(dataset)
@@ -147,10 +140,9 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
         When the run is not finished, or its data changed or have no SMILES.
     """
     config = read_config(folder)
-    path = data_file(config, folder)
-    check_data(config, path)
-    with Dataset(path, config.data.memory_mb) as dataset:
-        _check_digest(folder, dataset)
+    data = RunData.of(folder)
+    check_data(config, data.path)
+    with data.open() as dataset:
         fits = read_fits(folder, len(dataset.y))
         target = folder / BESIDE
         parts = {block_name(*fit.block): fit.split for fit in fits}
@@ -164,24 +156,19 @@ def add_to_run(folder: Path, trees: int = 100, say: Say = lambda line: None, pro
 # ------------------------------------------------------------------------------------------------ internals
 
 
-def _import(path: Path, out: Path, columns: TableColumns, say: Say) -> None:
+def _import(path: Path, out: Path, smiles_column: str, target_columns: Sequence[str], say: Say) -> None:
     from gcnbatch.data.importers.smiles import import_smiles
 
     summary = import_smiles(
         path,
         out,
         FeaturizerOptions(),
-        smiles_column=columns.smiles,
-        target_columns=list(columns.targets) or None,
+        smiles_column=smiles_column,
+        target_columns=list(target_columns) or None,
         skip_bad_rows=True,
     )
     for line in summary.said():
         say(line)
-
-
-def _check_digest(folder: Path, dataset: Dataset) -> None:
-    if finished.read_digest(folder) != fingerprint(dataset.path):
-        raise InputError(str(dataset.path), "changed since the run", f"the data of {folder}", "Restore it.")
 
 
 def _fit(
@@ -205,7 +192,7 @@ def _fit(
     settings = {"model": MODEL, **asdict(forest), "data": str(dataset.path.resolve())}
     settings["split"] = config.split.model_dump(mode="json")
     fileio.write_json(target / BASELINE, settings)
-    fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
+    run_files.write_environment(target)
     fileio.write_text(target / finished.DIGEST, f"{fingerprint(dataset.path)}  {dataset.path}\n")
     outputs, results = [], []
     for place, split in parts.items():

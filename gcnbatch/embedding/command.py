@@ -209,9 +209,9 @@ def _write(out: Output, of_ids: Output | None, found: _Rows, vectors: Float32, n
     if of_ids is not None:
         with fileio.atomic_path(out) as temporary, temporary.open("wb") as stream:
             np.save(stream, vectors)
-        tables.write_output(of_ids, about)
+        tables.write(of_ids, about)
         return
-    tables.write_output(out, about | dict(zip(names, vectors.T, strict=True)))
+    tables.write(out, about | dict(zip(names, vectors.T, strict=True)))
 
 
 def _draw(out: Output, header: Header, found: _Rows, vectors: Float32, say: Say) -> None:

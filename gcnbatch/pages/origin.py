@@ -1,4 +1,4 @@
-"""Where results come from: software, machine and command, as `gcnbatch.environment` has recorded them."""
+"""Where results come from: software, machine and command, as `env.json` records them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,18 @@ from gcnbatch.pages.elements import Html, code, paragraph
 
 
 def software(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield facts about the machine and the software of an ``env.json``, which may be damaged."""
-    cpu, packages = found.get("cpu"), found.get("packages")
-    commit = f", commit {found['commit']}" if found.get("commit") else ""
-    yield "gcnbatch", f"{found.get('gcnbatch', 'unknown')}{commit}"
-    if isinstance(cpu, dict):
+    """Yield facts about the machine and the software of an ``env.json``."""
+    commit = f", commit {found['commit']}" if found["commit"] else ""
+    yield "gcnbatch", f"{found['gcnbatch']}{commit}"
+    if cpu := found["cpu"]:
         yield "CPU", f"{cpu.get('model')}, {cpu.get('usable_cores')} of {cpu.get('cores')} usable cores"
-    yield "Python", f"{found.get('python', 'unknown')}, {found.get('platform', 'unknown')}"
-    if isinstance(packages, dict):
+    yield "Python", f"{found['python']}, {found['platform']}"
+    if packages := found["packages"]:
         yield "Packages", ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-
-
-def command(found: Mapping[str, Any]) -> list[str]:
-    """Return the arguments that the command was started with; none for a Python program."""
-    arguments = found.get("command")
-    return [str(part) for part in arguments] if isinstance(arguments, list) else []
 
 
 def started(found: Mapping[str, Any], what: str) -> list[Html]:
     """Return the command that made `what`; nothing for a Python program."""
-    arguments = command(found)
-    if not arguments:
+    if not found["command"]:
         return []
-    return [paragraph(f"The {what} was started with:"), code("gcnbatch " + shlex.join(arguments))]
+    return [paragraph(f"The {what} was started with:"), code("gcnbatch " + shlex.join(found["command"]))]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import TypeAdapter
 
-from gcnbatch import environment, fileio, folders, metrics, tables
+from gcnbatch import fileio, folders, metrics, tables
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison import paired
+from gcnbatch.run_comparison.content import Comparison, Pair, RunScores
 from gcnbatch.run_comparison.paired import Difference
 from gcnbatch.run_comparison.report import draw, render
 from gcnbatch.run_comparison.runs import Block, ComparedRun, overlap, read_runs, scores_by_block
@@ -23,8 +21,6 @@ from gcnbatch.text import figure
 from gcnbatch.training import run_files
 from gcnbatch.training.finished import block_name
 from gcnbatch.training.reports import PREDICTIONS
-from gcnbatch.training.run import ENVIRONMENT
-from gcnbatch.training.run_files import Number
 
 CONTENT, PLOT = "comparison.json", "comparison.png"
 FOLDS = "Differences within folds; joint intervals of all pairs by Tukey's HSD, corrected for rows that folds share"
@@ -33,113 +29,7 @@ ONE_SPLIT = (
 )
 
 
-class _Run(BaseModel):
-    name: str
-    model: str
-    folder: str
-    scores: list[Number]
-    mean: Number
-    std: Number | None
-
-
-class _Pair(BaseModel):
-    first: str
-    second: str
-    difference: Number
-    interval: tuple[Number, Number]
-    joint_interval: tuple[Number, Number]
-    p: Number | None
-    verdict: str
-
-
-class _Content(BaseModel):
-    """What comparison.json holds, which may be damaged."""
-
-    metric: str
-    level: Number
-    method: str
-    runs: list[_Run] = Field(min_length=2)
-    blocks: list[str] = Field(min_length=1)
-    pairs: list[_Pair]
-
-    @model_validator(mode="after")
-    def _has_every_score(self) -> _Content:
-        if any(len(run.scores) != len(self.blocks) for run in self.runs):
-            raise ValueError("a run has not one score per block")
-        return self
-
-
-_CONTENT = TypeAdapter(_Content)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Scores and differences of runs.
-
-    Parameters
-    ----------
-    metric : str
-    level : float
-        Confidence level of all intervals.
-    method : str
-        How the intervals were computed.
-    runs : list of ComparedRun
-    blocks : list of n (repeat, fold)
-    scores : float64, (n, M)
-    pairs : list of Difference
-    """
-
-    metric: str
-    level: float
-    method: str
-    runs: list[ComparedRun]
-    blocks: list[Block]
-    scores: NDArray[np.float64]
-    pairs: list[Difference]
-
-    def verdict(self, pair: Difference) -> str:
-        """Return what a pair's joint interval shows, as a sentence."""
-        one, other = self.runs[pair.first].name, self.runs[pair.second].name
-        mean, low, high = (figure(value, signed=True) for value in (pair.mean, pair.joint_low, pair.joint_high))
-        figures = f"{metrics.label(self.metric)} {mean}, {self.level:.0%} from {low} to {high}"
-        if not pair.shown:
-            return f"no difference shown between {one} and {other} ({figures})"
-        if (pair.mean > 0) != metrics.higher_is_better(self.metric):
-            one, other = other, one
-        return f"{one} is better than {other} ({figures})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as values for JSON."""
-        many = len(self.blocks) > 1
-        return {
-            "metric": self.metric,
-            "level": self.level,
-            "method": self.method,
-            "runs": [
-                {
-                    "name": run.name,
-                    "model": run.model,
-                    "folder": str(run.folder),
-                    "scores": self.scores[:, number].tolist(),
-                    "mean": float(self.scores[:, number].mean()),
-                    "std": float(self.scores[:, number].std(ddof=1)) if many else None,
-                }
-                for number, run in enumerate(self.runs)
-            ],
-            "blocks": [block_name(*block) for block in self.blocks],
-            "pairs": [
-                {
-                    "first": self.runs[pair.first].name,
-                    "second": self.runs[pair.second].name,
-                    "difference": pair.mean,
-                    "interval": [pair.low, pair.high],
-                    "joint_interval": [pair.joint_low, pair.joint_high],
-                    "p": pair.p,
-                    "verdict": self.verdict(pair),
-                }
-                for pair in self.pairs
-            ],
-        }
+_CONTENT = TypeAdapter(Comparison)
 
 
 def compare(
@@ -176,13 +66,25 @@ def compare(
             pairs, method = paired.differences(scores, overlap(runs[0].fits), level), FOLDS
         else:
             pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
-        found = Comparison(chosen, level, method, runs, blocks, scores, pairs)
-        fileio.write_json(target / CONTENT, found.as_dict())
-        about = {**environment.host(), "command": environment.command()}
-        fileio.write_json(target / ENVIRONMENT, about)
-        tables.write(target / "scores.csv", _scores(found), parquet)
-        draw(found.scores, [run.name for run in runs], pairs, chosen, level, target / PLOT)
-        fileio.write_text(target / REPORT, render(found.as_dict(), target / PLOT, about))
+        found = Comparison(
+            metric=chosen,
+            level=level,
+            method=method,
+            runs=[_run(run, own.tolist()) for run, own in zip(runs, scores.T, strict=True)],
+            blocks=[block_name(*block) for block in blocks],
+            pairs=[_pair(pair, runs, chosen, level) for pair in pairs],
+        )
+        fileio.write_json(target / CONTENT, found.model_dump())
+        about = run_files.write_environment(target)
+        columns: tables.Columns = {
+            "run": [run.name for run in runs for _ in blocks],
+            "repeat": [repeat or None for repeat, _ in blocks] * len(runs),
+            "fold": [fold or None for _, fold in blocks] * len(runs),
+            chosen: scores.T.ravel().tolist(),
+        }
+        tables.write(target / "scores.csv", columns, parquet)
+        draw(found, target / PLOT)
+        fileio.write_text(target / REPORT, render(found, target / PLOT, about))
     return target, found
 
 
@@ -196,9 +98,7 @@ def report(folder: Path) -> Path:
     """
     place = folder / CONTENT
     found = run_files.checked(str(place), run_files.read_json(place, "a comparison"), _CONTENT, "a comparison")
-    about = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
-    content = render(found.model_dump(), folder / PLOT, about if isinstance(about, dict) else {})
-    fileio.write_text(folder / REPORT, content)
+    fileio.write_text(folder / REPORT, render(found, folder / PLOT, run_files.read_environment(folder)))
     return folder / REPORT
 
 
@@ -209,10 +109,8 @@ def _metric(runs: Sequence[ComparedRun], name: str) -> str:
         raise InputError(f"--metric {name}", "no such figure of the test rows", hint=nearest(name, known))
     if name:
         return name
-    kinds = {"pr_auc": "roc_auc", "accuracy": "accuracy", "rmse": "rmse", "r2": "r2"}
-    for key, chosen in kinds.items():
-        if key in known and chosen in known:
-            return chosen
+    if chosen := metrics.main_metric(known):
+        return chosen
     raise InputError(str(runs[0].folder), "no figure of the test rows that all runs have", "runs with test rows")
 
 
@@ -237,12 +135,26 @@ def _one_split(runs: Sequence[ComparedRun], metric: str, level: float) -> list[D
         return paired.resampled(metric, data.header.target, data.measured[rows], outputs, level)
 
 
-def _scores(found: Comparison) -> tables.Columns:
-    """Return the columns of scores.csv: a row for each run and block."""
-    n, runs = len(found.blocks), found.runs
-    return {
-        "run": [run.name for run in runs for _ in range(n)],
-        "repeat": [repeat or None for repeat, _ in found.blocks] * len(runs),
-        "fold": [fold or None for _, fold in found.blocks] * len(runs),
-        found.metric: found.scores.T.ravel().tolist(),
-    }
+def _run(run: ComparedRun, scores: list[float]) -> RunScores:
+    std = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+    mean = float(np.mean(scores))
+    return RunScores(name=run.name, model=run.model, folder=str(run.folder), scores=scores, mean=mean, std=std)
+
+
+def _pair(pair: Difference, runs: Sequence[ComparedRun], metric: str, level: float) -> Pair:
+    first, second = one, other = runs[pair.first].name, runs[pair.second].name
+    mean, low, high = (figure(value, signed=True) for value in (pair.mean, pair.joint_low, pair.joint_high))
+    verdict = f"no difference shown between {one} and {other}"
+    if pair.shown:
+        if (pair.mean > 0) != metrics.higher_is_better(metric):
+            one, other = other, one
+        verdict = f"{one} is better than {other}"
+    return Pair(
+        first=first,
+        second=second,
+        difference=pair.mean,
+        interval=(pair.low, pair.high),
+        joint_interval=(pair.joint_low, pair.joint_high),
+        p=pair.p,
+        verdict=f"{verdict} ({metrics.label(metric)} {mean}, {level:.0%} from {low} to {high})",
+    )

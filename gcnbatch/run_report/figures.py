@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from gcnbatch.config import Config
 from gcnbatch.data.splits import title
-from gcnbatch.metrics import METRICS, common_unit, higher_is_better, label
+from gcnbatch.metrics import common_unit, higher_is_better, label, main_metric, of_kind
 from gcnbatch.model.gcn import build, joins_graph_features
 from gcnbatch.pages.elements import MISSING, Cell
 from gcnbatch.pages.origin import software
@@ -22,28 +22,19 @@ from gcnbatch.text import counted, listed
 from gcnbatch.training import reports
 from gcnbatch.training.mixed import NETWORK
 
-_HEADLINES = (("pr_auc", "roc_auc"), ("accuracy", "accuracy"), ("rmse", "rmse"), ("r2", "r2"))
 
-
-def number(value: object, metric: str = "") -> str:
-    """Return a number for a table; a dash for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def number(value: float | None, metric: str = "") -> str:
+    """Return a number for a table; a dash for None."""
+    if value is None:
         return MISSING
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.3f}" if metric and higher_is_better(metric) else f"{value:.4g}"
 
 
-def deviation(value: object, metric: str) -> str:
+def deviation(value: float | None, metric: str) -> str:
     """Return a standard deviation for the small line of a cell: two digits of an error, three places of a score."""
-    if isinstance(value, float) and not higher_is_better(metric):
-        return f"± {value:.2g}"
-    return f"± {number(value, metric)}"
-
-
-def _usual(names: Collection[str]) -> tuple[str, ...]:
-    """Return the metrics of the kind of target that has these figures, in their usual order."""
-    return METRICS["binary" if "pr_auc" in names else "regression" if "r2" in names else "multiclass"]
+    return f"± {number(value, metric)}" if value is None or higher_is_better(metric) else f"± {value:.2g}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class Figures:
     def metrics(self) -> list[str]:
         """Metrics of the test rows, or of the other rows if there are none, in their usual order."""
         found = self.record.test or self._of_part("train") or self._of_part("valid")
-        return [name for name in _usual(found) if name in found]
+        return [name for name in of_kind(found) if name in found]
 
     @property
     def labels(self) -> list[str]:
@@ -71,8 +62,8 @@ class Figures:
     @property
     def task_metrics(self) -> list[str]:
         """Metrics that each task has."""
-        found = {key for table in self.tasks().values() if isinstance(table, dict) for key in table}
-        return [name for name in _usual(found) if name in found]
+        found = {key for table in self.tasks().values() for key in table}
+        return [name for name in of_kind(found) if name in found]
 
     @property
     def spread(self) -> str:
@@ -91,8 +82,7 @@ class Figures:
 
     def tasks(self) -> dict[str, Any]:
         """Return the figures of the test rows by task."""
-        found = self.record.test.get("tasks")
-        return found if isinstance(found, dict) else {}
+        return self.record.test.get("tasks", {})
 
     def parts(self) -> list[tuple[str, list[Cell]]]:
         """Return a line of the averaged metrics per part; of several models the means, then all test rows together."""
@@ -109,8 +99,7 @@ class Figures:
 
     def of_task(self, task: str, metric: str) -> Cell:
         """Return a metric of a task's test rows."""
-        table = self.tasks()[task]
-        value = number(table.get(metric) if isinstance(table, dict) else None, metric)
+        value = number(self.tasks()[task].get(metric), metric)
         if self.intervals:
             return value, interval(self.intervals.tasks.get(task, {}).get(metric), metric)
         values = self._by_fit(task, metric)
@@ -119,13 +108,11 @@ class Figures:
     def headline(self) -> str:
         """Return the main figure of the test rows, else of left-out rows, as a sentence; "" if there is none."""
         figures = self.record.test or (self._of_part("valid") if self.record.networks else {})
-        names = [name for key, name in _HEADLINES if key in figures and name in figures]
-        if not names:
+        if not (name := main_metric(figures)):
             return ""
         if not self.record.test:
-            shown = number(figures.get(names[0]), names[0])
-            return f"Out-of-fold {label(names[0], common_unit(figures))} {shown}; no test rows."
-        name, tasks = names[0], len(self.tasks())
+            return f"Out-of-fold {label(name, common_unit(figures))} {number(figures[name], name)}; no test rows."
+        tasks = len(self.tasks())
         end = f", mean of {tasks:,} tasks" if tasks > 1 else ""
         if not self.record.one_split and (found := self._mean("test")):
             value, spread = (of.get(name) for of in found)
@@ -137,14 +124,12 @@ class Figures:
         return f"Test {label(name)} {number(self.record.test.get(name), name)}{unit}{between}{end}."
 
     def _of_part(self, part: str) -> dict[str, Any]:
-        found = self.record.metrics.get(part)
-        return found if isinstance(found, dict) else {}
+        return self.record.metrics.get(part, {})
 
     def _mean(self, part: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return mean and standard deviation of a part over models; None if there is one."""
-        of = [self.record.metrics.get(key) for key in ("mean", "std")]
-        mean, std = (table.get(part) if isinstance(table, dict) else None for table in of)
-        return (mean, std) if isinstance(mean, dict) and isinstance(std, dict) else None
+        mean, std = (self.record.metrics.get(key, {}).get(part) for key in ("mean", "std"))
+        return (mean, std) if mean and std else None
 
     def _cells(self, part: str, values: dict[str, Any], spread: dict[str, Any] | None) -> list[Cell]:
         return [
@@ -156,14 +141,8 @@ class Figures:
         return interval(self.intervals.mean.get(metric), metric) if self.intervals and part == "test" else ""
 
     def _by_fit(self, task: str, metric: str) -> Sequence[float]:
-        found = []
-        for fit in self.record.fits:
-            tasks = fit.metrics.get("test", {}).get("tasks")
-            table = tasks.get(task) if isinstance(tasks, dict) else None
-            value = table.get(metric) if isinstance(table, dict) else None
-            if isinstance(value, float):
-                found.append(value)
-        return found
+        tables = [fit.metrics.get("test", {}).get("tasks", {}).get(task, {}) for fit in self.record.fits]
+        return [value for table in tables if (value := table.get(metric)) is not None]
 
 
 def interval(of: Interval, metric: str) -> str:
@@ -235,15 +214,13 @@ def _course(record: Record) -> str:
     if record.config is None:
         return seconds
     train, best = record.config.train, record.metrics.get("best_epoch")
-    chosen = f" (best: {best})" if isinstance(best, int) else ""
+    chosen = f" (best: {best})" if best is not None else ""
     rate = f"learning rate {train.learning_rate:g}, {train.schedule}"
-    count = record.metrics.get("epochs")
-    epochs = counted(count, "epoch") if isinstance(count, int) else f"{number(count)} epochs"
     return (
-        f"{epochs}{chosen}, batch {train.batch_size}, {train.optimizer}, {rate}, seed {record.config.seed}; {seconds}"
+        f"{counted(record.metrics['epochs'], 'epoch')}{chosen}, batch {train.batch_size}, {train.optimizer}, {rate}, "
+        f"seed {record.config.seed}; {seconds}"
     )
 
 
 def _backend(record: Record) -> str:
-    about = [record.metrics.get(key) for key in ("backend", "device", "precision")]
-    return ", ".join(str(value) for value in about if isinstance(value, str))
+    return ", ".join(filter(None, (record.metrics.get(key) for key in ("backend", "device", "precision"))))

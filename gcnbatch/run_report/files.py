@@ -111,13 +111,13 @@ def write(
     record = read(folder, check_data, examined)
     if all_figures:
         draw_all(record)
-    figures = Figures(record)
-    fileio.write_text(folder / REPORT, page.render(figures))
-    card = folder / CARD
-    if card.exists() and not model_card.is_unedited(run_files.read_text(card, "a model card")):
-        say(f"{card} was edited and is kept")
+    with run_files.damaged(folder / METRICS, "the metrics of a finished run"):
+        texts = page.render(Figures(record)), model_card.render(Figures(record))
+    fileio.write_text(folder / REPORT, texts[0])
+    if _edited(folder / CARD):
+        say(f"{folder / CARD} was edited and is kept")
     else:
-        fileio.write_text(card, model_card.render(figures))
+        fileio.write_text(folder / CARD, texts[1])
     return folder / REPORT
 
 
@@ -129,10 +129,17 @@ def card(folder: Path) -> str:
     InputError
         As `write`.
     """
-    path = folder / CARD
-    if path.exists() and not model_card.is_unedited(text := run_files.read_text(path, "a model card")):
+    if text := _edited(folder / CARD):
         return text
-    return model_card.render(Figures(read(folder, check_data=True)))
+    record = read(folder, check_data=True)
+    with run_files.damaged(folder / METRICS, "the metrics of a finished run"):
+        return model_card.render(Figures(record))
+
+
+def _edited(path: Path) -> str:
+    """Return a model card that somebody has edited; "" if it is not there or as it was generated."""
+    text = run_files.read_text(path, "a model card") if path.exists() else ""
+    return "" if not text or model_card.is_unedited(text) else text
 
 
 def update(folder: Path, examined: Examined | None = None) -> None:

@@ -6,10 +6,10 @@ import hashlib
 import re
 import shlex
 
-from gcnbatch.pages.origin import command, software
+from gcnbatch.pages.origin import software
 from gcnbatch.run_report.figures import Figures, number, training_facts
 from gcnbatch.run_report.record import Record
-from gcnbatch.text import counted, markdown, printable
+from gcnbatch.text import counted, markdown, markdown_table, printable
 from gcnbatch.training.run_files import CONFIG
 
 FILL = "*to fill*"
@@ -78,27 +78,20 @@ def is_unedited(text: str) -> bool:
 def _metrics(figures: Figures) -> list[str]:
     if not figures.metrics:
         return ["The run has no test rows."]
-    lines = [
-        "| rows | " + " | ".join(map(markdown, figures.labels)) + " |",
-        "| --- |" + " ---: |" * len(figures.metrics),
-    ]
-    for part, cells in figures.parts():
-        texts = [f"{cell[0]} ({cell[1]})" if cell[1] else cell[0] for cell in cells]
-        lines.append(f"| {part} | " + " | ".join(texts) + " |")
-    return [*lines, "", figures.spread]
+    rows = (
+        [part, *(f"{cell[0]} ({cell[1]})" if cell[1] else cell[0] for cell in cells)] for part, cells in figures.parts()
+    )
+    return [*markdown_table(["rows", *map(markdown, figures.labels)], rows), "", figures.spread]
 
 
 def _applicability(record: Record) -> list[str]:
     """Return how errors of test rows grow with their distance from the training rows, if the run has measured it."""
-    found = record.metrics.get("applicability")
     lines = []
-    for name, measure in found.items() if isinstance(found, dict) else ():
-        bins = measure.get("bins") if isinstance(measure, dict) else None
-        if not isinstance(bins, list) or len(bins) < 2 or not all(isinstance(one, dict) for one in bins):
-            continue
-        low, high = (f"{number(bins[end].get('error'))} around {number(bins[end].get('mean'))}" for end in (0, -1))
-        rank = number(measure.get("spearman"))
-        lines.append(f"- **{markdown(name)}:** mean error of test rows {low}, {high}; rank correlation {rank}")
+    for name, measure in record.metrics.get("applicability", {}).items():
+        if len(bins := measure["bins"]) > 1:
+            low, high = (f"{number(bins[end]['error'])} around {number(bins[end]['mean'])}" for end in (0, -1))
+            rank = number(measure["spearman"])
+            lines.append(f"- **{markdown(name)}:** mean error of test rows {low}, {high}; rank correlation {rank}")
     if not lines:
         lines.append(
             "- Errors by distance from the training rows were not measured (`gcnbatch train … --applicability`)."
@@ -111,7 +104,7 @@ def _applicability(record: Record) -> list[str]:
 
 def _again(record: Record) -> list[str]:
     """Return the command of the run as a block of code, and the versions."""
-    arguments = command(record.environment) or ["train", CONFIG, "-o", "NEW_RUN_DIR"]
+    arguments = record.environment["command"] or ["train", CONFIG, "-o", "NEW_RUN_DIR"]
     facts = (f"- **{name}:** {markdown(value)}" for name, value in software(record.environment))
     return [f"    gcnbatch {printable(shlex.join(arguments), MOST_CHARACTERS)}", "", *facts]
 
@@ -124,7 +117,6 @@ def _limits(figures: Figures) -> list[str]:
     if undefined := record.test.get("undefined"):
         tasks = counted(len(undefined), "task lacks", "tasks lack")
         lines.append(f"- {tasks} a figure: the test rows have labels of one class or none.")
-    baseline = record.metrics.get("baseline")
-    if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
-        lines.append(f"- {markdown(baseline['verdict'])}")
+    if record.baseline:
+        lines.append(f"- {markdown(record.baseline['verdict'])}")
     return lines

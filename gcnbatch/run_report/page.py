@@ -44,18 +44,14 @@ def render(figures: Figures) -> str:
     """Return the page of a run."""
     record, pictures = figures.record, Pictures()
     verdict = figures.headline() or "The run has no figures of test rows."
-    baseline = record.metrics.get("baseline")
-    against = Html("")
-    if isinstance(baseline, dict) and isinstance(baseline.get("verdict"), str):
-        wins = baseline.get("winner") == "baseline"
-        against = paragraph(baseline["verdict"], "verdict against" if wins else "verdict")
+    against = "verdict against" if record.baseline.get("winner") == "baseline" else "verdict"
     plots = [
         section(title, pictures.show(record.folder / name, title)) for name, title in PLOTS.items()
     ]  # before those of the folds: they matter more
     body = [
         paragraph(_about(record), "lead"),
         paragraph(verdict, "verdict"),
-        against,
+        paragraph(record.baseline["verdict"], against) if record.baseline else Html(""),
         section("What was trained", facts(training_facts(record))),
         _metrics(figures),
         _members(figures),
@@ -76,7 +72,7 @@ def render(figures: Figures) -> str:
 
 
 def _about(record: Record) -> str:
-    kind = f"{record.config.model.kind}" if record.config else str(record.metrics.get("model", ""))
+    kind = record.config.model.kind if record.config else record.metrics.get("model", "")
     data = record.tested.header.name if record.tested else record.data.name
     return f"{kind} on {data} · {record.folder.resolve().name}"
 
@@ -94,7 +90,7 @@ def _members(figures: Figures) -> Html:
     record = figures.record
     if not record.members:
         return Html("")
-    metric = str(record.metrics.get("metric", ""))
+    metric = record.metrics["metric"]
     name = label(metric, common_unit(record.test or record.metrics.get("valid", {})))
     header = ["member alone", "weight", f"{name}, out of fold", f"{name}, test"]
     rows = [
@@ -110,27 +106,21 @@ def _by_task(figures: Figures) -> Html:
     tasks, metrics = figures.tasks(), figures.task_metrics
     if len(tasks) < 2 or not metrics:
         return Html("")
-    counts = [
-        key for key in ("labelled", "positives") if any(key in of for of in tasks.values() if isinstance(of, dict))
-    ]
+    counts = [key for key in ("labelled", "positives") if any(key in of for of in tasks.values())]
     rows: list[list[Cell]] = []
     for name, of in list(tasks.items())[:LISTED]:
-        own = of if isinstance(of, dict) else {}
-        shown_name = f"{name}, {unit}" if isinstance(unit := own.get("unit"), str) else name
-        cells = (*(number(own.get(key)) for key in counts), *(figures.of_task(name, m) for m in metrics))
-        rows.append([shown_name, *cells])
+        cells = (*(number(of.get(key)) for key in counts), *(figures.of_task(name, m) for m in metrics))
+        rows.append([f"{name}, {of['unit']}" if "unit" in of else name, *cells])
     shown = table(["task", *counts, *map(label, metrics)], rows)
     return section("Test rows by task", shown, _more(len(tasks), "tasks"))
 
 
 def _by_class(record: Record) -> Html:
-    classes = record.test.get("classes")
-    if not isinstance(classes, dict):
+    if not (classes := record.test.get("classes")):
         return Html("")
     rows: list[list[Cell]] = []
     for name, of in list(classes.items())[:LISTED]:
-        own = of if isinstance(of, dict) else {}
-        true, found, right = (own.get(key) for key in ("labelled", "predicted", "correct"))
+        true, found, right = (of[key] for key in ("labelled", "predicted", "correct"))
         rows.append([name, number(true), number(found), number(right), _share(right, true), _share(right, found)])
     header = ["class", "labelled", "predicted", "correct", "recall", "precision"]
     return section("Test rows by class", table(header, rows), _more(len(classes), "classes"))
@@ -154,30 +144,24 @@ def _confusion(record: Record) -> Html:
 
 def _uncertainty(record: Record, pictures: Pictures) -> Html:
     """Return calibration and coverage, if the run has them."""
-    mean = record.metrics.get("mean")
-    found = (mean if isinstance(mean, dict) else record.metrics).get("uncertainty")
-    own = found if isinstance(found, dict) else {}
-    tasks = own.get("tasks")
+    own: dict[str, Any] = record.metrics.get("mean", record.metrics).get("uncertainty", {})
+    tasks = own.get("tasks", {})
     every = f"mean of {len(record.fits)}" if len(record.fits) > 1 else "all"
-    of_tasks = tasks if isinstance(tasks, dict) else {}
-    lines: dict[str, Any] = {**({} if len(of_tasks) == 1 else {every: own}), **of_tasks}
-    lines = {name: of for name, of in lines.items() if isinstance(of, dict)}
+    lines: dict[str, Any] = {**({} if len(tasks) == 1 else {every: own}), **tasks}
     names = list(dict.fromkeys(key for of in lines.values() for key, value in of.items() if type(value) is float))
     names = [name for name in names if name != "level"]
     chosen = any("calibration" in of for of in lines.values())
     rows = [
         [
             task,
-            *([_CALIBRATIONS.get(str(of.get("calibration")), MISSING)] if chosen else []),
+            *([_CALIBRATIONS.get(of.get("calibration"), MISSING)] if chosen else []),
             *(_three_digits(of.get(name)) for name in names),
         ]
         for task, of in list(lines.items())[: LISTED + 1]
     ]
     header = ["", *(["calibration"] if chosen else []), *map(_uncertainty_name, names)]
-    notes = own.get("notes")
-    said = [str(note) for note in notes[:20]] if isinstance(notes, list) else []
-    level = own.get("level")
-    if isinstance(level, float):
+    said = own.get("notes", [])[:20]
+    if level := own.get("level"):
         said.insert(0, f"Coverage, width and size are those of conformal intervals or sets at the level {level:.0%}.")
     plots = [
         details(fit.folder.name, plot)
@@ -198,8 +182,8 @@ def _uncertainty_name(key: str) -> str:
     return " ".join([{"ece": "ECE", "ence": "ENCE", "brier": "Brier score"}.get(words[0], words[0]), *words[1:]])
 
 
-def _three_digits(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else MISSING
+def _three_digits(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.3g}"
 
 
 def _courses(record: Record, pictures: Pictures) -> Html:
@@ -248,10 +232,8 @@ def _repeat(record: Record) -> Html:
     )
 
 
-def _share(part: object, whole: object) -> str:
-    if isinstance(part, int) and isinstance(whole, int) and whole > 0:
-        return f"{part / whole:.3f}"
-    return MISSING
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else MISSING
 
 
 def _more(count: int, what: str) -> Html:

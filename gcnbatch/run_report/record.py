@@ -15,7 +15,7 @@ from gcnbatch.text import printable
 from gcnbatch.training import run_files
 from gcnbatch.training.finished import FinishedFit, RunData, read_fits
 from gcnbatch.training.reports import METRICS
-from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run import read_config
 from gcnbatch.training.summary import pooled
 
 
@@ -29,7 +29,7 @@ class Record:
     config : Config or None
         None for a baseline.
     environment : dict
-        env.json; empty if it is not there.
+        env.json.
     data : Path
     digest : str
         SHA-256 of the data set.
@@ -69,8 +69,7 @@ class Record:
     @property
     def networks(self) -> int:
         """Number of networks of a cross-fitted run; 0 of others."""
-        found = self.metrics.get("parts")
-        return len(found) if isinstance(found, list) else 0
+        return len(self.metrics.get("parts", ()))
 
     @property
     def members(self) -> list[dict[str, Any]]:
@@ -88,8 +87,12 @@ class Record:
     @property
     def test(self) -> dict[str, Any]:
         """Figures of the test rows; with several models, of the mean of their outputs."""
-        found = self.metrics.get("out_of_fold", self.metrics.get("test"))
-        return found if isinstance(found, dict) else {}
+        return self.metrics.get("out_of_fold") or self.metrics.get("test", {})
+
+    @property
+    def baseline(self) -> dict[str, Any]:
+        """The comparison with a baseline; empty if there is none."""
+        return self.metrics.get("baseline") or {}
 
 
 def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Record:
@@ -110,11 +113,8 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
     """
     fits = read_fits(folder)
     metrics = run_files.read_figures(folder / METRICS)
-    config = None
-    if (folder / run_files.CONFIG).is_file():
-        config = read_config(folder)
-    environment = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
-    data = RunData.of(folder)
+    config = read_config(folder) if (folder / run_files.CONFIG).is_file() else None
+    environment, data = run_files.read_environment(folder), RunData.of(folder)
     why_not = ""
     try:
         if check_data and data.is_changed:
@@ -125,7 +125,6 @@ def read(folder: Path, check_data: bool, examined: Examined | None = None) -> Re
             examined = _examined(data.path, fits)
     except GcnbatchError as error:
         why_not = printable(str(error), 200)
-    environment = environment if isinstance(environment, dict) else {}
     return Record(folder, config, environment, data.path, data.digest, metrics, fits, examined, why_not)
 
 

@@ -36,7 +36,7 @@ def write(out: Output | None, columns: tables.Columns, spreadsheet: bool = False
         When the disk is full, or pyarrow is missing.
     """
     if out is not None:
-        tables.write_output(out, columns, spreadsheet)
+        tables.write(out, columns, spreadsheet=spreadsheet)
         return
     stream = outputs.standard_output()
     tables.write_csv(stream, columns, spreadsheet, stream.isatty())

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import environment, fileio, folders, tables
+from gcnbatch import fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.backends.blas import one_of
@@ -52,7 +52,6 @@ from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
 
-ENVIRONMENT = "env.json"
 CHANGED = "changed since the run began"
 # Writes a data set, and returns the configuration with what the data decide.
 Make = Callable[[Config, Path], Config]
@@ -314,8 +313,7 @@ def _named(own: Path, given: str) -> Iterator[None]:
 
 def _create(folder: Path, config: Config) -> None:
     fileio.write_text(folder / CONFIG, config.to_toml())
-    about = {**environment.host(), "backend": config.backend, "command": environment.command()}
-    fileio.write_json(folder / ENVIRONMENT, about)
+    run_files.write_environment(folder, backend=config.backend)
 
 
 def _fit(

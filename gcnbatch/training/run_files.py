@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from gcnbatch import fileio
+from gcnbatch import environment, fileio
 from gcnbatch.config_tree import deeper, parse_toml
 from gcnbatch.errors import InputError, misfit
-from gcnbatch.text import counted, quoted
+from gcnbatch.text import QUOTED, counted, printable, quoted
 
 CONFIG, STUDY = "config.toml", "study.json"  # of a run or a study; of a study alone
+ENVIRONMENT = "env.json"
 _MOST_BYTES = 1 << 28  # a history of a million epochs; metrics of 4,096 tasks
 _CONFIG_BYTES = 1 << 20
 _DEEPEST = 20  # lists and objects within each other
@@ -108,6 +111,20 @@ class _CrossFitted(_Metrics):
     members: list[_Share] = []
 
 
+class _Environment(BaseModel):
+    """What pages show of env.json; a file that is gone has none of it."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    gcnbatch: str = "unknown"
+    commit: str | None = None
+    python: str = "unknown"
+    platform: str = "unknown"
+    cpu: dict[str, Any] = {}
+    packages: dict[str, str | None] = {}
+    command: list[str] = []
+
+
+_ENVIRONMENT = TypeAdapter(_Environment)
 _EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
 _FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
 _CROSS_FITTED = TypeAdapter(_CrossFitted)
@@ -212,6 +229,41 @@ def read_json(path: Path, expected: str) -> Any:
     InputError
     """
     return _parsed(str(path), read_text(path, expected), expected)
+
+
+def write_environment(folder: Path, **more: Any) -> dict[str, Any]:
+    """Write env.json: machine, software, the command, and `more`; return it."""
+    found = {**environment.host(), **more, "command": environment.command()}
+    fileio.write_json(folder / ENVIRONMENT, found)
+    return found
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Return env.json, with defaults for what it lacks; defaults alone where there is no such file.
+
+    Raises
+    ------
+    InputError
+    """
+    path, expected = folder / ENVIRONMENT, "the environment of a run"
+    value = read_json(path, expected) if path.exists() else {}
+    found: _Environment = checked(str(path), value, _ENVIRONMENT, expected)
+    return found.model_dump()
+
+
+@contextmanager
+def damaged(place: Path, expected: str) -> Iterator[None]:
+    """Refuse a folder or file in whose values the block fails, which renders them without checks of its own.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        got = f"{type(error).__name__}: {printable(str(error), QUOTED)}"
+        raise InputError(str(place), got, expected, _HINT) from error
 
 
 def _metrics(path: Path, schema: TypeAdapter[Any]) -> dict[str, Any]:

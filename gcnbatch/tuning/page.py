@@ -15,7 +15,7 @@ from gcnbatch.pages.origin import software, started
 from gcnbatch.text import counted, figure
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.run import ENVIRONMENT, read_config
+from gcnbatch.training.run import read_config
 from gcnbatch.training.run_files import CONFIG
 from gcnbatch.tuning import charts, library
 from gcnbatch.tuning.record import value_of
@@ -89,10 +89,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
 def _origin(folder: Path, space: Space, experiment: Experiment) -> list[Html]:
     """Return what was searched on what, the environment and the command."""
     dataset, config = experiment.dataset, read_config(folder)
-    path = folder / ENVIRONMENT
-    found = run_files.read_json(path, "a JSON object") if path.exists() else {}
-    about = found if isinstance(found, dict) else {}
-    split = config.split
+    about, split = run_files.read_environment(folder), config.split
     count = f", {split.folds} folds" if split.folds else f", {split.repeats} repeats" if split.repeats > 1 else ""
     searched = [
         ("Data", f"{dataset.header.name}: {counted(dataset.n_graphs, 'graph')}"),

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field, TypeAdapter
 
-from gcnbatch import environment, fileio, folders, tables
+from gcnbatch import fileio, folders, tables
 from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend
 from gcnbatch.config import Config, resolve
@@ -38,7 +38,7 @@ from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.plan import data_file, with_absolute_paths
 from gcnbatch.training.processes import pool
-from gcnbatch.training.run import ENVIRONMENT, Make, begun_or_empty, check_data, generate, read_config
+from gcnbatch.training.run import Make, begun_or_empty, check_data, generate, read_config
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import library, results
@@ -145,7 +145,7 @@ def start(
             fileio.write_text(target / SPACE, tomli_w.dumps(tree))
             settings = _Settings(count, rounds.trials, rounds.alike, base.backend)
             fileio.write_json(target / STUDY, asdict(settings))
-            fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
+            run_files.write_environment(target)
             warm_start.keep(config, target, experiment.weights)
             finished.record_digest(target, experiment)
             fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed

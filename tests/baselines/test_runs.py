@@ -11,7 +11,6 @@ import pytest
 from gcnbatch.baselines import runs as baseline
 from gcnbatch.baselines import verdict as verdicts
 from gcnbatch.baselines.molecule_features import MoleculeFeatures, molecule_features
-from gcnbatch.baselines.runs import TableColumns
 from gcnbatch.config import resolve
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.guard import Lost
@@ -25,7 +24,7 @@ from tests.parquet import assert_same_table
 from tests.training.runs import lighten, write_set
 
 __all__ = ["call"]
-COLUMNS = TableColumns("structure", ("even", "third"))
+COLUMNS = ("structure", ("even", "third"))
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +48,7 @@ def config(data: Path, **split: object):
 def test_a_baseline_has_the_rows_and_files_of_a_run_and_the_table_gives_the_same(folder: Path, tmp_path: Path) -> None:
     train_on(folder / "m.h5", tmp_path / "run")
     _, metrics = baseline.start(config(folder / "m.h5"), tmp_path / "set", 5)
-    baseline.start(config(folder / "m.csv"), tmp_path / "table", 5, COLUMNS)
+    baseline.start(config(folder / "m.csv"), tmp_path / "table", 5, *COLUMNS)
     run, own, table = (tmp_path / name for name in ("run", "set", "table"))
     for name in ("splits.json", "metrics.json", "predictions.csv", "data.sha256", "env.json"):
         assert (own / name).is_file()
@@ -134,12 +133,12 @@ def test_the_verdict_says_plainly_which_is_better(target, own, its, winner, sent
 def test_refusals_name_what_is_missing(folder: Path, tmp_path: Path) -> None:
     write_set(tmp_path / "plain.h5")
     for configured, columns, message in (
-        (config(tmp_path / "plain.h5"), None, r"plain\.h5: no SMILES in it; expected a data set of molecules"),
-        (resolve({}), None, "^--data: missing; expected molecules"),
+        (config(tmp_path / "plain.h5"), (), r"plain\.h5: no SMILES in it; expected a data set of molecules"),
+        (resolve({}), (), "^--data: missing; expected molecules"),
         (config(folder / "m.h5"), COLUMNS, "given with .*m.h5; expected a table of molecules"),
     ):
         with pytest.raises(InputError, match=message):
-            baseline.start(configured, tmp_path / "none", 5, columns)
+            baseline.start(configured, tmp_path / "none", 5, *columns)
     assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="synthetic data"):
         baseline.check_data(resolve({"data": {"synthetic": "quickstart"}}))

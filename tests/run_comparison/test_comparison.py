@@ -43,7 +43,7 @@ def test_folds_give_scores_differences_a_plot_and_a_verdict(folder: Path, tmp_pa
     out, found = compare([folder / "a", folder / "b"], tmp_path / "out", parquet=True)
     assert_same_table(out / "scores.csv")
     report = json.loads((out / "comparison.json").read_text())
-    assert report == json.loads(json.dumps(found.as_dict()))
+    assert report == found.model_dump(mode="json")
     assert report["blocks"] == ["fold1", "fold2", "fold3"]
     for run in report["runs"]:
         metrics = json.loads((folder / run["name"] / "metrics.json").read_text())
@@ -84,7 +84,7 @@ def test_the_page_of_a_comparison_is_written_again_from_its_files(folder: Path, 
 def test_runs_that_differ_by_nothing_show_no_difference(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "a", tmp_path / "copy")
     _, found = compare([folder / "a", tmp_path / "copy"], tmp_path / "out")
-    assert found.verdict(found.pairs[0]).startswith("no difference shown between a and copy (ROC-AUC +0.0000")
+    assert found.pairs[0].verdict.startswith("no difference shown between a and copy (ROC-AUC +0.0000")
 
 
 def test_the_better_run_is_named_whether_errors_or_scores_are_compared(folder: Path, tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_the_better_run_is_named_whether_errors_or_scores_are_compared(folder: P
             with pytest.raises(InputError, match="no figure of the test rows that all runs have"):
                 compare(names, tmp_path / "none")
         _, found = compare(names, tmp_path / metric / "out", metric=metric)
-        assert found.verdict(found.pairs[0]).startswith(f"good is better than plain ({label(metric)} ")
+        assert found.pairs[0].verdict.startswith(f"good is better than plain ({label(metric)} ")
 
 
 def test_one_split_is_compared_by_resampling_its_rows(folder: Path, tmp_path: Path) -> None:
     _, found = compare([folder / "c", folder / "d"], tmp_path / "out")
     assert found.method.startswith("One split")
-    assert found.blocks == [(0, 0)]
-    assert found.as_dict()["runs"][0]["std"] is None
+    assert found.blocks == [""]
+    assert found.runs[0].std is None
 
 
 def test_data_may_differ_in_features_but_not_in_targets(folder: Path, tmp_path: Path) -> None:

@@ -323,7 +323,10 @@ def of_run(folder: Path) -> Report:
     (fit,) = read_fits(folder)
     with Dataset(Path((folder / "data.sha256").read_text().split()[1])) as data:
         rows, outputs = fit.split.test, {"test": fit.outputs(data.header)}
-        labels, course = {"test": data.y[rows]}, {key: fit.metrics[key] for key in ("backend", "seconds", "split")}
+        labels, course = (
+            {"test": data.y[rows]},
+            {key: fit.metrics[key] for key in ("backend", "epochs", "seconds", "split")},
+        )
         return Report(folder, data.header, labels, outputs, data.path, rows, data.ids[rows], [], course)
 
 

@@ -176,7 +176,7 @@ def test_reports_comparisons_and_explanations_know_the_folds(molecules: Path, fo
     fit(molecules, tmp_path / "plain", "split.folds=3")
     _, found = compare([folds, tmp_path / "plain"], tmp_path / "out")
     assert [one.model for one in found.runs] == ["mixture", "gcn"]
-    assert len(found.runs[0].fits) == 3
+    assert len(found.runs[0].scores) == 3
     said: list[str] = []
     explain([folds], molecules, tmp_path / "explained", steps=4, backend="cpu", quiet=True, say=said.append)
     assert sum("is a mixture: its networks, of weight" in line for line in said) == 3

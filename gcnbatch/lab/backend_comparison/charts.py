@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, legend_above, panels, save
 from gcnbatch.lab.backend_comparison.operations import FAMILIES
-from gcnbatch.lab.backend_comparison.timeline import OTHER, Span, Trace
+from gcnbatch.lab.backend_comparison.timeline import OTHER, Trace
 from gcnbatch.pages.elements import MISSING
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def _timeline(traces: Sequence[Trace], path: Path) -> None:
     for ax, one in zip(axes, traces, strict=True):
         lanes = [("host", one.host), *([("device", one.device)] if one.device else [])]
         for place, (_, spans) in enumerate(reversed(lanes)):
-            _lane(ax, place, spans, colours)
+            bars = [(span.start, span.length) for span in spans]
+            shades = [colours[span.family] for span in spans]
+            ax.broken_barh(bars, (place - 0.36, 0.72), color=shades, linewidth=0.6)
         ax.set_yticks(range(len(lanes)), [lane for lane, _ in reversed(lanes)], fontsize=8)
         ax.set(xlim=(0, one.length), ylim=(-0.55, len(lanes) - 0.45))
         ax.tick_params(labelsize=8)
@@ -97,11 +99,6 @@ def _timeline(traces: Sequence[Trace], path: Path) -> None:
     handles = [axes[0].barh(0, 0, color=colours[family], label=family) for family in families]
     figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     save(figure, path)
-
-
-def _lane(ax: Axes, place: int, spans: Sequence[Span], colours: dict[str, str]) -> None:
-    bars = [(span.start, span.length) for span in spans]
-    ax.broken_barh(bars, (place - 0.36, 0.72), color=[colours[span.family] for span in spans], linewidth=0.6)
 
 
 def _finish(ax: Axes, lengths: Sequence[float]) -> None:

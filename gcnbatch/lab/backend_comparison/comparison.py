@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gcnbatch import environment, fileio, folders, outputs
 from gcnbatch.backends import registry
-from gcnbatch.backends.base import Backend
 from gcnbatch.backends.registry import BackendStatus
 from gcnbatch.config import Config
 from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
@@ -23,11 +22,13 @@ from gcnbatch.lab.backend_comparison.timing import measure
 from gcnbatch.lab.backend_comparison.workload import Effort, Say, Workload, opened
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import refusal
+from gcnbatch.runners.task import RunnerTask
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 FORMAT = 1
+Result = TypeVar("Result")
 
 
 def compare(
@@ -64,176 +65,159 @@ def compare(
         When the host fails, or a device is lost.
     """
     effort = effort or Effort()
-    states = _wanted(names, config.device)
+    states = {state.name: state for state in registry.status(config.device)}
+    for name in names:
+        if name not in states:
+            raise InputError("--backends", f"'{name}'", ", ".join(states), nearest(name, states))
     with folders.results(folder, f"compare-{config.name}") as (target, _):
         trace = None if trace_file is None else _trace_output(trace_file, target, config)
-        backends = _open(states, config, say)
-        with opened(config) as workload, counter(1 + 4 * len(backends), " parts") as bar:
-            _leave_out_refused(states, backends, workload, say)
-            found = _Comparison(config, workload, states, backends, effort, bar, say)
-            content, traces = found.content(), list(found.traces.values())
+        backends = _Backends({name: states[name] for name in names or states}, config, say)
+        with opened(config) as workload, counter(1 + 4 * len(backends.ready), " parts") as bar:
+            backends.leave_out_refusing(workload.task)
+            content, traces = _content(config, workload, backends, effort, bar)
         report.write(target, content, traces)
         if trace is not None and traces:
             fileio.write_json(trace, timeline.events(traces))
     return target, content
 
 
-class _Comparison:
-    """Results by backend; a failing backend is recorded in `states` and removed."""
+class _Backends:
+    """The requested backends: those that can start are open, without fast-math; `states` says why others are not.
 
-    def __init__(
-        self,
-        config: Config,
-        workload: Workload,
-        states: list[BackendStatus],
-        backends: dict[str, Backend],
-        effort: Effort,
-        bar: tqdm[Any],
-        say: Say,
-    ) -> None:
-        self._config, self._workload, self._effort, self._bar, self._say = config, workload, effort, bar, say
-        self._states, self._backends = states, backends
-        self._began = time.monotonic()
-        self.agreements: dict[str, Agreement] = {}
-        self.timing: dict[str, dict[str, Any]] = {}
-        self.costs: dict[str, dict[Row, Cost]] = {}
-        self.traces: dict[str, Trace] = {}
-        self.fast: dict[str, dict[str, Any]] = {}
-        self.parity = Parity(workload, effort, self._show)
-        bar.update()
-        self._with_each(self._check)
-        if all(agreement.passed for agreement in self.agreements.values()):
-            self._with_each(self._measure)
-        self._seconds = time.monotonic() - self._began
+    A backend that fails later is left out, too. A failure of the host or a lost device is raised.
+    """
 
-    def _with_each(self, work: Callable[[str, Backend], None]) -> None:
-        held: list[dict[str, Any]] = [
-            *(self._backends, self.agreements, self.timing, self.costs, self.traces, self.fast)
-        ]
-        for name, backend in list(self._backends.items()):
+    def __init__(self, states: dict[str, BackendStatus], config: Config, say: Say) -> None:
+        self.states, self._say = states, say
+        for name, state in states.items():
+            if not state.ready:
+                say(f"{name} is left out: {state.reason}")
+        exact = config.cuda.model_copy(update={"fast_math": False})
+        self.open = self.each(lambda name: registry.open_backend(name, config.device, exact))
+
+    @property
+    def ready(self) -> list[str]:
+        """Names of the backends that are not left out."""
+        return [name for name, state in self.states.items() if state.ready]
+
+    def each(self, work: Callable[[str], Result]) -> dict[str, Result]:
+        """Return what `work` returns for each backend by name; leave out those that fail."""
+        found = {}
+        for name in self.ready:
             try:
-                work(name, backend)
+                found[name] = work(name)
             except MachineError as error:
-                _leave_out(self._states, name, error, self._say)
-                for found in held:
-                    found.pop(name, None)
-        if not self._backends:
-            raise _none(self._states)
-
-    def _show(self, what: str) -> None:
-        self._bar.set_description(what)
-
-    def _check(self, name: str, backend: Backend) -> None:
-        self._show(f"{name}: parity")
-        self.agreements[name] = self.parity.check(backend)
-        self._bar.update()
-
-    def _measure(self, name: str, backend: Backend) -> None:
-        timing = measure(backend, self._workload, self._effort, lambda what: self._show(f"{name}: {what}"))
-        self._bar.update()
-        self._show(f"{name}: operations")
-        self.costs[name] = profile(backend, self._workload, self._effort)
-        self._bar.update()
-        self._show(f"{name}: timeline")
-        self.traces[name] = timeline.trace(backend, self._workload)
-        busy = self.traces[name].busy / timing["training"]["microseconds_per_batch"]["median"]
-        self.timing[name] = {**timing, "busy_share": min(busy, 1.0)}
-        if self._config.cuda.fast_math and registry.entry(name).on_gpu:
-            self._show(f"{name}: fast-math")
-            fast = registry.open_backend(name, self._config.device, self._config.cuda)
-            self.fast[name] = fast_math.compare(backend, fast, self.parity, self._workload, self._effort)
-        self._bar.update()
-
-    def content(self) -> dict[str, Any]:
-        """Return the content of ``report.json``."""
-        clocks = {name: {"clock": one.meter.clock, "about": one.meter.about()} for name, one in self._backends.items()}
-        return {
-            "format": FORMAT,
-            "name": self._config.name,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(self._seconds, 1),
-            "command": environment.command(),
-            "backends": [{**state._asdict(), **clocks.get(state.name, {})} for state in self._states],
-            "data": self._workload.to_json(),
-            "effort": vars(self._effort),
-            "parity": self.parity.to_json(self.agreements),
-            "timing": self.timing or None,
-            "speedup": self._speedups() if self.timing else None,
-            "operations": self._operations() if self.costs else None,
-            "fast_math": self.fast,
-            "environment": environment.collect(),
-            "config": self._config.model_dump(mode="json"),
-        }
-
-    def _speedups(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return, for training and inference and for each baseline, the speedup of every backend after it."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for work in ("training", "inference"):
-            seconds = {name: one[work]["seconds"]["median"] for name, one in self.timing.items()}
-            names = list(seconds)
-            found[work] = {
-                base: {name: seconds[base] / seconds[name] for name in names[number + 1 :]}
-                for number, base in enumerate(names[:-1])
-            }
+                if isinstance(error, DeviceLost) or not registry.entry(name).on_gpu:
+                    raise
+                known = isinstance(error, BackendUnavailable)
+                reason = error.got if known else f"{error.subject}: {error.got}"
+                self._leave_out(name, reason, error.hint, error.got if known else str(error))
+        if not found:
+            why = "; ".join(f"{state.name}: {state.reason}" for state in self.states.values())
+            hint = next(iter(self.states.values())).hint
+            raise BackendUnavailable("--backends", f"none can be compared here ({why})", hint=hint)
         return found
 
-    def _operations(self) -> dict[str, dict[str, dict[str, Any]]]:
-        return {
-            name: {row.label: {"family": row.family, **cost.to_json()} for row, cost in rows.items()}
-            for name, rows in self.costs.items()
+    def leave_out_refusing(self, task: RunnerTask) -> None:
+        """Leave out the backends that refuse this model and data."""
+        for name in self.ready:
+            if why := refusal(self.open[name], task):
+                self._leave_out(name, reason := f"it does not take {why}", "", reason)
+        if not self.ready:
+            others = [name for name in registry.names() if name not in self.states]
+            raise InputError("--backends", "none that takes this model and data", f"one of {', '.join(others)}")
+
+    def _leave_out(self, name: str, reason: str, hint: str, said: str) -> None:
+        self.states[name] = BackendStatus(name, False, reason, hint)
+        self._say(f"{name} is left out: {said}")
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the state of each, and the clock and device of those that are compared."""
+        meters = {name: self.open[name].meter for name in self.ready}
+        about = {name: {"clock": meter.clock, "about": meter.about()} for name, meter in meters.items()}
+        return [{**state._asdict(), **about.get(name, {})} for name, state in self.states.items()]
+
+
+class _Measured(NamedTuple):
+    """What is measured of a backend that agrees; `fast` is empty without cuda.fast_math."""
+
+    timing: dict[str, Any]
+    costs: dict[Row, Cost]
+    trace: Trace
+    fast: dict[str, Any]
+
+
+def _content(
+    config: Config, workload: Workload, backends: _Backends, effort: Effort, bar: tqdm[Any]
+) -> tuple[dict[str, Any], list[Trace]]:
+    """Return the content of ``report.json``, and the traces; only parity if a backend does not agree."""
+    began = time.monotonic()
+    parity = Parity(workload, effort, bar.set_description)
+    bar.update()
+
+    def check(name: str) -> Agreement:
+        bar.set_description(f"{name}: parity")
+        found = parity.check(backends.open[name])
+        bar.update()
+        return found
+
+    def measured(name: str) -> _Measured:
+        backend = backends.open[name]
+        timing = measure(backend, workload, effort, lambda what: bar.set_description(f"{name}: {what}"))
+        bar.update()
+        bar.set_description(f"{name}: operations")
+        costs = profile(backend, workload, effort)
+        bar.update()
+        bar.set_description(f"{name}: timeline")
+        trace = timeline.trace(backend, workload)
+        busy = trace.busy / timing["training"]["microseconds_per_batch"]["median"]
+        fast: dict[str, Any] = {}
+        if config.cuda.fast_math and registry.entry(name).on_gpu:
+            bar.set_description(f"{name}: fast-math")
+            compiled = registry.open_backend(name, config.device, config.cuda)
+            fast = fast_math.compare(backend, compiled, parity, workload, effort)
+        bar.update()
+        return _Measured({**timing, "busy_share": min(busy, 1.0)}, costs, trace, fast)
+
+    agreements, found = backends.each(check), dict[str, _Measured]()
+    if all(agreement.passed for agreement in agreements.values()):
+        found = backends.each(measured)
+    timing = {name: one.timing for name, one in found.items()}
+    operations = {
+        name: {row.label: {"family": row.family, **cost.to_json()} for row, cost in one.costs.items()}
+        for name, one in found.items()
+    }
+    content = {
+        "format": FORMAT,
+        "name": config.name,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - began, 1),
+        "command": environment.command(),
+        "backends": backends.to_json(),
+        "data": workload.to_json(),
+        "effort": vars(effort),
+        "parity": parity.to_json({name: agreements[name] for name in backends.ready}),
+        "timing": timing or None,
+        "speedup": _speedups(timing) if found else None,
+        "operations": operations or None,
+        "fast_math": {name: one.fast for name, one in found.items() if one.fast},
+        "environment": environment.collect(),
+        "config": config.model_dump(mode="json"),
+    }
+    return content, [one.trace for one in found.values()]
+
+
+def _speedups(timing: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return, for training and inference and for each baseline, the speedup of every backend after it."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for work in ("training", "inference"):
+        seconds = {name: one[work]["seconds"]["median"] for name, one in timing.items()}
+        names = list(seconds)
+        found[work] = {
+            base: {name: seconds[base] / seconds[name] for name in names[number + 1 :]}
+            for number, base in enumerate(names[:-1])
         }
-
-
-def _wanted(names: Sequence[str], device: int) -> list[BackendStatus]:
-    states = {state.name: state for state in registry.status(device)}
-    for name in names:
-        if name not in states:
-            raise InputError("--backends", f"'{name}'", ", ".join(states), nearest(name, states))
-    return [states[name] for name in dict.fromkeys(names or states)]
-
-
-def _open(states: list[BackendStatus], config: Config, say: Say) -> dict[str, Backend]:
-    """Open the backends that can start, without fast-math; record in `states` why others cannot."""
-    opened_ones: dict[str, Backend] = {}
-    exact = config.cuda.model_copy(update={"fast_math": False})
-    for state in list(states):
-        if not state.ready:
-            say(f"{state.name} is left out: {state.reason}")
-            continue
-        try:
-            opened_ones[state.name] = registry.open_backend(state.name, config.device, exact)
-        except MachineError as error:
-            _leave_out(states, state.name, error, say)
-    if not opened_ones:
-        raise _none(states)
-    return opened_ones
-
-
-def _leave_out(states: list[BackendStatus], name: str, error: MachineError, say: Say) -> None:
-    """Record in `states` why a backend failed; raise failures of the host and lost devices."""
-    if isinstance(error, DeviceLost) or not registry.entry(name).on_gpu:
-        raise error
-    number = next(number for number, state in enumerate(states) if state.name == name)
-    reason = error.got if isinstance(error, BackendUnavailable) else f"{error.subject}: {error.got}"
-    states[number] = BackendStatus(name, False, reason, error.hint)
-    say(f"{name} is left out: {reason if isinstance(error, BackendUnavailable) else error}")
-
-
-def _none(states: Sequence[BackendStatus]) -> BackendUnavailable:
-    why = "; ".join(f"{state.name}: {state.reason}" for state in states)
-    return BackendUnavailable("--backends", f"none can be compared here ({why})", hint=states[0].hint)
-
-
-def _leave_out_refused(states: list[BackendStatus], backends: dict[str, Backend], workload: Workload, say: Say) -> None:
-    """Record in `states` which backends refuse this model and data, and remove them."""
-    for number, state in enumerate(states):
-        if state.name in backends and (why := refusal(backends[state.name], workload.task)):
-            states[number] = state._replace(ready=False, reason=f"it does not take {why}", hint="")
-            del backends[state.name]
-            say(f"{state.name} is left out: {states[number].reason}")
-    if not backends:
-        others = [name for name in registry.names() if name not in {state.name for state in states}]
-        raise InputError("--backends", "none that takes this model and data", f"one of {', '.join(others)}")
+    return found
 
 
 def _trace_output(path: Path, folder: Path, config: Config) -> Output:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcnbatch import fileio
-from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison import charts
 from gcnbatch.lab.backend_comparison.charts import number, ratio
 from gcnbatch.lab.backend_comparison.timeline import Trace
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Pictures, facts, paragraph, section, table
-from gcnbatch.text import QUOTED, counted, markdown, printable
+from gcnbatch.pages.origin import software
+from gcnbatch.text import counted, markdown, markdown_table
 from gcnbatch.training import run_files
 
 JSON, MARKDOWN, HTML = "report.json", "report.md", "report.html"
@@ -25,15 +25,17 @@ PLACED = {
     "Operations": "operations.png",
 }  # the chart below each table of the page
 Content = dict[str, Any]
-# The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023) as families.
-FUNCTIONS = {
+# The functions of full-batch training (Bettinelli: "Accelerate graph convolutional network on GPU", 2023).
+_FAMILIES = {
     "Matmul": "MatMul",
     "SparseMatmul": "SparseMatMul",
     "GraphSum": "SpMM",
     "ReLU": "ReLU",
     "Dropout": "Dropout",
-    "CrossEntropyLoss": "Loss",
 }
+_DIRECTIONS = ("forward", "backward")
+FUNCTIONS = {f"{name} {way}": f"{family} {way}" for name, family in _FAMILIES.items() for way in _DIRECTIONS}
+FUNCTIONS["CrossEntropyLoss forward"] = "Loss"
 STATES = "Backends"  # the title of the one table of texts
 
 
@@ -100,11 +102,8 @@ def rewrite(folder: Path) -> Path:
     """
     place = folder / JSON
     content = run_files.read_json(place, "the report of compare-backends")
-    try:
+    with run_files.damaged(place, "the report of compare-backends"):
         _write_pages(folder, content, [name for name in charts.NAMES if (folder / name).is_file()])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        got = f"{type(error).__name__}: {printable(str(error), QUOTED)}"
-        raise InputError(str(place), got, "the report of compare-backends") from error
     return folder / HTML
 
 
@@ -117,13 +116,8 @@ def _write_pages(folder: Path, content: Content, pictures: Sequence[str]) -> Non
 
 def _html(content: Content, shown: Sequence[ReportTable], folder: Path, pictures: Sequence[str]) -> str:
     """Return the report as one self-contained page; each chart is below its table."""
-    images, data = Pictures(), content["data"]
-    about = (
-        f"{data['name']}: {counted(data['graphs'], 'graph')}, {counted(data['nodes'], 'node')} · "
-        f"{content['config']['model']['kind']}, {counted(data['parameters'], 'parameter')}, "
-        f"batch {data['batch_size']} · {content['created']}"
-    )
-    body = [paragraph(about, "lead"), paragraph(verdict(content), "verdict")]
+    images = Pictures()
+    body = [paragraph(_about(content), "lead"), paragraph(verdict(content), "verdict")]
     for one in shown:
         parts = [table(one.header, one.rows, words=(0, *one.words), sortable=False)]
         parts += [paragraph(one.note, "note")] if one.note else []
@@ -136,9 +130,9 @@ def _html(content: Content, shown: Sequence[ReportTable], folder: Path, pictures
 
 def _markdown(content: Content, shown: Sequence[ReportTable], pictures: Sequence[str]) -> str:
     """Return the report as Markdown; its images are separate files."""
-    lines = [f"# Backends compared: {markdown(content['name'])}", "", verdict(content), "", _about(content)]
+    lines = [f"# Backends compared: {markdown(content['name'])}", "", verdict(content), "", markdown(_about(content))]
     for one in shown:
-        lines += ["", f"## {one.title}", "", _pipes(one.header), _pipes(_alignment(one)), *map(_pipes, one.rows)]
+        lines += ["", f"## {one.title}", "", *markdown_table(one.header, one.rows, (0, *one.words))]
         lines += ["", one.note] if one.note else []
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in pictures)]
     lines += ["", "## Environment", "", *(f"- {name}: {value}" for name, value in environment(content))]
@@ -151,12 +145,8 @@ def environment(content: Content) -> list[tuple[str, str]]:
     facts = [(f"{one['name']} ran on", _facts(one["about"])) for one in content["backends"] if one.get("about")]
     facts += [(f"GPU {index}", _facts(gpu)) for index, gpu in enumerate(found["gpus"])]
     facts += [] if found["gpus"] else [("GPU", f"none: {found['gpu_note']}")]
-    cpu, packages = found["cpu"], {name: version for name, version in found["packages"].items() if version}
     facts += [
-        ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} usable"),
-        ("gcnbatch", found["gcnbatch"] + (f", commit {found['commit']}" if found["commit"] else "")),
-        ("Python", f"{found['python']}, {found['platform']}"),
-        ("packages", ", ".join(f"{name} {version}" for name, version in packages.items())),
+        *software(found),
         ("data", f"{content['data']['path']}, sha256 {content['data']['sha256']}"),
         ("command", "gcnbatch " + " ".join(content["command"])),
         ("made", f"{content['created']}, in {content['seconds']:g} s"),
@@ -165,11 +155,10 @@ def environment(content: Content) -> list[tuple[str, str]]:
 
 
 def _backends(content: Content) -> ReportTable:
-    states = [
-        "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()
+    rows = [
+        [one["name"], "compared" if one["ready"] else f"left out: {one['reason']}. {one['hint']}".rstrip()]
         for one in content["backends"]
     ]
-    rows = [[one["name"], state] for one, state in zip(content["backends"], states, strict=True)]
     return ReportTable(STATES, ["backend", "state"], rows, words=(1,))
 
 
@@ -178,11 +167,9 @@ def _parity(content: Content) -> ReportTable:
     rows = []
     for name, found in parity["backends"].items():
         worst = found["worst"]
-        share = MISSING if worst["ratio"] is None else f"{100 * worst['ratio']:.0f} %"
         state = "agrees" if found["passed"] else f"FAILS in {found['failures']}"
-        which = f"{worst['name']}, {worst['where']}"
-        off = [number(worst["error"]), number(worst["bound"]), share]
-        rows.append([name, state, str(len(found["deviations"])), which, *off])
+        off = [number(worst["error"]), number(worst["bound"]), _share(worst["ratio"])]
+        rows.append([name, state, str(len(found["deviations"])), f"{worst['name']}, {worst['where']}", *off])
     note = (
         f"The rule: {parity['rule']}. Compared: parameters before training; loss and every gradient of "
         f"{_and(parity['batches'])}; losses of the first "
@@ -233,7 +220,7 @@ def _step(content: Content) -> ReportTable:
     timing = content["timing"]
     rows = [
         ["launches per step", *(_whole(one["launches_per_step"]) for one in timing.values())],
-        ["busy share of the time", *(f"{100 * one['busy_share']:.0f} %" for one in timing.values())],
+        ["busy share of the time", *(_share(one["busy_share"]) for one in timing.values())],
         ["peak memory, MiB", *(number(one["peak_bytes"] / 2**20) for one in timing.values())],
     ]
     note = (
@@ -249,12 +236,12 @@ def _operations(content: Content) -> ReportTable:
     """Return microseconds per operation, as the papers' table IV, with the last backend's speedups."""
     operations = content["operations"]
     names = list(operations)
-    clocks = {one["name"]: one["clock"] for one in content["backends"] if "clock" in one}
-    launching = [name for name in names if clocks[name] == "device"]
+    launching = [one["name"] for one in content["backends"] if one.get("clock") == "device"]
     header = ["us per training step", *names, *(f"{name} launches" for name in launching)]
     header += [f"{names[-1]} over {base}" for base in names[:-1]]
     costs = {label: {name: operations[name].get(label) for name in names} for label in _labels(content)}
-    costs["sum"] = {name: _total(operations[name].values()) for name in names}
+    keys = ("microseconds", "launches")
+    costs["sum"] = {name: {key: sum(cost[key] for cost in operations[name].values()) for key in keys} for name in names}
     rows = []
     for label, of in costs.items():
         times = [cost["microseconds"] if cost else None for cost in of.values()]
@@ -275,19 +262,17 @@ def _functions(content: Content) -> ReportTable:
     operations, epoch = content["operations"], content["data"]["steps_per_epoch"] / 1e3
     names = list(operations)
     times: dict[str, list[float | None]] = {}
-    for function, family in FUNCTIONS.items():
-        for direction in ("forward", "backward"):
-            label = f"{family} {direction}" if family != "Loss" else "Loss"
-            costs = [operations[name].get(label) for name in names]
-            if any(costs) and (family != "Loss" or direction == "forward"):
-                times[f"{function} {direction}"] = [cost["microseconds"] * epoch if cost else None for cost in costs]
+    for function, label in FUNCTIONS.items():
+        costs = [operations[name].get(label) for name in names]
+        if any(costs):
+            times[function] = [cost["microseconds"] * epoch if cost else None for cost in costs]
     times["sum"] = [sum(column) for column in zip(*([t or 0.0 for t in row] for row in times.values()), strict=True)]
     wall = [content["timing"][name]["training"]["seconds"]["median"] * 1e3 for name in names]
     times["total training time"] = list(wall)
-    rows = []
-    for function, row in times.items():
-        over = [ratio(row[0] / time) if row[0] and time else MISSING for time in row[1:]]
-        rows.append([function, *map(number, row), *over])
+    rows = [
+        [function, *map(number, row), *(ratio(row[0] / time) if row[0] and time else MISSING for time in row[1:])]
+        for function, row in times.items()
+    ]
     header = ["ms per epoch", *names, *(f"{name} over {names[0]}" for name in names[1:])]
     note = (
         "GraphSum is the adjacency product, with its normalisation; SparseMatmul exists where features are sparse. "
@@ -300,10 +285,10 @@ def _fast_math(content: Content) -> ReportTable:
     rows = []
     for name, found in content["fast_math"].items():
         exact, fast = (one["training"]["seconds"]["median"] for one in (content["timing"][name], found))
-        worst = found["worst"]["share_of_bound"]
-        share = MISSING if worst is None else f"{100 * worst:.0f} %"
         scores = [_loss(found[key]) for key in ("exact", "fast")]
-        rows.append([name, number(exact), number(fast), ratio(exact / fast), share, *scores])
+        rows.append(
+            [name, number(exact), number(fast), ratio(exact / fast), _share(found["worst"]["share_of_bound"]), *scores]
+        )
     figure = next(iter(content["fast_math"].values()))["figure"]
     header = ["", "s per epoch", "with fast-math", "speedup", "worst error of what parity allows"]
     header += [f"test {figure}", "with fast-math"]
@@ -313,10 +298,6 @@ def _fast_math(content: Content) -> ReportTable:
         f"{counted(content['config']['train']['epochs'], 'epoch')}, same seed."
     )
     return ReportTable("Fast-math", header, rows, note)
-
-
-def _total(costs: Collection[Content]) -> Content:
-    return {key: sum(cost[key] for cost in costs) for key in ("microseconds", "launches")}
 
 
 def _throughput(content: Content) -> ReportTable:
@@ -341,22 +322,14 @@ def _labels(content: Content) -> list[str]:
 def _about(content: Content) -> str:
     data = content["data"]
     return (
-        f"Data: {markdown(data['name'])}, {counted(data['graphs'], 'graph')}, "
-        f"{counted(data['nodes'], 'node')}. Model: {content['config']['model']['kind']}, "
-        f"{counted(data['parameters'], 'parameter')}, batch {data['batch_size']}."
+        f"{data['name']}: {counted(data['graphs'], 'graph')}, {counted(data['nodes'], 'node')} · "
+        f"{content['config']['model']['kind']}, {counted(data['parameters'], 'parameter')}, "
+        f"batch {data['batch_size']} · {content['created']}"
     )
 
 
 def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _alignment(table: ReportTable) -> list[str]:
-    return ["---" if column in (0, *table.words) else "---:" for column in range(len(table.header))]
-
-
-def _pipes(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
 
 
 def _and(names: Sequence[str]) -> str:
@@ -365,6 +338,10 @@ def _and(names: Sequence[str]) -> str:
 
 def _spread(figure: dict[str, float]) -> str:
     return f"{number(figure['p20'])} – {number(figure['p80'])}"
+
+
+def _share(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.0f} %"
 
 
 def _loss(value: float | None) -> str:

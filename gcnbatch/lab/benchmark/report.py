@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gcnbatch import environment, fileio, metrics, tables
+from gcnbatch import fileio, metrics, tables
 from gcnbatch.figures import BLUE, GREY, panels, plain, save
 from gcnbatch.lab.benchmark.comparison import Against, against, rank_of
 from gcnbatch.lab.benchmark.results import Result
@@ -15,7 +15,7 @@ from gcnbatch.lab.benchmark.suite import Suite
 from gcnbatch.pages.document import REPORT, document
 from gcnbatch.pages.elements import MISSING, Pictures, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
-from gcnbatch.training.run import ENVIRONMENT
+from gcnbatch.training import run_files
 
 JSON, CSV, PLOT = "results.json", "results.csv", "results.png"
 HEADER = (
@@ -32,8 +32,7 @@ def write(folder: Path, suite: Suite, found: Sequence[Result]) -> None:
     tables.write(folder / CSV, {name: [line[column] for line in lines] for column, name in enumerate(header)})
     if found:
         _draw(folder / PLOT, suite, found)
-    about = {**environment.host(), "command": environment.command()}
-    fileio.write_json(folder / ENVIRONMENT, about)
+    about = run_files.write_environment(folder)
     fileio.write_text(folder / REPORT, _page(folder, suite, found, about))
 
 
@@ -60,10 +59,10 @@ def table_of(
     for name, split in _places(suite, found):
         own = [one for one in found if (one.set, one.split) == (name, split)]
         lines += [_line(suite, one, name_of) for one in own]
-        published = suite.scores(name, split) if name else suite.mean_scores(split)
         start = {"set": _title(suite, own[0]) if name else f"mean of {len(suite.sets)} sets", "split": split}
         start["metric"] = name_of(own[0].metric)
-        lines += [start | {"model": of.model, "test score": of.score, "source": of.source} for of in published]
+        for of in suite.scores(name, split):
+            lines.append(start | {"model": of.model, "test score": of.score, "source": of.source})
     header = [name for name in HEADER if any(line.get(name) is not None for line in lines)]
     return header, [[line.get(name) for name in header] for line in lines]
 

@@ -82,27 +82,44 @@ class Result:
         return resampling.interval(self.resampled) if len(self.resampled) else None
 
 
-def read(place: Place, name: str, split: str, model: str, ensemble: bool) -> Result:
-    """Return the result of a finished run.
+def read(
+    runs: Sequence[Place], name: str, split: str, model: str, ensemble: bool = False, metric: str = ""
+) -> list[Result]:
+    """Return the result of a model, and those of the members of its mixture.
 
     Parameters
     ----------
+    runs : sequence of Place
+        Its finished run, or, of a recipe, one for each seed. On a given split, all of them test the same rows, and the
+        score has an interval.
     ensemble : bool
         Whether the score of a split is that of the mean output of its models.
+    metric : str
+        Empty: the usual one of the target.
     """
-    blocks = _blocks(place)
-    fits = [fit for block in blocks.values() for fit in block]
-    with Dataset(place.data, check=False) as dataset:
+    blocks = [block for place in runs for block in _blocks(place).values()]
+    fits, resampled = [fit for block in blocks for fit in block], []
+    with Dataset(runs[0].data, check=False) as dataset:
         header, y = dataset.header, dataset.measured
-    metric = metrics.default_monitor(header.target, len(header.task_names))
+    metric = metric or metrics.default_monitor(header.target, len(header.task_names))
+    test, valid = ([fit.metrics.get(part, {}).get(metric) for fit in fits] for part in ("test", "valid"))
     if ensemble:
-        pools = [_pool(header, block) for block in blocks.values()]
+        pools = [_pool(header, block) for block in blocks]
         test = [evaluate(header, pool.labels(y), pool.mean)[metric] for pool in pools]
-    else:
-        test = [fit.metrics.get("test", {}).get(metric) for fit in fits]
-    valid = [fit.metrics.get("valid", {}).get(metric) for fit in fits]
-    seconds = sum(float(fit.metrics["seconds"]) for fit in fits)
-    return Result(name, split, model, metric, known_scores(test), mean_score(valid), round(seconds, 1))
+    for fit in fits if split == GIVEN else ():
+        about = header.target, y[fit.split.test], fit.outputs(header)
+        draws = resampling.figures(*about, resampling.RESAMPLES, (metric,))[metric]
+        resampled.append(metrics.mean_over_tasks(*about, draws))
+
+    def result(test: list[float | None], valid: list[float | None], seconds: float | None, **more: Any) -> Result:
+        return Result(name, split, model, metric, known_scores(test), mean_score(valid), seconds, **more)
+
+    seconds = round(sum(float(fit.metrics["seconds"]) for fit in fits), 1)
+    results = [result(test, valid, seconds, resampled=np.mean(resampled, axis=0) if resampled else np.empty(0))]
+    for rows in zip(*(fit.metrics.get("members", []) for fit in fits), strict=True):
+        test, valid, weights = ([row[key] for row in rows] for key in ("test", "out_of_fold", "weight"))
+        results.append(result(test, valid, None, member=rows[0]["name"], weight=fmean(weights)))
+    return results
 
 
 def read_mean(runs: Sequence[Place], name: str, split: str, model: str) -> Result:
@@ -122,35 +139,6 @@ def read_mean(runs: Sequence[Place], name: str, split: str, model: str) -> Resul
             mean = np.stack([pool.mean for pool in block]).mean(axis=0)
             test.append(evaluate(header, block[-1].labels(y), mean)[metric])
     return Result(name, split, model, metric, known_scores(test), None, None)
-
-
-def read_recipe(runs: Sequence[Place], name: str, split: str, model: str, metric: str) -> list[Result]:
-    """Return the results of a recipe that has a finished run for each seed, and of the members of its mixture.
-
-    `metric` is empty for the usual one of the target. On a given split, all seeds test the same rows, and the score has
-    an interval.
-    """
-    fits, resampled = [fit for place in runs for fit in read_fits(place.folder)], []
-    for place, fit in zip(runs, fits, strict=True):
-        with Dataset(place.data, check=False) as dataset:
-            header, y = dataset.header, dataset.measured[fit.split.test]
-        metric = metric or metrics.default_monitor(header.target, len(header.task_names))
-        if split == GIVEN:
-            outputs = fit.outputs(header)
-            found = resampling.figures(header.target, y, outputs, resampling.RESAMPLES, (metric,))[metric]
-            resampled.append(metrics.mean_over_tasks(header.target, y, outputs, found))
-
-    def result(test: list[float | None], valid: list[float | None], seconds: float | None, **more: Any) -> Result:
-        return Result(name, split, model, metric, known_scores(test), mean_score(valid), seconds, **more)
-
-    test, valid = ([fit.metrics.get(part, {}).get(metric) for fit in fits] for part in ("test", "valid"))
-    seconds = round(sum(float(fit.metrics["seconds"]) for fit in fits), 1)
-    draws = np.mean(resampled, axis=0) if resampled else np.empty(0)
-    results = [result(test, valid, seconds, resampled=draws)]
-    for rows in zip(*(fit.metrics.get("members", []) for fit in fits), strict=True):
-        test, valid, weights = ([row[key] for row in rows] for key in ("test", "out_of_fold", "weight"))
-        results.append(result(test, valid, None, member=rows[0]["name"], weight=fmean(weights)))
-    return results
 
 
 def known_scores(scores: Iterable[Any]) -> list[float]:

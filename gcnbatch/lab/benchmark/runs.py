@@ -7,7 +7,7 @@ The folder holds ``benchmark.json`` (the settings), ``data/`` (tables and import
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.lab.benchmark import comparison, report, results
 from gcnbatch.lab.benchmark.results import Place, Result
 from gcnbatch.lab.benchmark.suite import GIVEN, DataSet, Model, Suite, check_names, find_sets, load
+from gcnbatch.options.lab import AdmetOptions, MoleculeaceOptions, MoleculenetOptions, RecipeOptions
 from gcnbatch.resources import shipped_config
 from gcnbatch.text import is_storable
 from gcnbatch.training import run, run_files
@@ -35,7 +36,7 @@ from gcnbatch.training.plan import GENERATED
 from gcnbatch.training.reports import METRICS
 
 SETTINGS, DATA, SPLIT = "benchmark.json", "data", "split"
-Say = Callable[[str], object]
+AnySuite = MoleculenetOptions | MoleculeaceOptions | AdmetOptions
 
 
 @dataclass(frozen=True)
@@ -57,25 +58,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What to run, by name; empty: everything. `recipe` is the model of a suite with given splits."""
-
-    sets: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    recipe: str = ""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where to run; see the keys of the configuration."""
-
-    backend: str = "auto"
-    device: int = 0
-    jobs: int = 0
-
-
-@dataclass(frozen=True)
 class _Case:
     """A run of the benchmark. Of a recipe there is one for each seed, which imports its table with `make`."""
 
@@ -91,16 +73,8 @@ class _Case:
         return place if self.seed is None else place / f"seed{self.seed}"
 
 
-def start(
-    data: Path,
-    out: Path | None,
-    settings: Settings,
-    choice: Choice,
-    machine: Machine,
-    say: Say = lambda line: None,
-    quiet: bool = False,
-) -> tuple[Path, list[Result]]:
-    """Run what is missing in the folder `out`; return the folder and the results of all that is finished there.
+def start(name: str, given: AnySuite) -> tuple[Path, list[Result]]:
+    """Run what is missing of a suite in a folder; return the folder and the results of all that is finished there.
 
     Results are written after each set.
 
@@ -109,27 +83,28 @@ def start(
     InputError
         For unknown names, tables that are not there, and a folder of something else or of other settings.
     """
-    suite = load(settings.suite)
-    if not is_storable(str(Path(out or "runs").resolve())):
-        raise InputError(f"-o {out or 'runs'}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
-    check_names("--models", choice.models, list(suite.models))
-    check_names("--splits", choice.splits, suite.splits)
-    if choice.recipe:
-        shipped_config(choice.recipe)  # refuses an unknown one
-        suite = suite.with_recipes([choice.recipe])
-    if not is_storable(str(data.resolve())):
-        raise InputError(f"--data {data}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
-    tables_of = find_sets(suite, data, choice.sets)
+    suite, out = load(name), None if given.out is None else Path(given.out)
+    for option, place in (("-o", out or "runs"), ("--data", given.data)):
+        if not is_storable(str(Path(place).resolve())):
+            raise InputError(f"{option} {place}", "a path that is not UTF-8", "one in UTF-8, as configurations are")
+    if isinstance(given, RecipeOptions):
+        shipped_config(given.recipe)  # refuses an unknown one
+        suite, models, splits = suite.with_recipes([given.recipe]), [given.recipe], suite.splits
+    else:
+        models, splits = list(given.models), tuple(given.splits) or suite.splits
+        check_names("--models", models, list(suite.models))
+        check_names("--splits", splits, suite.splits)
+    tables_of = find_sets(suite, Path(given.data), given.sets)
     with ExitStack() as stack:
-        target = _enter(stack, out, settings)
-        benchmark = _Benchmark(suite, target, settings, machine, say)
-        for name, paths in tables_of.items():
+        target = _enter(stack, out, Settings(name, given.seeds, given.epochs))
+        benchmark = _Benchmark(suite, target, given)
+        for of_set, paths in tables_of.items():
             ran = False
-            for case in benchmark.cases(name, paths, choice):
+            for case in benchmark.cases(of_set, paths, splits, models):
                 if benchmark.source(case) is None:
-                    benchmark.run(case, quiet)
+                    benchmark.run(case)
                     ran = True
-            if ran or name == [*tables_of][-1]:
+            if ran or of_set == [*tables_of][-1]:
                 found = benchmark.finished()
                 report.write(target, suite, found)
         return target, found
@@ -161,14 +136,12 @@ class _Benchmark:
 
     suite: Suite
     target: Path
-    settings: Settings
-    machine: Machine
-    say: Say
+    given: AnySuite
 
-    def cases(self, name: str, paths: Sequence[Path], choice: Choice) -> Iterator[_Case]:
+    def cases(self, name: str, paths: Sequence[Path], splits: Sequence[str], models: Sequence[str]) -> Iterator[_Case]:
         """Yield the runs of a set; what they share is made of its tables first."""
-        for split in choice.splits or self.suite.splits:
-            chosen = self.suite.with_parts(choice.models)
+        for split in splits:
+            chosen = self.suite.with_parts(models)
             # Other models may be part of an ensemble.
             for key in sorted(chosen, key=lambda key: -self.suite.models[key].ensemble):
                 if self.suite.models[key].is_recipe:
@@ -193,14 +166,14 @@ class _Benchmark:
 
     def _seeds(self, split: str) -> range:
         """The seeds of the runs of a recipe; there is one scaffold split."""
-        return range(1 if split == "scaffold" else self.settings.seeds)
+        return range(1 if split == "scaffold" else self.given.seeds)
 
     def _of_repeats(self, name: str, table: Path, split: str, key: str) -> _Case:
         """Return the run of a model on random splits or the scaffold split."""
         model = self.suite.models[key]
         # There is one scaffold split; models on it differ in their weights, and a forest or ensemble in nothing.
         alone = model.ensemble > 1 or not model.config
-        repeats, models = (self.settings.seeds, 1) if split == "random" else (1, 1 if alone else self.settings.seeds)
+        repeats, models = (self.given.seeds, 1) if split == "random" else (1, 1 if alone else self.given.seeds)
         given: dict[tuple[str, ...], Any] = {
             ("data", "path"): str(self._imported(name, table, model.features)),
             ("split", "kind"): split,
@@ -213,9 +186,10 @@ class _Benchmark:
         """Return the configuration of a run, with these keys."""
         model = self.suite.models[key]
         tree: dict[str, Any] = read_toml(model.shipped(name)) if model.config else {}
-        given |= {("name",): f"{name}-{split}-{key}", **{(part,): of for part, of in asdict(self.machine).items()}}
-        if self.settings.epochs is not None:
-            given["train", "epochs"] = self.settings.epochs
+        given |= {("name",): f"{name}-{split}-{key}"}
+        given |= {(part,): getattr(self.given, part) for part in ("backend", "device", "jobs")}
+        if self.given.epochs is not None:
+            given["train", "epochs"] = self.given.epochs
         for keys, value in given.items():
             put(tree, keys, value)
         return tree
@@ -224,24 +198,24 @@ class _Benchmark:
         """Return the set of a table with these features, which is made if it is not there."""
         path = self.target / DATA / f"{name}-{features}.h5"
         if not path.exists():
-            self.say(f"{self.suite.sets[name].title}: import of {table.name}")
+            self.given.say(f"{self.suite.sets[name].title}: import of {table.name}")
             folders.make(path.parent)
             _import(self.suite.sets[name], table, path, self.suite.features[features], name)
         return path
 
-    def run(self, case: _Case, quiet: bool) -> None:
+    def run(self, case: _Case) -> None:
         """Train and test, or go on with it."""
-        folder, model = case.folder(self.target), self.suite.models[case.model]
-        seed = "" if case.seed is None or self.settings.seeds == 1 else f", seed {case.seed}"
-        self.say(f"{self.suite.sets[case.set].title}, {case.split} split: {model.title}{seed}")
+        folder, model, say = case.folder(self.target), self.suite.models[case.model], self.given.say
+        seed = "" if case.seed is None or self.given.seeds == 1 else f", seed {case.seed}"
+        say(f"{self.suite.sets[case.set].title}, {case.split} split: {model.title}{seed}")
         config: Config = resolve(case.tree, where=f"{case.set}, {case.model}")
         if (folder / run_files.CONFIG).is_file():
-            run.resume(folder, config.backend, config.device, quiet=quiet, say=self.say, jobs=config.jobs)
+            run.resume(folder, config.backend, config.device, quiet=self.given.quiet, say=say, jobs=config.jobs)
             return
         if folder.is_dir():
             folders.empty(folder)  # of a killed call, which begins anew
         if model.config:
-            run.start(config, folder, quiet, self.say, make=case.make)
+            run.start(config, folder, self.given.quiet, say, make=case.make)
         else:
             start_baseline(config, folder)
 
@@ -254,7 +228,7 @@ class _Benchmark:
         if not (other := model.part_of):
             return None
         folder = replace(case, model=other).folder(self.target)
-        count = 1 if case.split == "random" else self.settings.seeds
+        count = 1 if case.split == "random" else self.given.seeds
         if count <= self.suite.models[other].ensemble and (folder / METRICS).is_file():
             return Place(folder, data, count)
         return None
@@ -276,14 +250,14 @@ class _Benchmark:
         if model.is_recipe:
             folders_of = (_Case(name, split, key, seed).folder(self.target) for seed in self._seeds(split))
             there = [Place(folder, folder / GENERATED) for folder in folders_of if (folder / METRICS).is_file()]
-            return results.read_recipe(there, name, split, key, self.suite.sets[name].metric) if there else []
+            return results.read(there, name, split, key, metric=self.suite.sets[name].metric) if there else []
         parts = model.mean_of or (key,)
         places = [place for part in parts if (place := self.source(_Case(name, split, part)))]
         if len(places) < len(parts):
             return []
         if model.mean_of:
             return [results.read_mean(places, name, split, key)]
-        return [results.read(places[0], name, split, key, model.ensemble > 1)]
+        return results.read(places, name, split, key, model.ensemble > 1)
 
 
 def _one_table(one: DataSet, path: Path, paths: Sequence[Path]) -> Path:

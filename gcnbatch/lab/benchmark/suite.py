@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
@@ -71,7 +71,7 @@ class Source(_Entry):
     url: str
 
 
-class Published(_Entry):
+class Published(NamedTuple):
     """A published score of a model."""
 
     source: str
@@ -137,20 +137,11 @@ class Suite(_Entry):
         return self.model_copy(update={"models": {name: Model(title=name, config=name) for name in names}})
 
     def scores(self, name: str, split: str) -> list[Published]:
-        """Return the published scores of a set and split."""
-        return [
-            Published(source=source, model=model, score=score)
-            for source, splits in self.published.items()
-            for model, score in splits.get(split, {}).get(name, {}).items()
-        ]
-
-    def mean_scores(self, split: str) -> list[Published]:
-        """Return the published mean scores over all sets."""
-        return [
-            Published(source=source, model=model, score=score)
-            for source, splits in self.means.items()
-            for model, score in splits.get(split, {}).items()
-        ]
+        """Return the published scores of a set and split; without a name, the mean scores over all sets."""
+        means = {source: splits.get(split, {}) for source, splits in self.means.items()}
+        of_set = {source: splits.get(split, {}).get(name, {}) for source, splits in self.published.items()}
+        tables = (of_set if name else means).items()
+        return [Published(source, model, score) for source, models in tables for model, score in models.items()]
 
 
 @cache

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gcnbatch
 from gcnbatch import metrics
 from gcnbatch.errors import InputError
-from gcnbatch.lab.benchmark import runs
 from gcnbatch.lab.benchmark.comparison import rank_of
 from gcnbatch.lab.benchmark.results import Result
-from gcnbatch.lab.benchmark.runs import Choice, Machine, Settings
 from gcnbatch.lab.benchmark.suite import GIVEN, find_sets, load
 from gcnbatch.training import run
 from tests.cli.conftest import call
@@ -54,8 +53,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(
     suite: str, tables: Path, out: Path, recipe: str = "gcn", sets: tuple[str, ...] = (), seeds: int = 1
 ) -> list[Result]:
-    settings, choice = Settings(suite, seeds, epochs=1), Choice(sets, recipe=recipe)
-    return runs.start(tables, out, settings, choice, Machine("cpu"), quiet=True)[1]
+    board = {"moleculeace": gcnbatch.moleculeace, "admet": gcnbatch.admet}[suite]
+    found = board(tables, recipe=recipe, sets=sets, seeds=seeds, epochs=1, backend="cpu", out=out)
+    return list(found.results)
 
 
 def test_a_mixture_and_its_members_are_scored_on_the_given_test_rows(tables: Path, tmp_path: Path) -> None:

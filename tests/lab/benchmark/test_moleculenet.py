@@ -7,20 +7,22 @@ import gzip
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 
+import gcnbatch
 from gcnbatch.baselines.forest import Forest
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import InputError
-from gcnbatch.lab.benchmark import runs
 from gcnbatch.lab.benchmark.report import table_of
-from gcnbatch.lab.benchmark.runs import Choice, Machine, Settings
+from gcnbatch.lab.benchmark.results import Result
 from gcnbatch.lab.benchmark.suite import find_sets, load
 from gcnbatch.training import run
 from gcnbatch.training.finished import read_fits
@@ -29,8 +31,13 @@ from tests.inference.runs import SMILES
 from tests.training.runs import lighten
 
 __all__ = ["call"]
-SMALL = Settings(seeds=2, epochs=1)
-QUICK = Choice(splits=("random",), models=("plain", "baseline"))
+
+
+def choose(sets: Sequence[str] = (), splits: Sequence[str] = (), models: Sequence[str] = ()) -> dict[str, Any]:
+    return {"sets": sets, "splits": splits, "models": models}
+
+
+QUICK = choose(splits=("random",), models=("plain", "baseline"))
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +57,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(tables: Path, out: Path, choice: Choice = QUICK, settings: Settings = SMALL):
-    return runs.start(tables, out, settings, choice, Machine("cpu"), quiet=True)[1]
+def start(tables: Path, out: Path, choice: dict[str, Any] = QUICK, seeds: int = 2) -> list[Result]:
+    found = gcnbatch.moleculenet(tables, **choice, seeds=seeds, epochs=1, backend="cpu", out=out)
+    return list(found.results)
 
 
 def test_the_sets_that_are_there_are_run_and_stand_beside_published_figures(tables: Path, tmp_path: Path) -> None:
@@ -75,7 +83,7 @@ def test_the_sets_that_are_there_are_run_and_stand_beside_published_figures(tabl
 
 
 def test_scores_of_the_scaffold_split_are_of_models_and_an_ensemble_has_one(tables: Path, tmp_path: Path) -> None:
-    choice = Choice(("freesolv",), ("scaffold",), ("tuned", "ensemble"))
+    choice = choose(("freesolv",), ("scaffold",), ("tuned", "ensemble"))
     tuned, _, ensemble = start(tables, tmp_path / "out", choice)
     assert (len(tuned.test), len(ensemble.test), ensemble.deviation) == (2, 1, None)
     fits = read_fits(tmp_path / "out/freesolv/scaffold/ensemble")
@@ -88,8 +96,8 @@ def test_scores_of_the_scaffold_split_are_of_models_and_an_ensemble_has_one(tabl
 
 
 def test_an_ensemble_has_the_scores_of_its_single_models_too(tables: Path, tmp_path: Path) -> None:
-    alone = start(tables, tmp_path / "alone", Choice(("freesolv",), (), ("descriptors",)))
-    both = start(tables, tmp_path / "both", Choice(("freesolv",), (), ("descriptors", "ensemble")))
+    alone = start(tables, tmp_path / "alone", choose(("freesolv",), (), ("descriptors",)))
+    both = start(tables, tmp_path / "both", choose(("freesolv",), (), ("descriptors", "ensemble")))
     assert not (tmp_path / "both/freesolv/random/descriptors").exists()
     shared = [one for one in both if one.model == "descriptors"]
     assert [(one.split, one.test, one.valid) for one in shared] == [(one.split, one.test, one.valid) for one in alone]
@@ -98,7 +106,7 @@ def test_an_ensemble_has_the_scores_of_its_single_models_too(tables: Path, tmp_p
 
 @pytest.mark.parametrize("split", ["random", pytest.param("scaffold", marks=pytest.mark.slow)])
 def test_the_mean_of_models_runs_them_and_scores_their_mean_output(split: str, tables: Path, tmp_path: Path) -> None:
-    found = {one.model: one for one in start(tables, tmp_path / "out", Choice(("freesolv",), (split,), ("mean",)))}
+    found = {one.model: one for one in start(tables, tmp_path / "out", choose(("freesolv",), (split,), ("mean",)))}
     assert list(found) == ["descriptors", "ensemble", "baseline", "mean"]
     place, header, y = tmp_path / "out/freesolv" / split, *labels(tmp_path / "out/data/freesolv-atoms.h5")
     models, forests = (read_fits(place / model) for model in ("ensemble", "baseline"))
@@ -118,7 +126,7 @@ def labels(path: Path):
 
 
 def test_a_recipe_tests_the_rows_of_the_other_models(tables: Path, tmp_path: Path) -> None:
-    found = start(tables, tmp_path / "out", Choice(("freesolv",), (), ("best", "plain")))
+    found = start(tables, tmp_path / "out", choose(("freesolv",), (), ("best", "plain")))
     best = [one for one in found if one.model == "best" and not one.member]
     assert [(one.split, len(one.test), one.interval) for one in best] == [("random", 2, None), ("scaffold", 1, None)]
     assert [one.member for one in found if one.model == "best"][:4] == ["", "kernel", "trees", "gcn"]
@@ -129,14 +137,14 @@ def test_a_recipe_tests_the_rows_of_the_other_models(tables: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_mean_of_models_has_no_score_where_they_tested_different_molecules(tables: Path, tmp_path: Path) -> None:
-    choice, out = Choice(("freesolv",), ("random",), ("mean",)), tmp_path / "out"
+    choice, out = choose(("freesolv",), ("random",), ("mean",)), tmp_path / "out"
     start(tables, out, choice)
     atoms, changed = out / "data/freesolv-atoms.h5", out / "data/freesolv-descriptors.h5"
     with Dataset(atoms) as dataset:
         graphs = dataset.load()
     ids = np.array([f"other {row}" for row in range(graphs.n_graphs)])
     write_graphset(changed, replace(graphs, ids=ids))
-    *_, mean = runs.start(tables, out, SMALL, choice, Machine("cpu"), quiet=True)[1]
+    *_, mean = start(tables, out, choice)
     assert (mean.model, mean.test, mean.mean) == ("mean", [], None)
 
 
@@ -153,7 +161,7 @@ def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
         return right(config, folder, *rest, **more)
 
     monkeypatch.setattr(run, "start", dying)
-    choice = Choice(splits=("random",), models=("plain",))
+    choice = choose(splits=("random",), models=("plain",))
     with pytest.raises(KeyboardInterrupt):
         start(tables, tmp_path / "out", choice)
     found = start(tables, tmp_path / "out", choice)
@@ -164,23 +172,23 @@ def test_a_stopped_benchmark_goes_on_and_keeps_finished_runs(
     with pytest.raises(
         InputError, match=re.escape(f"--seeds: 3; expected 2, as in {tmp_path / 'out'}. Choose another")
     ):
-        start(tables, tmp_path / "out", choice, Settings(seeds=3, epochs=1))
+        start(tables, tmp_path / "out", choice, seeds=3)
 
 
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (Choice(sets=("esoll",)), "--sets: 'esoll'; expected tox21, bbbp, bace"),
+        (choose(sets=("esoll",)), "--sets: 'esoll'; expected tox21, bbbp, bace"),
         (
-            Choice(models=("forest",)),
+            choose(models=("forest",)),
             "--models: 'forest'; expected plain, tuned, descriptors, ensemble, best, baseline, mean",
         ),
-        (Choice(splits=("time",)), "--splits: 'time'; expected random, scaffold"),
-        (Choice(sets=("lipo",)), "TABLES: no lipo.csv.gz or lipo.csv in it; expected the table of Lipophilicity"),
+        (choose(splits=("time",)), "--splits: 'time'; expected random, scaffold"),
+        (choose(sets=("lipo",)), "TABLES: no lipo.csv.gz or lipo.csv in it; expected the table of Lipophilicity"),
     ],
 )
 def test_unknown_names_and_missing_tables_are_refused(
-    tables: Path, tmp_path: Path, choice: Choice, message: str
+    tables: Path, tmp_path: Path, choice: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError) as error:
         start(tables, tmp_path / "out", choice)

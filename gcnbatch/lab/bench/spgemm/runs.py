@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,52 +32,33 @@ TOLERANCE = 1e-5  # relative to the sum of the absolute products of an entry
 SLOW = 0.5  # seconds; a longer call is timed once
 
 
-class Contender(Protocol):
-    """A method of multiplication."""
+class Scipy:
+    """SciPy on one core of the host."""
 
-    name: str
-    drops_zeros: bool  # whether sums equal to 0 are dropped from the result
+    name = "scipy"
+    drops_zeros = True  # whether sums equal to 0 are dropped from the result
 
     def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
         """Load the operands; return the call that multiplies them."""
-
-    def result(self, found: Any) -> ScipyCsr:
-        """Return the result of a call as a SciPy matrix."""
-
-    def milliseconds(self, call: Callable[[], Any]) -> float:
-        """Run a call once and return its time."""
-
-    def phases(self, call: Callable[[], Any]) -> dict[str, float]:
-        """Return the milliseconds of each kernel of a call; empty if kernels cannot be observed."""
-
-
-class Scipy:
-    """`Contender` on one core of the host."""
-
-    name = "scipy"
-    drops_zeros = True
-
-    def load(self, problem: SpgemmProblem) -> Callable[[], Any]:
-        """Return the call."""
         return lambda: problem.left @ problem.right
 
     def result(self, found: Any) -> ScipyCsr:
-        """As SciPy's matrix."""
+        """Return the result of a call as a SciPy matrix."""
         return found
 
     def milliseconds(self, call: Callable[[], Any]) -> float:
-        """Time a call."""
+        """Run a call once and return its time."""
         start = time.perf_counter()
         call()
         return (time.perf_counter() - start) * 1e3
 
     def phases(self, call: Callable[[], Any]) -> dict[str, float]:
-        """Time each kernel of a call."""
+        """Return the milliseconds of each kernel of a call; empty if kernels cannot be observed."""
         return {}
 
 
 class OnDevice:
-    """`Contender` on a device: `multiply` takes two `Csr` of device arrays."""
+    """A method on a device with the interface of `Scipy`: `multiply` takes two `Csr` of device arrays."""
 
     drops_zeros = False
 
@@ -116,6 +97,9 @@ class OnDevice:
             name = one.entry.removeprefix("spgemm_")
             found[name] = found.get(name, 0.0) + one.stop.since(one.start) / 1e3
         return found
+
+
+Contender = Scipy | OnDevice
 
 
 class SpgemmTiming(NamedTuple):

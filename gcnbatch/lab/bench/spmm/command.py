@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,44 +12,11 @@ from gcnbatch.errors import CheckFailed, InputError
 from gcnbatch.lab.bench.spmm import plots, problems, records, tables
 from gcnbatch.lab.bench.spmm.problems import SpmmProblem
 from gcnbatch.lab.bench.spmm.records import Change
-from gcnbatch.lab.bench.spmm.runs import Outcome, Say, chosen_methods, run
+from gcnbatch.lab.bench.spmm.runs import Outcome, chosen_methods, run
+from gcnbatch.options.lab import BenchSpmmOptions
 from gcnbatch.text import counted
 
 ROWS, PLOT = "rows.jsonl", "spmm.png"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options that select the measurements, as given by the user."""
-
-    figures: Sequence[str]
-    batch: int | None
-    dim: str | None
-    per_row: str | None
-    columns: str | None
-    seed: int
-    data: Path | None
-    methods: str
-    repeats: int
-    device: int
-
-    def problems(self) -> list[tuple[Callable[[], SpmmProblem], Sequence[int]]]:
-        """Return a function that creates each problem, and the problem's columns.
-
-        Raises
-        ------
-        InputError
-            Options that do not go together.
-        """
-        if self.data is None:
-            shapes = problems.chosen(self.figures, self.batch, self.dim, self.per_row, self.columns)
-            return [(partial(problems.random_batch, shape, self.seed), shape.columns) for shape in shapes]
-        if self.figures or self.dim or self.per_row:
-            beside = "--figure, --dim or --nnz-per-row beside a data set"
-            raise InputError(str(self.data), beside, "one or the other", "Leave one out.")
-        columns = problems.COLUMNS if self.columns is None else problems.counts("--columns", self.columns)
-        found = problems.from_dataset(self.data, self.batch, columns, self.seed)
-        return [(lambda: found, columns)]
 
 
 class SpmmBench(NamedTuple):
@@ -79,8 +45,8 @@ class SpmmBench(NamedTuple):
             raise CheckFailed("bench spmm", found, hint=f"See {self.folder}.")
 
 
-def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> SpmmBench:
-    """Measure, and write records and plots into `folder`; they stay even if the comparison with an old run fails.
+def spmm(given: BenchSpmmOptions) -> SpmmBench:
+    """Measure, and write records and plots into a folder; they stay even if the comparison with an old run fails.
 
     Raises
     ------
@@ -89,14 +55,33 @@ def spmm(asked: Asked, folder: Path | None, compare: Path | None, say: Say) -> S
     CheckFailed
         When nothing could be timed.
     """
-    names = chosen_methods(asked.methods)
-    wanted = asked.problems()
-    before = records.read(compare) if compare else []
-    with folders.results(folder, "bench-spmm") as (target, _):
-        outcome = run(wanted, names, asked.repeats, asked.device, say)
+    names, wanted = chosen_methods(given.methods), _problems(given)
+    before = None if given.compare is None else records.read(Path(given.compare))
+    with folders.results(None if given.out is None else Path(given.out), "bench-spmm") as (target, _):
+        outcome = run(wanted, names, given.repeats, given.device, given.say)
         if not outcome.records:
             reasons = [*outcome.wrong, *tables.absent(outcome.absent)]
             raise CheckFailed("bench spmm", "nothing could be timed", hint=". ".join(reasons))
         records.write(target / ROWS, outcome.records)
         plots.draw(target / PLOT, outcome.records)
-    return SpmmBench(target, outcome, records.compare(before, outcome.records) if compare else [])
+    return SpmmBench(target, outcome, [] if before is None else records.compare(before, outcome.records))
+
+
+def _problems(given: BenchSpmmOptions) -> list[tuple[Callable[[], SpmmProblem], Sequence[int]]]:
+    """Return a function that creates each problem, and the problem's columns.
+
+    Raises
+    ------
+    InputError
+        Options that do not go together.
+    """
+    columns = problems.counts("--columns", given.columns) if given.columns else None
+    if given.data is None:
+        shapes = problems.chosen(given.figures, given.batch, given.dim, given.nnz_per_row, columns)
+        return [(partial(problems.random_batch, shape, given.seed), shape.columns) for shape in shapes]
+    if given.figures or given.dim is not None or given.nnz_per_row is not None:
+        beside = "--figure, --dim or --nnz-per-row beside a data set"
+        raise InputError(str(given.data), beside, "one or the other", "Leave one out.")
+    columns = columns or problems.COLUMNS
+    found = problems.from_dataset(Path(given.data), given.batch, columns, given.seed)
+    return [(lambda: found, columns)]

@@ -187,18 +187,6 @@ SCIPY = "scipy"
 NAMES = (SCIPY, *DEVICE_METHODS)
 RUNGS = ("naive", "csr")  # the ladder up to "fastest", for readers of the kernels; measured only by name
 COMPARED = tuple(name for name in NAMES if name not in RUNGS)
-TITLES = {
-    SCIPY: "SciPy on the CPU",
-    "tf-loop": "loop of TensorFlow-like",
-    "cusparse-loop": "loop of cuSPARSE",
-    "cublas": "cuBLAS gemmBatched",
-    "cusparse": "cuSPARSE block-diagonal",
-    "swa-coo": "Batched SWA SparseTensor",
-    "swa-csr": "Batched SWA CSR",
-    "naive": "naive",
-    "csr": "ours, general",
-    "fastest": "ours",
-}
 
 
 def launch_batch(

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.figures import BLUE, GREEN, GREY, ORANGE, panels, plain, save, ticker
-from gcnbatch.lab.bench.spmm.methods import NAMES, SCIPY, TITLES
+from gcnbatch.lab.bench.spmm.methods import NAMES, SCIPY
 from gcnbatch.lab.bench.spmm.runs import Record, by_point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLES: Mapping[str, dict[str, Any]] = {
-    SCIPY: {"color": GREY, "marker": "x", "linestyle": ":"},
-    "tf-loop": {"color": "#E69F00", "marker": "v", "linestyle": "--"},
-    "cusparse-loop": {"color": "#CC79A7", "marker": "^", "linestyle": "--"},
-    "cublas": {"color": GREEN, "marker": "s", "linestyle": "-."},
-    "cusparse": {"color": "#56B4E9", "marker": "D", "linestyle": "-."},
-    "swa-coo": {"color": ORANGE, "marker": "<", "linestyle": "-"},
-    "swa-csr": {"color": "#332288", "marker": ">", "linestyle": "-"},
-    "naive": {"color": GREY, "marker": "1", "linestyle": "-"},
-    "csr": {"color": "#999933", "marker": "2", "linestyle": "-"},
-    "fastest": {"color": BLUE, "marker": "o", "linestyle": "-", "linewidth": 2},
+    SCIPY: {"label": "SciPy on the CPU", "color": GREY, "marker": "x", "linestyle": ":"},
+    "tf-loop": {"label": "loop of TensorFlow-like", "color": "#E69F00", "marker": "v", "linestyle": "--"},
+    "cusparse-loop": {"label": "loop of cuSPARSE", "color": "#CC79A7", "marker": "^", "linestyle": "--"},
+    "cublas": {"label": "cuBLAS gemmBatched", "color": GREEN, "marker": "s", "linestyle": "-."},
+    "cusparse": {"label": "cuSPARSE block-diagonal", "color": "#56B4E9", "marker": "D", "linestyle": "-."},
+    "swa-coo": {"label": "Batched SWA SparseTensor", "color": ORANGE, "marker": "<", "linestyle": "-"},
+    "swa-csr": {"label": "Batched SWA CSR", "color": "#332288", "marker": ">", "linestyle": "-"},
+    "naive": {"label": "naive", "color": GREY, "marker": "1", "linestyle": "-"},
+    "csr": {"label": "ours, general", "color": "#999933", "marker": "2", "linestyle": "-"},
+    "fastest": {"label": "ours", "color": BLUE, "marker": "o", "linestyle": "-", "linewidth": 2},
 }
 ACROSS = 3
 
@@ -56,7 +56,7 @@ def _throughput(ax: Axes, name: str, records: Sequence[Record]) -> None:
     for method in NAMES:
         found = sorted((one[method]["columns"], one[method]["gflops"]) for one in points if method in one)
         if found:
-            ax.plot(*zip(*found, strict=True), label=TITLES[method], markersize=3.5, **STYLES[method])
+            ax.plot(*zip(*found, strict=True), markersize=3.5, **STYLES[method])
     ax.set_xscale("log", base=2)
     _axes(ax, _title(name, records[0]), "columns of the dense matrix (nB)")
 

@@ -114,9 +114,9 @@ class _Shaped:
 def chosen(
     figures: Sequence[str],
     batch: int | None,
-    dim: str | None,
-    per_row: str | None,
-    columns: str | None,
+    dim: int | str | None,
+    per_row: int | str | None,
+    columns: tuple[int, ...] | None,
 ) -> list[BatchShape]:
     """Return the shapes for the options of the command line.
 
@@ -125,7 +125,7 @@ def chosen(
     figures : sequence of str
         Names in `FIGURES`, or "all"; none with free parameters, whose defaults are those of figure 8b.
     batch, dim, per_row, columns
-        Replacements for the figure's values: a count, "50" or "32-256", "3" or "1-5", "64" or "2,64,512".
+        Replacements for the figure's values: a count, 50 or "32-256", 3 or "1-5", (2, 64, 512).
 
     Raises
     ------
@@ -141,29 +141,29 @@ def chosen(
         hint = "Leave out --figure, or --batch, --dim and --nnz-per-row."
         raise InputError("--figure", "free parameters beside it", "one or the other", hint)
     shapes = [FIGURES[name] for name in names] if not free else [replace(FIGURES["8b"], name="free")]
-    changes: dict[str, Any] = {"batch": batch}
+    changes: dict[str, Any] = {"batch": batch, "columns": columns}
     changes["dim"] = None if dim is None else span("--dim", dim)
     changes["per_row"] = None if per_row is None else span("--nnz-per-row", per_row)
-    changes["columns"] = None if columns is None else counts("--columns", columns)
     given = {key: value for key, value in changes.items() if value is not None}
     return [checked(replace(shape, **given)) for shape in shapes]
 
 
-def span(option: str, text: str) -> tuple[int, int]:
-    """Return (fewest, most) of "50" or "32-256"."""
-    found = re.fullmatch(r"\s*(\d{1,12})(?:\s*-\s*(\d{1,12}))?\s*", text)
+def span(option: str, text: int | str) -> tuple[int, int]:
+    """Return (fewest, most) of 50, "50" or "32-256"."""
+    found = re.fullmatch(r"\s*(\d{1,12})(?:\s*-\s*(\d{1,12}))?\s*", str(text))
     fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= fewest <= most:
         raise InputError(option, f"'{text}'", "a count such as 50, or a range such as 32-256")
     return fewest, most
 
 
-def counts(option: str, text: str) -> tuple[int, ...]:
-    """Return the numbers of "2,64,512"."""
-    words = [word.strip() for word in text.split(",")]
-    numbers = tuple(int(word) if re.fullmatch(r"\d{1,12}", word) else 0 for word in words)
+def counts(option: str, words: Sequence[int | str]) -> tuple[int, ...]:
+    """Return counts that may be texts as numbers."""
+    numbers = tuple(int(word) if re.fullmatch(r"\s*\d{1,12}\s*", str(word)) else 0 for word in words)
     if not all(1 <= number <= MAX_COLUMNS for number in numbers):
-        raise InputError(option, f"'{text}'", f"counts from 1 to {MAX_COLUMNS}, such as 64 or 2,64,512")
+        raise InputError(
+            option, f"'{','.join(map(str, words))}'", f"counts from 1 to {MAX_COLUMNS}, such as 64 or 2,64,512"
+        )
     return numbers
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
@@ -22,9 +24,27 @@ from gcnbatch.training import run_files
 SLOWER = 1.1  # slower: a median above this multiple of the old one, with spreads that do not overlap
 SLOWER_HOST = 1.5  # if the time includes the host, whose speed varies from run to run
 _TIMES = ("us", "us_p20", "us_p80")
-_NEEDED = ("bench", "figure", "columns", "method", "cache", "launch", *_TIMES)
 _METHOD = ("method", "choice", "error")
 _STATE = ("cache", "launch", *_TIMES, "gflops", "gb_per_s")
+
+
+class _Shared(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    bench: Literal["spmm"]
+
+
+class _Record(_Shared):
+    figure: str
+    columns: int
+    method: str
+    cache: str
+    launch: str
+    us: PositiveFloat
+    us_p20: PositiveFloat
+    us_p80: PositiveFloat
+
+
+_EXPECTED = f"JSON with {', '.join(_Record.model_fields)}"
 
 
 class Change(NamedTuple):
@@ -65,45 +85,28 @@ def read(path: Path) -> list[Record]:
     found: list[Record] = []
     shared: Record = {}
     for number, text in enumerate(lines, 1):
-        line = _line(text)
-        if line.get("bench") == "spmm" and "us" not in line:
-            shared = line
-        elif rows := _rows(shared, line):
-            found += rows
-        elif text.strip():
-            raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
+        try:
+            line = json.loads(text or "null")
+            if line is not None and "us" in line:
+                found += _rows(shared, line)
+            elif line is not None:
+                shared = _Shared.model_validate(line).model_dump()
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{path}, line {number}", "no record of 'bench spmm'", _EXPECTED) from error
     if not found:
-        raise InputError(str(path), "no record of 'bench spmm'", f"JSON with {', '.join(_NEEDED)}")
+        raise InputError(str(path), "no record of 'bench spmm'", _EXPECTED)
     return found
 
 
-def _line(text: str) -> Record:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _rows(shared: Record, line: Record) -> list[Record]:
-    """Return the records of a line, or none if it is not a line of records."""
-    if not isinstance(line.get("us"), dict):
-        return [line] if _whole(line) else []
+    """Return the records of a line; ValidationError, KeyError … if it is not a line of records."""
+    if not isinstance(line["us"], dict):
+        return [_Record.model_validate(line).model_dump()]
     rows = []
     for state, times in line["us"].items():
-        values = [*state.split(" "), *(times if isinstance(times, list) else [])]
-        row = {**shared, **line, **dict(zip(_STATE, values, strict=False))}
-        if not _whole(row) or not {"flops", "bytes"} <= row.keys():
-            return []
-        rows.append({**row, **rates(row["flops"], row["bytes"], row["us"])})
+        row = {**shared, **line, **dict(zip(_STATE[:5], (*state.split(" "), *times), strict=True))}
+        rows.append({**_Record.model_validate(row).model_dump(), **rates(row["flops"], row["bytes"], row["us"])})
     return rows
-
-
-def _whole(record: Record) -> bool:
-    """Whether a record is complete and its times are positive numbers."""
-    if record.get("bench") != "spmm" or any(name not in record for name in _NEEDED):
-        return False
-    return all(isinstance(record[name], int | float) and record[name] > 0 for name in _TIMES)
 
 
 def compare(old: Sequence[Record], new: Sequence[Record]) -> list[Change]:

@@ -49,15 +49,15 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def chosen_methods(text: str) -> tuple[str, ...]:
-    """Return the methods in a list such as "fastest,cublas"; `COMPARED` for an empty list.
+def chosen_methods(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the wanted methods, each once; `COMPARED` if there are none.
 
     Raises
     ------
     InputError
         An unknown method.
     """
-    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or COMPARED
+    names = tuple(dict.fromkeys(wanted)) or COMPARED
     for name in names:
         if name not in NAMES:
             raise InputError("--methods", f"'{name}'", ", ".join(NAMES), nearest(name, NAMES))
@@ -137,7 +137,8 @@ class _Session:
             bar.set_description(f"{problem.name}, {columns} columns, {name}")
             if name == SCIPY:
                 times = clock.host_times(lambda: matrix @ dense, self._repeats)
-                self._note(problem, columns, name, "", _worst(matrix @ dense, exact), "host", "none", times)
+                how = _method(name, "", _worst(matrix @ dense, exact))
+                self._note(problem, columns, {**how, "cache": "host", "launch": "none"}, times)
             elif operands is not None:
                 self._device_method(operands, name, exact, bound)
             bar.update()
@@ -177,25 +178,19 @@ class _Session:
                 except NotCaptured as reason:
                     self._found.absent.setdefault(f"{name} in a graph", f"figure {problem.name}: {reason}")
                     continue
-                self._note(problem, columns, name, choice, error, cache, launch, times)
+                how = {**_method(name, choice, error), "cache": cache, "launch": launch}
+                self._note(problem, columns, how, times)
 
-    def _note(
-        self,
-        problem: SpmmProblem,
-        columns: int,
-        name: str,
-        choice: str,
-        error: float,
-        cache: str,
-        launch: str,
-        times: Sequence[float],
-    ) -> None:
+    def _note(self, problem: SpmmProblem, columns: int, how: Record, times: Sequence[float]) -> None:
         measured, work = clock.summary(times), problem.work(columns)
         what = {"bench": "spmm", "figure": problem.name, **problem.about, "nnz": int(problem.matrix.nnz)}
         point = {**what, "columns": columns, "flops": work.flops, "bytes": work.bytes, **self._about}
-        how = {"method": name, "choice": choice, "error": float(f"{error:.3g}"), "cache": cache, "launch": launch}
         rates = clock.rates(work.flops, work.bytes, measured["us"])
         self._found.records.append({**point, **how, **measured, **rates})
+
+
+def _method(name: str, choice: str, error: float) -> Record:
+    return {"method": name, "choice": choice, "error": float(f"{error:.3g}")}
 
 
 def _worst(got: NDArray[Any], exact: Exact) -> float:

@@ -64,7 +64,7 @@ def test_flops_are_counted_as_in_the_papers() -> None:
 def test_options_become_shapes() -> None:
     assert chosen([], None, None, None, None) == list(FIGURES.values())
     assert chosen(["9a", "all"], None, None, None, None) == list(FIGURES.values())
-    assert [(shape.name, shape.columns) for shape in chosen(["9f", "8a", "9f"], None, None, None, "64,2")] == [
+    assert [(shape.name, shape.columns) for shape in chosen(["9f", "8a", "9f"], None, None, None, (64, 2))] == [
         ("9f", (64, 2)),
         ("8a", (64, 2)),
     ]
@@ -88,8 +88,6 @@ def test_options_become_shapes() -> None:
         ),
         (([], None, "9-3", None, None), "--dim: '9-3'; expected a count such as 50, or a range such as 32-256"),
         (([], None, None, "-1", None), "--nnz-per-row: '-1'; expected a count such as 50, or a range such as 32-256"),
-        (([], None, None, None, "64;2"), "--columns: '64;2'; expected counts from 1 to 65536, such as 64 or 2,64,512"),
-        (([], None, None, None, "0"), "--columns: '0'; expected counts from 1 to 65536, such as 64 or 2,64,512"),
         (
             ([], 10**9, None, None, None),
             "--batch: up to 150000000000 entries; expected at most 2147479552. Lower --batch or --dim.",
@@ -102,6 +100,14 @@ def test_inconsistent_options_are_refused(options: tuple, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("words", [["64;2"], ["0"], [64, ""]])
+def test_columns_that_are_no_counts_are_refused(words: list) -> None:
+    with pytest.raises(InputError) as caught:
+        problems.counts("--columns", words)
+    text = ",".join(map(str, words))
+    assert str(caught.value) == f"--columns: '{text}'; expected counts from 1 to 65536, such as 64 or 2,64,512"
+
+
 def test_a_problem_larger_than_memory_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         problems.check_memory("problem free", 3 << 30, 1 << 29, "Some GPU")
@@ -109,7 +115,7 @@ def test_a_problem_larger_than_memory_is_refused() -> None:
         "problem free: takes 3.0 GiB; expected at most the 0.5 GiB free on Some GPU. Lower --batch, --dim or --columns."
     )
     with pytest.raises(InputError, match=r"problem free: takes .* GiB free on this machine"):
-        chosen([], 10_000_000, None, None, "65536")
+        chosen([], 10_000_000, None, None, (65536,))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
