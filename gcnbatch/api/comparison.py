@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import keys_of, load
 from gcnbatch.api.run import Run, folders_of
-from gcnbatch.options.comparison import CompareRunsOptions
 from gcnbatch.options.declaration import arguments
+from gcnbatch.options.results import CompareRunsOptions
 from gcnbatch.options.training import BaselineOptions
 
 if TYPE_CHECKING:

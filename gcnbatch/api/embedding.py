@@ -10,7 +10,7 @@ from gcnbatch.api.run import folders_of
 from gcnbatch.embedding import command
 from gcnbatch.inference.inputs import opened
 from gcnbatch.options.declaration import arguments
-from gcnbatch.options.embedding import EmbedOptions
+from gcnbatch.options.prediction import EmbedOptions
 
 if TYPE_CHECKING:
     from gcnbatch.embedding.command import EmbeddingSummary

@@ -9,7 +9,7 @@ from gcnbatch import fileio
 from gcnbatch.api.run import folder_of
 from gcnbatch.onnx_export import command
 from gcnbatch.options.declaration import arguments
-from gcnbatch.options.export import CardOptions, ExportOptions
+from gcnbatch.options.results import CardOptions, ExportOptions
 from gcnbatch.outputs import STDOUT, Kind, begins_with, check
 
 if TYPE_CHECKING:

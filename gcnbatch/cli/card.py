@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from gcnbatch.cli.command import command
-from gcnbatch.options.export import CardOptions
+from gcnbatch.options.results import CardOptions
 
 EPILOG = """\b
 Examples:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gcnbatch.cli.command import command
-from gcnbatch.options.comparison import CompareRunsOptions
+from gcnbatch.options.results import CompareRunsOptions
 
 EPILOG = """\b
 Examples:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gcnbatch.cli.command import RunsAndData, command, messages, runs_and_data
-from gcnbatch.options.embedding import EmbedOptions
+from gcnbatch.options.prediction import EmbedOptions
 from gcnbatch.text import counted
 
 EPILOG = """\b

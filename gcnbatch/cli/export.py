@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gcnbatch.cli.command import command, messages
-from gcnbatch.options.export import ExportOptions
+from gcnbatch.options.results import ExportOptions
 from gcnbatch.text import listed
 
 EPILOG = """\b
