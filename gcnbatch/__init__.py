@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gcnbatch.api.datasets import graph_set as graph_set
     from gcnbatch.api.datasets import read as read
     from gcnbatch.api.datasets import write as write
-    from gcnbatch.api.embedding import embed as embed
-    from gcnbatch.api.explanation import explain as explain
     from gcnbatch.api.export import card as card
     from gcnbatch.api.export import export as export
     from gcnbatch.api.files import add_splits as add_splits
@@ -39,13 +37,15 @@ if TYPE_CHECKING:
     from gcnbatch.api.machine import clear_kernels as clear_kernels
     from gcnbatch.api.machine import info as info
     from gcnbatch.api.machine import list_kernels as list_kernels
+    from gcnbatch.api.prediction import embed as embed
+    from gcnbatch.api.prediction import explain as explain
     from gcnbatch.api.prediction import infer as infer
+    from gcnbatch.api.prediction import serve as serve
     from gcnbatch.api.report import report as report
     from gcnbatch.api.run import Run as Run
     from gcnbatch.api.run import load as load
     from gcnbatch.api.selection import campaign as campaign
     from gcnbatch.api.selection import select as select
-    from gcnbatch.api.serving import serve as serve
     from gcnbatch.api.study import Study as Study
     from gcnbatch.api.study import tune as tune
     from gcnbatch.api.training import resume as resume
@@ -93,11 +93,11 @@ PUBLIC: dict[str, str] = {
     "Selected": "gcnbatch.selection.choice",
     "campaign": "gcnbatch.api.selection",
     "Campaign": "gcnbatch.selection.campaign",
-    "explain": "gcnbatch.api.explanation",
+    "explain": "gcnbatch.api.prediction",
     "ExplanationSummary": "gcnbatch.explanation.command",
-    "serve": "gcnbatch.api.serving",
+    "serve": "gcnbatch.api.prediction",
     "Attributions": "gcnbatch.explanation.attributions",
-    "embed": "gcnbatch.api.embedding",
+    "embed": "gcnbatch.api.prediction",
     "EmbeddingSummary": "gcnbatch.embedding.command",
     "export": "gcnbatch.api.export",
     "ExportSummary": "gcnbatch.onnx_export.command",

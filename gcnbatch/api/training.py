@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import startup
-from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of, run_name
+from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of, report_unused, run_name
 from gcnbatch.api.run import Run, folder_of
 from gcnbatch.api.sources import leave_none_out, maker, sources
 from gcnbatch.config_tree import put
@@ -97,6 +97,8 @@ def resume(given: ResumeOptions) -> Run:
     from gcnbatch.training import run as runs
 
     folder = folder_of(given.run)
+    if given.device or given.resident:
+        report_unused(given.backend or Run.load(folder).config.backend, given.device, given.resident, given.say)
     runs.resume(folder, given.backend, given.device, given.resident, given.quiet, given.say, given.epochs, given.jobs)
     return _completed(folder, update, given)
 

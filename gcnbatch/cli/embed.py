@@ -33,7 +33,7 @@ def embed(
     **options: Any,
 ) -> None:
     """Write the embedding of each molecule: a vector of each network."""
-    from gcnbatch.api.embedding import embed
+    from gcnbatch.api.prediction import embed
 
     runs, data = runs_and_data(paths)
 

@@ -35,12 +35,12 @@ def explain(
 
     The last line on stdout is the path of the folder.
     """
-    from gcnbatch.api import explanation
+    from gcnbatch.api import prediction
 
     runs, data = runs_and_data(paths)
 
     say = messages(quiet)
-    summary = explanation.explain(runs, data, **options, quiet=quiet, say=say)
+    summary = prediction.explain(runs, data, **options, quiet=quiet, say=say)
     if summary.unreadable:
         say(f"{counted(summary.unreadable, 'row')} could not be read; see column error of molecules")
     say(summary.text())

@@ -35,9 +35,9 @@ def serve(
 
     The URL on stdout says that requests are answered.
     """
-    from gcnbatch.api import serving
+    from gcnbatch.api import prediction
 
     def ready(url: str) -> None:
         print(url, flush=True)
 
-    serving.serve(runs, **options, ready=ready, say=messages(quiet))
+    prediction.serve(runs, **options, ready=ready, say=messages(quiet))
