@@ -8,9 +8,8 @@ own files only: any pickle can run code.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,13 +49,13 @@ _KEYS = {
     "split": ("validation_fraction",),
     "molecules": ("bond_channels",),
 }
-_WIDTHS = ("widths", "dense", "head")
 
 
 class InvalidMolecules(InputError, ValueError):
     """Input that is wrong for an estimator; scikit-learn expects a ValueError."""
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class GcnEstimator(BaseEstimator):  # type: ignore[misc]
     """What `GcnClassifier` and `GcnRegressor` share.
 
@@ -112,50 +111,26 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         For molecules that give no graph, with their row, and for targets and parameters that do not fit; a ValueError.
     """
 
-    def __init__(
-        self,
-        *,
-        widths: Sequence[int] = (64, 64),
-        dense: Sequence[int] = (),
-        head: Sequence[int] = (),
-        readout: Literal["sum", "mean", "max"] = "sum",
-        dropout: float = 0.0,
-        batch_norm: bool = True,
-        epochs: int = 50,
-        batch_size: int = 50,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        schedule: Literal["constant", "step", "cosine", "plateau"] = "constant",
-        patience: int = 0,
-        validation_fraction: float = 0.1,
-        bond_channels: bool = True,
-        backend: str = "auto",
-        device: int = 0,
-        processes: int = 0,
-        recipe: str = "",
-        random_state: Any = 0,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.widths = widths
-        self.dense = dense
-        self.head = head
-        self.readout = readout
-        self.dropout = dropout
-        self.batch_norm = batch_norm
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.bond_channels = bond_channels
-        self.backend = backend
-        self.device = device
-        self.processes = processes
-        self.recipe = recipe
-        self.random_state = random_state
-        self.settings = settings
+    widths: Sequence[int] = (64, 64)
+    dense: Sequence[int] = ()
+    head: Sequence[int] = ()
+    readout: Literal["sum", "mean", "max"] = "sum"
+    dropout: float = 0.0
+    batch_norm: bool = True
+    epochs: int = 50
+    batch_size: int = 50
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "step", "cosine", "plateau"] = "constant"
+    patience: int = 0
+    validation_fraction: float = 0.1
+    bond_channels: bool = True
+    backend: str = "auto"
+    device: int = 0
+    processes: int = 0
+    recipe: str = ""
+    random_state: Any = 0
+    settings: Mapping[str, Any] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -177,9 +152,8 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         for section, names in _KEYS.items():
             for name in names:
                 value, key = getattr(self, name), "valid" if section == "split" else name
-                value = _listed(value) if name in _WIDTHS else plain(value)
-                if not (self.recipe and value == plain(_default(type(self), name))):
-                    put(tree, (section, key), value)
+                if not (self.recipe and _listed(value) == _listed(getattr(GcnEstimator, name))):
+                    put(tree, (section, key), _listed(value))
         return load(tree, {}, settings)
 
     def _seed(self) -> int:
@@ -468,15 +442,10 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
     return numbers
 
 
-def _listed(widths: Any) -> Any:
-    """Return the widths of layers as a list; anything else is refused with the configuration."""
-    found = plain(widths)
+def _listed(value: Any) -> Any:
+    """Return a value as the configuration has it: widths of layers as a list."""
+    found = plain(value)
     return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
-
-
-def _default(kind: type, name: str) -> Any:
-    found = inspect.signature(kind).parameters[name].default
-    return list(found) if name in _WIDTHS else found
 
 
 def _one_of(value: Any, kind: type[_Plain], name: str, expected: str, at_least: int | None = None) -> _Plain:

@@ -1,4 +1,4 @@
-"""Parameters of the commands that read finished runs: ``compare-runs``, ``export`` and ``card``."""
+"""Parameters of the commands that read finished runs: ``compare-runs``, ``report``, ``export`` and ``card``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
@@ -23,6 +23,25 @@ class CompareRunsOptions:
     metric: str = option("Figure of the test rows.", default="", shown="roc_auc, accuracy or rmse by target")
     level: float = option("Confidence level.", default=0.95, min=0.5, max=0.999)
     parquet: bool = option("Write scores.parquet beside scores.csv.", default=False)
+
+
+@declaration
+class ReportOptions:
+    """``gcnbatch report``."""
+
+    folder: StrPath = argument(
+        "Folder of a run, a study or a comparison.",
+        metavar="DIR",
+        doc="Of a run, which also gets its ``model_card.md``; of a study, which also gets its tables; or of a "
+        "comparison of runs or of backends.",
+    )
+    say: Messages = silent
+    _: KW_ONLY
+    figures: bool = option(
+        "Draw the figures of all models of a run, not of five.",
+        default=False,
+        doc="Draw the figures of every model of a run. Training draws those of the whole run only.",
+    )
 
 
 @declaration
