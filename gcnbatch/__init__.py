@@ -1,7 +1,7 @@
 """Train graph convolutional networks on many small graphs or one large graph, with interchangeable backends.
 
-`PUBLIC` lists what `gcnbatch` offers, with the modules that define it: what ``__init__.pyi`` imports. A name is imported
-when it is first used, so that ``import gcnbatch`` stays light. Everything else is internal, except `gcnbatch.sklearn`.
+`PUBLIC` lists what `gcnbatch` offers, with the modules that define it, from ``__init__.pyi``. A name is imported when
+it is first used, so that ``import gcnbatch`` stays light. Everything else is internal, except `gcnbatch.sklearn`.
 """
 
 import ast

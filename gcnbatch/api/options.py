@@ -126,17 +126,10 @@ def section(name: str, settings: Settings, options: Options) -> Config:
     from gcnbatch.config import keys, resolve
     from gcnbatch.errors import nearest
 
-    tree: dict[str, Any] = {}
-    for key, value in settings.items():
-        path = tuple(key.split("."))
-        if path[0] != name:
-            known = [key for key in keys() if key.startswith(f"{name}.")]
-            raise InputError(f"--set {key}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
-        put(tree, path, plain(value))
-    for path, value in options.items():
-        if value is not None:
-            put(tree, path, plain(value))
-    return resolve(tree, where="--set")
+    if other := next((key for key in settings if key.partition(".")[0] != name), ""):
+        known = [key for key in keys() if key.startswith(f"{name}.")]
+        raise InputError(f"--set {other}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
+    return resolve(gather({}, options, settings), where="--set")
 
 
 def path_of(data: DataLike | None) -> str | None:
