@@ -13,7 +13,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch import fileio, locks, outputs
+from gcnbatch import fileio, outputs
 from gcnbatch.errors import InputError
 from gcnbatch.machine import blame
 
@@ -107,7 +107,7 @@ def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
         place = folder or made[0]
         with ExitStack() as taken, suppress(FileNotFoundError):
             lock = taken.enter_context(locked(place, f"Wait until it ends. {_OTHER}"))
-            if locks.is_at(place, lock):  # else a process that has ended since has removed it
+            if fileio.is_at(place, lock):  # else a process that has ended since has removed it
                 taken.callback(_remove_empty, made)  # with the lock: another process may wait to use it
                 stack.enter_context(taken.pop_all())
                 return Held(place, lock)
@@ -139,7 +139,7 @@ def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + wait
-        while not locks.try_lock(holder):
+        while not fileio.try_lock(holder):
             if time.monotonic() >= deadline:
                 raise InputError(str(folder), "another process writes there", "a folder that none uses", hint)
             time.sleep(0.05)
