@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,7 +41,6 @@ from gcnbatch.training.mixed import FILE
 from gcnbatch.training.reports import METRICS, Report, ReportWriter
 from gcnbatch.training.summary import draw_curves
 
-_Plain = TypeVar("_Plain", bool, int)
 # Arguments by the section of the configuration that they are keys of.
 _KEYS = {
     "model": ("widths", "dense", "head", "readout", "dropout", "batch_norm"),
@@ -143,7 +142,6 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         settings = {} if self.settings is None else self.settings
         if not isinstance(settings, Mapping):
             raise InvalidMolecules("settings", type(settings).__name__, "a mapping of keys")
-        _one_of(self.bond_channels, bool, "bond_channels", "True or False")
         tree = read_toml(shipped_config(self.recipe)) if self.recipe else {}
         tree |= {"name": "sklearn", "seed": self._seed(), "backend": self.backend, "device": self.device}
         tree["data"] = {"path": "memory"}
@@ -165,7 +163,10 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         return from_smiles(_smiles(X), y, **molecules.model_dump(), processes=self._processes(), **about)
 
     def _processes(self) -> int:
-        return _one_of(self.processes, int, "processes", "a whole number, 0 or more", at_least=0)
+        found = plain(self.processes)
+        if type(found) is not int or found < 0:
+            raise InvalidMolecules("processes", repr(found), "a whole number, 0 or more")
+        return found
 
     def _fit(
         self,
@@ -446,14 +447,6 @@ def _listed(value: Any) -> Any:
     """Return a value as the configuration has it: widths of layers as a list."""
     found = plain(value)
     return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
-
-
-def _one_of(value: Any, kind: type[_Plain], name: str, expected: str, at_least: int | None = None) -> _Plain:
-    """Return a parameter that is no key of the configuration, checked as those are."""
-    found = plain(value)
-    if type(found) is not kind or (at_least is not None and found < at_least):
-        raise InvalidMolecules(name, repr(found), expected)
-    return found
 
 
 def _weights(given: Any, rows: int) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from gcnbatch.api.sources import leave_none_out, maker, sources, write_set
 from gcnbatch.config_tree import plain, put
 from gcnbatch.data.endings import is_table
 from gcnbatch.errors import InputError
-from gcnbatch.options.declaration import arguments
+from gcnbatch.options.declaration import arguments, chosen
 from gcnbatch.options.training import BaselineOptions, ResumeOptions, RunningOptions, TrainOptions, TuneOptions
 from gcnbatch.timeline import span
 
@@ -205,18 +205,15 @@ def tune(given: TuneOptions) -> Study:
     options["data", "path"] = path_of(given.data)
     limits = search.Limits(plain(given.trials), plain(given.minutes))
     if given.resume is not None:
-        free = {("device",), ("jobs",)}
-        extra = [".".join(path) for path, value in options.items() if value is not None and path not in free]
-        others = {"CONFIG": given.config, "--space": given.space, "--out": given.out}
-        extra += [name for name, value in others.items() if value is not None]
-        if extra := [*extra, *(f"{key}={value}" for key, value in settings.items())]:
+        free = ("trials", "minutes", "device", "jobs")
+        if extra := chosen(vars(given), TuneOptions, ("resume", *free)):
             raise InputError(
                 "--resume",
                 f"together with {', '.join(extra)}",
                 "nothing but --trials, --minutes, --device and --jobs",
                 "A study keeps its configuration and its space.",
             )
-        replaced = {path[0]: options[path] for path in free if options[path] is not None}
+        replaced = {name: value for name in free[2:] if (value := getattr(given, name)) is not None}
         folder = Path(given.resume)
         return Study(folder, search.resume(folder, limits, replaced, given.quiet, given.say))
     tree, graphs = gather(given.config, options, settings), graphs_of(given.data)

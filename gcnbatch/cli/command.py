@@ -92,20 +92,6 @@ def _split(text: str) -> tuple[str, str]:
     return "\n\n".join(paragraphs[:start]), "\n\n".join(paragraphs[start:])
 
 
-def others_given(options: dict[str, Any], declaration: type, allowed: type) -> list[str]:
-    """Return the options of a command that were given, but that are none of those `allowed`."""
-    free, found = parameters(allowed), []
-    for name, one in parameters(declaration).items():
-        value = options.get(name)
-        if name in free or value in (None, [], one.default):
-            continue
-        if isinstance(one.form, Argument):
-            found.append(str(one.form.metavar).rpartition("|")[2].partition(".")[0])
-        else:
-            found += [f"{key}={one}" for key, one in value.items()] if name == "settings" else [one.flags[-1]]
-    return found
-
-
 def runs_and_data(paths: list[str]) -> tuple[list[str], str]:
     """Return the folders of runs, and the data after them.
 
@@ -151,10 +137,8 @@ def _parameter(declared: Parameter) -> inspect.Parameter:
     info = form_of(
         *(() if form_of is typer.Argument else declared.flags),
         help=form.help,
-        metavar=form.metavar,
-        min=form.min,
-        max=form.max,
         show_default=form.shown or default not in ("", None, MISSING),
+        **form.form,
     )
     made = inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind | None if default is None else kind, info]

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import RunsAndData, command, messages, others_given, print_result, runs_and_data
+from gcnbatch.cli.command import RunsAndData, command, messages, print_result, runs_and_data
 from gcnbatch.errors import InputError
-from gcnbatch.options.declaration import parameters
+from gcnbatch.options.declaration import chosen, parameters
 from gcnbatch.options.prediction import EmbedOptions, ExplainOptions, InferOptions, ServeOptions
 from gcnbatch.options.selection import CampaignOptions, SelectCommandOptions, SelectOptions
 from gcnbatch.text import counted
@@ -230,6 +230,6 @@ def select(
 
 def _own(options: dict[str, Any], declared: type, what: str) -> dict[str, Any]:
     """Return the options of a declaration; refuse others that were given."""
-    if others := others_given(options, SelectCommandOptions, declared):
+    if others := chosen(options, SelectCommandOptions, parameters(declared)):
         raise InputError(others[0], f"given with {what}", "its options alone; see --help")
     return {name: options[name] for name in parameters(declared) if name in options}

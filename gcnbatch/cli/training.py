@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gcnbatch.cli.command import command, messages, others_given, print_result
+from gcnbatch.cli.command import command, messages, print_result
 from gcnbatch.errors import InputError
-from gcnbatch.options.declaration import parameters
+from gcnbatch.options.declaration import chosen, parameters
 from gcnbatch.options.training import BaselineOptions, ResumeOptions, TrainOptions, TuneOptions
 from gcnbatch.text import counted, figure
 
@@ -63,7 +63,7 @@ def train(
     say = messages(quiet)
     if resume is None:
         run = training.train(**options, quiet=quiet, say=say)
-    elif others := others_given(options, TrainOptions, ResumeOptions):
+    elif others := chosen(options, TrainOptions, parameters(ResumeOptions)):
         raise InputError(
             "--resume",
             f"together with {', '.join(others)}",
