@@ -103,7 +103,7 @@ def empty(folder: Path) -> None:
 def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
     """Make and lock a folder; `stack` then removes what was made, if it is empty, and gives the lock back."""
     while True:
-        made = _make(folder) if folder else _make_default(stem)
+        made = make(folder) if folder else _make_default(stem)
         place = folder or made[0]
         with ExitStack() as taken, suppress(FileNotFoundError):
             lock = taken.enter_context(locked(place, f"Wait until it ends. {_OTHER}"))
@@ -148,19 +148,14 @@ def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -
         os.close(holder)
 
 
-def make(folder: Path) -> None:
-    """Make a folder and its parents, unless it is there.
+def make(folder: Path, may_exist: bool = True) -> list[Path]:
+    """Make a folder and its parents; return those that were not there, the deepest first.
 
     Raises
     ------
     InputError
-        When it cannot be made or written.
+        When it cannot be made or written, or is there and may not be.
     """
-    _make(folder)
-
-
-def _make(folder: Path, may_exist: bool = True) -> list[Path]:
-    """Make a folder and its parents; return those that were not there, the deepest first."""
     outputs.refuse_stdout(folder, "several files", "the name of a folder")
     missing = list(takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
     made: list[Path] = []
@@ -185,12 +180,12 @@ def _make(folder: Path, may_exist: bool = True) -> list[Path]:
 
 
 def _make_default(stem: str) -> list[Path]:
-    """Make ``runs/<stem>-<time>`` as `_make`; no two processes get the same, also if the clock is set back."""
+    """Make ``runs/<stem>-<time>`` as `make`; no two processes get the same, also if the clock is set back."""
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         if folder.exists():
             continue
         with suppress(_Taken):
-            return _make(folder, may_exist=False)
+            return make(folder, may_exist=False)
     raise AssertionError

@@ -111,7 +111,7 @@ def print_result(as_json: bool, value: Any, text: object) -> None:
     typer.echo(json.dumps(value, indent=2, allow_nan=False) if as_json else text)
 
 
-def messages(quiet: bool) -> Callable[[str], None]:
+def messages(quiet: bool = False) -> Callable[[str], None]:
     """Return the function that writes a message to stderr; with `quiet`, one that drops it."""
 
     def say(line: str) -> None:

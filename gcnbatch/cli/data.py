@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gcnbatch.cli.command import command
-from gcnbatch.options.datasets import (
-    CheckOptions,
-    DescribeOptions,
-    KhopOptions,
-    ShardOptions,
-    SplitOptions,
-    SynthOptions,
-)
-from gcnbatch.options.imports import (
-    ImportCsvOptions,
-    ImportOgbOptions,
-    ImportPlanetoidOptions,
-    ImportSmilesOptions,
-    ImportTudatasetOptions,
-)
+from gcnbatch.cli.command import command, messages
+from gcnbatch.options import datasets, imports
 from gcnbatch.text import counted, printable
 
 if TYPE_CHECKING:
@@ -32,13 +18,13 @@ if TYPE_CHECKING:
 data = typer.Typer(
     no_args_is_help=True, help="Describe, check, generate, import and extend data sets.", rich_markup_mode=None
 )
-imports = typer.Typer(no_args_is_help=True, help="Convert other formats into a data set.", rich_markup_mode=None)
-data.add_typer(imports, name="import")
+importing = typer.Typer(no_args_is_help=True, help="Convert other formats into a data set.", rich_markup_mode=None)
+data.add_typer(importing, name="import")
 _JSON = "Print JSON instead of text."
 _ANNOUNCED = 256 << 20  # bytes of memory from which the cost of a preset is reported first
 
 
-@command(KhopOptions, group=data)
+@command(datasets.KhopOptions, group=data)
 def khop(**options: Any) -> None:
     """Let a layer see K hops.
 
@@ -54,13 +40,12 @@ def khop(**options: Any) -> None:
       gcnbatch data khop reddit.h5 -o two.h5 --hops 2 --mode channels --keep 50
     """
     from gcnbatch.api import files
-    from gcnbatch.progress import write_line
 
-    files.khop(**options, say=write_line)
+    files.khop(**options, say=messages())
     print(options["out"])
 
 
-@command(ShardOptions, group=data)
+@command(datasets.ShardOptions, group=data)
 def shard(**options: Any) -> None:
     """Write a data set as a folder of shards.
 
@@ -80,7 +65,7 @@ def shard(**options: Any) -> None:
     print(f"{options['out']}: {counted(count, 'shard')}")
 
 
-@command(SplitOptions, group=data)
+@command(datasets.SplitOptions, group=data)
 def split(**options: Any) -> None:
     r"""Add a split or folds to a data set: of a table, or new.
 
@@ -102,15 +87,14 @@ def split(**options: Any) -> None:
     T2,test                  T2,1
     """
     from gcnbatch.api import files
-    from gcnbatch.progress import write_line
 
-    added = files.add_splits(**options, progress=True, say=write_line)
+    added = files.add_splits(**options, progress=True, say=messages())
     for title, parts in added.items():
         print(f"{title}: " + ", ".join(f"{part} {len(rows):,}" for part, rows in parts.parts().items()))
     print(options.get("out", options["path"]))
 
 
-@command(DescribeOptions, group=data, as_json=_JSON)
+@command(datasets.DescribeOptions, group=data, as_json=_JSON)
 def info(as_json: bool = False, **options: Any) -> None:
     """Describe a data set.
 
@@ -130,7 +114,7 @@ def info(as_json: bool = False, **options: Any) -> None:
     print(json.dumps(description.as_dict(), indent=2) if as_json else "\n".join(lines(description)))
 
 
-@command(CheckOptions, group=data, as_json=_JSON)
+@command(datasets.CheckOptions, group=data, as_json=_JSON)
 def check(as_json: bool = False, **options: Any) -> None:
     """Check a file against all rules of the format.
 
@@ -160,7 +144,7 @@ def check(as_json: bool = False, **options: Any) -> None:
     print(f"{file}: valid. Checked structure, types, offsets, index ranges, numbers, labels, ids and splits: {shown}.")
 
 
-@command(SynthOptions, group=data)
+@command(datasets.SynthOptions, group=data)
 def synth(**options: Any) -> None:
     """Generate a data set.
 
@@ -202,7 +186,7 @@ def synth(**options: Any) -> None:
     print(options["out"])
 
 
-@command(ImportSmilesOptions, group=imports)
+@command(imports.ImportSmilesOptions, group=importing)
 def smiles(**options: Any) -> None:
     r"""Molecules of a table or of a structure file.
 
@@ -235,7 +219,7 @@ def smiles(**options: Any) -> None:
     _report(import_smiles(**options, progress=True))
 
 
-@command(ImportPlanetoidOptions, group=imports)
+@command(imports.ImportPlanetoidOptions, group=importing)
 def planetoid(**options: Any) -> None:
     """Citation networks of the Planetoid repository.
 
@@ -251,7 +235,7 @@ def planetoid(**options: Any) -> None:
     _report(import_planetoid(**options))
 
 
-@command(ImportTudatasetOptions, group=imports)
+@command(imports.ImportTudatasetOptions, group=importing)
 def tudataset(**options: Any) -> None:
     """A set of the TUDataset collection.
 
@@ -269,7 +253,7 @@ def tudataset(**options: Any) -> None:
     _report(import_tudataset(**options))
 
 
-@command(ImportOgbOptions, group=imports)
+@command(imports.ImportOgbOptions, group=importing)
 def ogb(**options: Any) -> None:
     """A set of the Open Graph Benchmark.
 
@@ -287,7 +271,7 @@ def ogb(**options: Any) -> None:
     _report(import_ogb(**options, progress=True))
 
 
-@command(ImportCsvOptions, group=imports, name="csv")
+@command(imports.ImportCsvOptions, group=importing, name="csv")
 def plain_csv(**options: Any) -> None:
     r"""Plain tables (.csv, .xlsx, .parquet) of any other graphs.
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gcnbatch.api.lab import SuiteResults
     from gcnbatch.lab.bench.spmm.command import SpmmBench
 
+_GO_ON = "The same command goes on where it was stopped; finished runs are kept."
+_RESULTS, _QUIET = "Print results.json.", "No progress."
+
 bench = typer.Typer(no_args_is_help=True, help="Measure single operations on this machine.", rich_markup_mode=None)
 benchmark = typer.Typer(no_args_is_help=True, help="Run published suites of data sets.", rich_markup_mode=None)
 
@@ -45,9 +48,8 @@ def compare_backends(as_json: bool = False, **options: Any) -> None:
     from gcnbatch.api import lab
     from gcnbatch.cli.text_tables import facts, table
     from gcnbatch.lab.backend_comparison import report
-    from gcnbatch.progress import write_line
 
-    found = lab.compare_backends(**options, say=write_line)
+    found = lab.compare_backends(**options, say=messages())
     if as_json:
         print_result(True, found.content, "")
     else:
@@ -81,9 +83,8 @@ def bench_spgemm(as_json: bool = False, **options: Any) -> None:
     from gcnbatch.api import lab
     from gcnbatch.cli.text_tables import table
     from gcnbatch.lab.bench.spgemm import report
-    from gcnbatch.progress import write_line
 
-    rows = lab.bench_spgemm(**options, say=write_line)
+    rows = lab.bench_spgemm(**options, say=messages())
     if as_json:
         print(json.dumps(report.as_json(rows), indent=2))
     else:
@@ -124,9 +125,8 @@ def bench_spmm(as_json: bool = False, **options: Any) -> None:
     Exit code 1 if a result is wrong or a method became slower.
     """
     from gcnbatch.api import lab
-    from gcnbatch.progress import write_line
 
-    done = lab.bench_spmm(**options, say=write_line)
+    done = lab.bench_spmm(**options, say=messages())
     if as_json:
         typer.echo("\n".join(map(json.dumps, done.outcome.records)))
     else:
@@ -178,10 +178,6 @@ def bench_tune(
     for line in (*table(["kernel", "points"], found.counts()), "", *table(Check._fields, worst), ""):
         typer.echo(line)
     typer.echo(str(found.save(out)))
-
-
-_GO_ON = "The same command goes on where it was stopped; finished runs are kept."
-_RESULTS, _QUIET = "Print results.json.", "No progress."
 
 
 @command(MoleculenetOptions, group=benchmark, as_json=_RESULTS, quiet=_QUIET, epilog=_GO_ON)

@@ -66,9 +66,8 @@ def report(**options: Any) -> None:
       gcnbatch report runs/compare-mine     the page of a comparison
     """
     from gcnbatch.api import results
-    from gcnbatch.progress import write_line
 
-    typer.echo(str(results.report(**options, say=write_line)))
+    typer.echo(str(results.report(**options, say=messages())))
 
 
 @command(ExportOptions, as_json="Print a summary as JSON.", quiet="No messages.")
