@@ -213,15 +213,17 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
                 raise _explained(error) from error
         return found.outputs
 
-    def _labelled(self, y: Any, rows: int) -> NDArray[Any]:
+    def _labelled(self, y: Any, found: NDArray[Any]) -> NDArray[Any]:
         """Return the targets of predictions to score, which must be of as many tasks as those of the fit."""
-        found = _targets(y)
-        if (found.ndim == 2) is not self.multitask_:
+        targets = _targets(y)
+        if (targets.ndim == 2) is not self.multitask_:
             expected = "several tasks, (n, K)" if self.multitask_ else "one task, (n,)"
-            raise InvalidMolecules("y", f"shape {found.shape}", f"{expected}, as in fit")
-        if len(found) != rows:
-            raise InvalidMolecules("y", f"{len(found)} rows", f"{rows}, one per molecule")
-        return found
+            raise InvalidMolecules("y", f"shape {targets.shape}", f"{expected}, as in fit")
+        if len(targets) != len(found):
+            raise InvalidMolecules("y", f"{len(targets)} rows", f"{len(found)}, one per molecule")
+        if targets.shape != found.shape:
+            raise InvalidMolecules("y", f"shape {targets.shape}", f"{found.shape}, as in fit")
+        return targets
 
     def _rows(self, X: Any) -> list[str] | GraphSet:
         """Return what `predict` takes."""
@@ -325,14 +327,12 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy; of several tasks that of all labelled entries."""
         found = self.predict(X)
-        labels = self._labelled(y, len(found))
+        labels = self._labelled(y, found)
         if labels.ndim == 1:
             try:
                 return float(accuracy_score(labels, found, sample_weight=sample_weight))
             except TypeError as error:
                 raise InvalidMolecules("y", str(error), "labels of one type, as in fit") from error
-        if found.shape != labels.shape:
-            raise InvalidMolecules("y", f"shape {labels.shape}", f"{found.shape}, as in fit")
         known = ~np.isnan(labels) & ~np.isnan(found)
         weights = np.broadcast_to(_weights(sample_weight, len(found))[:, None], known.shape)
         return float(np.average((found == labels)[known], weights=weights[known]))
@@ -375,11 +375,9 @@ class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return R²; of several tasks the mean over the tasks, each of its labelled rows."""
         found = self.predict(X)
-        values = self._labelled(y, len(found))
+        values = self._labelled(y, found)
         if values.ndim == 1:
             return float(r2_score(_finite(values), found, sample_weight=sample_weight))
-        if found.shape != values.shape:
-            raise InvalidMolecules("y", f"shape {values.shape}", f"{found.shape}, as in fit")
         known, weights = ~np.isnan(values) & ~np.isnan(found), _weights(sample_weight, len(found))
         pairs = ((values[on, k], found[on, k], weights[on]) for k, on in enumerate(known.T) if on.any())
         return float(np.mean([r2_score(*pair, sample_weight=weight) for *pair, weight in pairs]))
@@ -428,17 +426,18 @@ def _targets(y: Any) -> NDArray[Any]:
         if single.dtype.kind == "f":
             assert_all_finite(single, input_name="y")
         return single
+    return _numbers(found, "numbers, NaN or None where missing")
+
+
+def _numbers(values: NDArray[Any], expected: str) -> NDArray[np.float64]:
     try:
-        return found.astype(np.float64)
+        return values.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidMolecules("y", str(error), "numbers, NaN or None where missing") from error
+        raise InvalidMolecules("y", str(error), expected) from error
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    try:
-        numbers = values.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidMolecules("y", str(error), "numbers") from error
+    numbers = _numbers(values, "numbers")
     assert_all_finite(numbers, input_name="y")
     return numbers
 
