@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -126,37 +126,37 @@ def _default_kind(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def _fields(kind: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every key as ``section.key`` with its field; those of both models, or of the one of this kind."""
+    for prefix, section in _SECTIONS:
+        if prefix != "model." or kind in ("", section.model_fields["kind"].default):
+            yield from ((prefix + name, field) for name, field in section.model_fields.items() if field.description)
+
+
 def keys() -> dict[str, str]:
     """Return every key as ``section.key`` with its description, for help texts and suggestions."""
     found: dict[str, str] = {}
-    for prefix, section in _SECTIONS:
-        for name, field in section.model_fields.items():
-            if field.description or name == "kind":
-                found.setdefault(prefix + name, field.description or "chemgcn or kipf")
+    for key, field in _fields():
+        found.setdefault(key, str(field.description))
     return found
 
 
 def key_table() -> list[tuple[str, str, str, str]]:
     """Return key, default, allowed values and description of every key; a key of both models has both defaults."""
-    rows: dict[str, tuple[list[str], str, str]] = {}
-    for prefix, section in _SECTIONS:
-        for name, field in section.model_fields.items():
-            if not field.description and name != "kind":
-                continue
-            default = json.dumps(field.get_default(call_default_factory=True), default=list)
-            meaning = field.description or "which model; chemgcn: graphs, kipf: the nodes of one graph"
-            defaults = rows.setdefault(prefix + name, ([], _allowed(name, field), meaning))[0]
-            if default not in defaults:
-                defaults.append(default)
-    return [(key, " or ".join(defaults), allowed, meaning) for key, (defaults, allowed, meaning) in rows.items()]
+    defaults: dict[str, list[str]] = {}
+    allowed: dict[str, list[str]] = {}
+    for key, field in _fields():
+        default = json.dumps(field.get_default(call_default_factory=True), default=list)
+        for texts, text in ((defaults, default), (allowed, _allowed(key, field))):
+            if text not in texts.setdefault(key, []):
+                texts[key].append(text)
+    return [(key, " or ".join(defaults[key]), ", ".join(allowed[key]), text) for key, text in keys().items()]
 
 
-def _allowed(name: str, field: FieldInfo) -> str:
+def _allowed(key: str, field: FieldInfo) -> str:
     """Return the choices, the range or the type of a key as text."""
     kind = field.annotation
-    if name == "kind" and not field.description:
-        return ", ".join(MODEL_KINDS)
-    if name == "backend":
+    if key == "backend":
         return ", ".join(registry.choices())
     if get_origin(kind) is Literal:
         return ", ".join(str(choice) or '""' for choice in get_args(kind))
@@ -233,47 +233,32 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
 
 def _range(location: list[str], kind: str) -> str:
     """Return the bounds of a number key as text, such as ``1 to 1000000`` or ``above 0, at most 1``."""
-    sections: dict[str, type[Section]] = {"data": DataConfig, "split": SplitConfig, "train": TrainConfig}
-    sections |= {"molecules": MoleculesConfig, "cuda": CudaConfig}
-    sections["model"] = KipfConfig if kind == "kipf" else ChemGCNConfig
-    section = sections.get(location[0], Config) if len(location) > 1 else Config
-    field = section.model_fields.get(location[1 if len(location) > 1 else 0])
+    field = dict(_fields(kind)).get(".".join(location[:2]))
     if field is None:
         return ""
     number, bounds = field.annotation, field.metadata
     if len(location) > 2 and get_origin(get_args(number)[0]) is not Literal:  # an element of a list
         number, *bounds = get_args(get_args(number)[0])
-    if not bounds or number not in (int, float):
-        return ""
-    return _bounds(number, bounds)
+    return _bounds(number, bounds) if bounds and number in (int, float) else ""
 
 
 def _bounds(number: Any, metadata: Iterable[Any]) -> str:
     """Return a type of number and its bounds as text."""
-    low = high = ""
-    for bound in chain.from_iterable(item.metadata if isinstance(item, FieldInfo) else [item] for item in metadata):
-        if (value := getattr(bound, "ge", None)) is not None:
-            low = f"at least {value:g}" if isinstance(value, float) else f"at least {value}"
-        if (value := getattr(bound, "gt", None)) is not None:
-            low = f"above {value:g}"
-        if (value := getattr(bound, "le", None)) is not None:
-            high = f"at most {value:g}" if isinstance(value, float) else f"at most {value}"
-        if (value := getattr(bound, "lt", None)) is not None:
-            high = f"below {value:g}"
+    bounds = list(chain.from_iterable(item.metadata if isinstance(item, FieldInfo) else [item] for item in metadata))
+    limits = " and ".join(
+        f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
+        for bound, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+        for one in bounds
+        if (value := getattr(one, bound, None)) is not None
+    )
     what = "a whole number" if number is int else "a number"
-    limits = " and ".join(bound for bound in (low, high) if bound)
     return f"{what}, {limits}" if limits else what
 
 
 def _siblings(location: list[str], kind: str) -> list[str]:
-    everything = list(keys())
-    if kind:
-        section = ChemGCNConfig if kind == "chemgcn" else KipfConfig
-        everything = [k for k in everything if not k.startswith("model.")] + [
-            f"model.{n}" for n in section.model_fields
-        ]
-    inside = [k for k in everything if k.startswith(".".join(location[:-1]) + ".")] if len(location) > 1 else []
-    return inside or [*everything, "data", "molecules", "split", "model", "train"]
+    every = [key for key, _ in _fields(kind)]
+    inside = [key for key in every if key.startswith(".".join(location[:-1]) + ".")] if len(location) > 1 else []
+    return inside or [*every, "data", "molecules", "split", "model", "train"]
 
 
 def _dig(tree: Any, location: Iterable[str]) -> Any:

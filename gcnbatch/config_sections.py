@@ -145,10 +145,13 @@ class SplitConfig(Section):
         return self.valid_kind if self.kind == "predefined" else self.kind
 
 
+_KIND = "which model; chemgcn: graphs, kipf: the nodes of one graph"
+
+
 class ChemGCNConfig(Section):
     """Graph convolution with bias and batch norm per layer; readout and dense output (papers: ChemGCN)."""
 
-    kind: Literal["chemgcn"] = "chemgcn"
+    kind: Literal["chemgcn"] = Field(default="chemgcn", description=_KIND)
     widths: Widths = Field(default=(64, 64), min_length=1, description="output features of each graph convolution")
     adjacency: Literal["symmetric", "stored"] = Field(
         default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"
@@ -204,7 +207,7 @@ class ChemGCNConfig(Section):
 class KipfConfig(Section):
     """Kipf and Welling's node classifier: dropout, A X W, ReLU, no bias; the last convolution gives the classes."""
 
-    kind: Literal["kipf"] = "kipf"
+    kind: Literal["kipf"] = Field(default="kipf", description=_KIND)
     widths: Widths = Field(default=(16,), min_length=1, description="hidden widths; the output layer is added")
     adjacency: Literal["symmetric", "stored"] = Field(
         default="symmetric", description="symmetric: D^-1/2 A D^-1/2 per channel; stored: weights as in the file"

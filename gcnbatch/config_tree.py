@@ -66,20 +66,16 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
     return tree
 
 
-def _check_whole_numbers(tree: dict[str, Any], place: str) -> None:
-    if (key := _too_large(tree)) is not None:
-        raise InputError(f"{place}: {printable(key, QUOTED)}", _TOO_LARGE, "a smaller one")
-
-
-def _too_large(value: Any, key: str = "") -> str | None:
-    """Return the key of the first whole number of more than 64 bits; None if there is none."""
+def _check_whole_numbers(value: Any, place: str, key: str = "") -> None:
+    """Refuse whole numbers of more than 64 bits."""
     if isinstance(value, dict):
-        inside = ((one, f"{key}.{name}" if key else name) for name, one in value.items())
+        for name, one in value.items():
+            _check_whole_numbers(one, place, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
-        inside = ((one, key) for one in value)
-    else:
-        return key if isinstance(value, int) and not -_LARGEST <= value < _LARGEST else None
-    return next((found for one, name in inside if (found := _too_large(one, name)) is not None), None)
+        for one in value:
+            _check_whole_numbers(one, place, key)
+    elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise InputError(f"{place}: {printable(key, QUOTED)}", _TOO_LARGE, "a smaller one")
 
 
 def deeper(value: Any, levels: int) -> bool:

@@ -1,4 +1,7 @@
-"""Writing files so that a crash leaves either the old file or the new one, never a part; and digests of files."""
+"""Writing files so that a crash leaves either the old file or the new one, never a part; locks; digests of files.
+
+A lock of a file or folder ends with the processes that hold the open file, however they end.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from gcnbatch.errors import InputError, MachineError
-from gcnbatch.locks import in_use, is_at, try_lock
 from gcnbatch.machine import blame, disk_hint
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 StrPath = str | os.PathLike[str]
 
@@ -44,7 +42,42 @@ class Output:
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
-def _write_error(target: StrPath, error: OSError) -> MachineError:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed; return False when another one holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
+
+
+def is_at(path: StrPath, descriptor: int) -> bool:
+    """Return whether an open file or folder still has this name: nobody has renamed, removed or replaced it.
+
+    Whoever locks a file that the lock's holder may rename or remove must ask this afterwards.
+    """
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def in_use(name: StrPath) -> InputError:
+    """Return the error for an output that another process writes."""
+    hint = "Wait until it ends, or choose another name."
+    return InputError(str(name), "another process writes it", "a file that none writes", hint)
+
+
+def cannot_write(target: StrPath, reason: str | None) -> MachineError:
+    """Return the error for a folder in which `target` cannot be written."""
+    hint = "Check that the folder exists and is writable."
+    return MachineError(str(target), f"cannot write here ({reason})", hint=hint)
+
+
+def write_error(target: StrPath, error: OSError) -> MachineError:
+    """Return the error for a write that failed."""
     return MachineError(str(target), f"could not be written ({error.strerror or error})", hint=disk_hint(error))
 
 
@@ -83,22 +116,17 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
     try:
         temporary, lock = _create_only(target, path) if output else _create_any(target)
     except OSError as error:
-        raise MachineError(
-            str(path), f"cannot write here ({error.strerror})", hint="Check that the folder exists and is writable."
-        ) from error
+        raise cannot_write(path, error.strerror) from error
     try:
         yield temporary
         try:
             _publish(temporary, target)
         except OSError as error:
-            raise _write_error(target, error) from error
-    except OSError as error:
+            raise write_error(target, error) from error
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if disk_hint(error):
-            raise _write_error(target, error) from error
-        raise
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and disk_hint(error):
+            raise write_error(target, error) from error
         raise
     finally:
         os.close(lock)
@@ -111,13 +139,9 @@ def write_errors(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
-            raise MachineError(
-                str(target),
-                f"cannot write here ({error.strerror})",
-                hint="Check that the folder exists and is writable.",
-            ) from error
+            raise cannot_write(target, error.strerror) from error
         if disk_hint(error):
-            raise _write_error(target, error) from error
+            raise write_error(target, error) from error
         if error.errno == errno.EISDIR:
             raise InputError(str(target), "a folder or a device", "the name of a file") from error
         raise
@@ -192,53 +216,6 @@ def _publish(temporary: Path, target: Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-class HeldErrors(io.FileIO):
-    """A file for a library that crashes when a write fails: `check` and the end of the block raise the error instead.
-
-    Parameters
-    ----------
-    path : path
-        An existing file to write to.
-    target : path
-        The name in the error message.
-    """
-
-    def __init__(self, path: StrPath, target: StrPath) -> None:
-        super().__init__(path, "r+")
-        self._target = Path(target)
-        self._failure: OSError | None = None
-
-    def write(self, data: ReadableBuffer) -> int:
-        """Write; do nothing after a failed write."""
-        if self._failure is None:
-            try:
-                return super().write(data)
-            except OSError as error:
-                self._failure = error
-        return memoryview(data).nbytes
-
-    def truncate(self, size: int | None = None) -> int:
-        """Resize; do nothing after a failed write."""
-        if self._failure is None:
-            try:
-                return super().truncate(size)
-            except OSError as error:
-                self._failure = error
-        return self.tell() if size is None else size
-
-    def check(self) -> None:
-        """Raise MachineError if a write has failed."""
-        if self._failure is not None:
-            raise _write_error(self._target, self._failure) from self._failure
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if kind is None:
-            self.check()
 
 
 def open_regular(path: StrPath, expected: str = "a file", follow: bool = True) -> io.FileIO:
@@ -370,7 +347,7 @@ class AppendedFile:
                 left = left[self._stream.write(left) :]
         except OSError as error:
             if disk_hint(error):
-                raise _write_error(self._path, error) from error
+                raise write_error(self._path, error) from error
             raise
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch import fileio, locks, outputs
+from gcnbatch import fileio, outputs
 from gcnbatch.errors import InputError
 from gcnbatch.machine import blame
 
@@ -103,11 +103,11 @@ def empty(folder: Path) -> None:
 def _take(folder: Path | None, stem: str, stack: ExitStack) -> Held:
     """Make and lock a folder; `stack` then removes what was made, if it is empty, and gives the lock back."""
     while True:
-        made = _make(folder) if folder else _make_default(stem)
+        made = make(folder) if folder else _make_default(stem)
         place = folder or made[0]
         with ExitStack() as taken, suppress(FileNotFoundError):
             lock = taken.enter_context(locked(place, f"Wait until it ends. {_OTHER}"))
-            if locks.is_at(place, lock):  # else a process that has ended since has removed it
+            if fileio.is_at(place, lock):  # else a process that has ended since has removed it
                 taken.callback(_remove_empty, made)  # with the lock: another process may wait to use it
                 stack.enter_context(taken.pop_all())
                 return Held(place, lock)
@@ -139,7 +139,7 @@ def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + wait
-        while not locks.try_lock(holder):
+        while not fileio.try_lock(holder):
             if time.monotonic() >= deadline:
                 raise InputError(str(folder), "another process writes there", "a folder that none uses", hint)
             time.sleep(0.05)
@@ -148,19 +148,14 @@ def locked(folder: Path, hint: str = "Wait until it ends.", wait: float = 0.0) -
         os.close(holder)
 
 
-def make(folder: Path) -> None:
-    """Make a folder and its parents, unless it is there.
+def make(folder: Path, may_exist: bool = True) -> list[Path]:
+    """Make a folder and its parents; return those that were not there, the deepest first.
 
     Raises
     ------
     InputError
-        When it cannot be made or written.
+        When it cannot be made or written, or is there and may not be.
     """
-    _make(folder)
-
-
-def _make(folder: Path, may_exist: bool = True) -> list[Path]:
-    """Make a folder and its parents; return those that were not there, the deepest first."""
     outputs.refuse_stdout(folder, "several files", "the name of a folder")
     missing = list(takewhile(lambda place: not place.exists(), (folder, *folder.parents)))
     made: list[Path] = []
@@ -185,12 +180,12 @@ def _make(folder: Path, may_exist: bool = True) -> list[Path]:
 
 
 def _make_default(stem: str) -> list[Path]:
-    """Make ``runs/<stem>-<time>`` as `_make`; no two processes get the same, also if the clock is set back."""
+    """Make ``runs/<stem>-<time>`` as `make`; no two processes get the same, also if the clock is set back."""
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         if folder.exists():
             continue
         with suppress(_Taken):
-            return _make(folder, may_exist=False)
+            return make(folder, may_exist=False)
     raise AssertionError

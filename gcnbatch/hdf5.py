@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.fileio import HeldErrors, StrPath
+from gcnbatch.fileio import StrPath, write_error
 
 if TYPE_CHECKING:
     import h5py
+    from _typeshed import ReadableBuffer
+
+
+class HeldErrors(io.FileIO):
+    """A file for a library that crashes when a write fails: `check` and the end of the block raise the error instead.
+
+    Parameters
+    ----------
+    path : path
+        An existing file to write to.
+    target : path
+        The name in the error message.
+    """
+
+    def __init__(self, path: StrPath, target: StrPath) -> None:
+        super().__init__(path, "r+")
+        self._target = Path(target)
+        self._failure: OSError | None = None
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write; do nothing after a failed write."""
+        return self._attempt(super().write, data, memoryview(data).nbytes)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Resize; do nothing after a failed write."""
+        return self._attempt(super().truncate, size, self.tell() if size is None else size)
+
+    def _attempt(self, call: Callable[[Any], int], value: Any, otherwise: int) -> int:
+        if self._failure is None:
+            try:
+                return call(value)
+            except OSError as error:
+                self._failure = error
+        return otherwise
+
+    def check(self) -> None:
+        """Raise MachineError if a write has failed."""
+        if self._failure is not None:
+            raise write_error(self._target, self._failure) from self._failure
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None:
+            self.check()
 
 
 @contextmanager

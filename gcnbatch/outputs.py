@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from gcnbatch.errors import InputError, MachineError
-from gcnbatch.fileio import Output, StrPath, open_regular
+from gcnbatch.errors import InputError
+from gcnbatch.fileio import Output, StrPath, cannot_write, open_regular
 
 STDOUT = "-"  # standard output, where an option can write there
 
@@ -99,9 +99,8 @@ def check(path: StrPath, kind: Kind, reads: Iterable[StrPath] = (), what: str = 
         When the folder cannot be written.
     """
     out = Path(path)
-    refuse_stdout(
-        out, kind.name, f"the name of a file{f', such as new{kind.endings[0]}' if kind.endings else ''}", what
-    )
+    example = f" such as new{kind.endings[0]}" if kind.endings else ""
+    refuse_stdout(out, kind.name, f"the name of a file{example and f',{example}'}", what)
     try:
         found = out.stat()
     except FileNotFoundError:
@@ -109,7 +108,6 @@ def check(path: StrPath, kind: Kind, reads: Iterable[StrPath] = (), what: str = 
     except OSError as error:
         raise InputError(str(out), f"cannot be a file ({error.strerror})", "the name of a file") from error
     if found is not None and stat.S_ISDIR(found.st_mode):
-        example = f" such as new{kind.endings[0]}" if kind.endings else ""
         raise InputError(str(out), "is a folder", f"a file name{example}")
     if kind.endings and not out.name.lower().endswith(kind.endings):
         raise InputError(f"{what} {out}", "unknown ending", " or ".join(kind.endings))
@@ -121,8 +119,7 @@ def check(path: StrPath, kind: Kind, reads: Iterable[StrPath] = (), what: str = 
     if not os.access(folder, os.W_OK | os.X_OK):
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
         reason = os.strerror(errno.EROFS if read_only else errno.EACCES)
-        hint = "Check that the folder exists and is writable."
-        raise MachineError(str(out), f"cannot write here ({reason})", hint=hint)
+        raise cannot_write(out, reason)
     if found is not None:
         _check_replaceable(out, found, kind, reads, what)
     return Output(out)

@@ -8,13 +8,12 @@ own files only: any pickle can run code.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,7 +41,6 @@ from gcnbatch.training.mixed import FILE
 from gcnbatch.training.reports import METRICS, Report, ReportWriter
 from gcnbatch.training.summary import draw_curves
 
-_Plain = TypeVar("_Plain", bool, int)
 # Arguments by the section of the configuration that they are keys of.
 _KEYS = {
     "model": ("widths", "dense", "head", "readout", "dropout", "batch_norm"),
@@ -50,13 +48,13 @@ _KEYS = {
     "split": ("validation_fraction",),
     "molecules": ("bond_channels",),
 }
-_WIDTHS = ("widths", "dense", "head")
 
 
 class InvalidMolecules(InputError, ValueError):
     """Input that is wrong for an estimator; scikit-learn expects a ValueError."""
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class GcnEstimator(BaseEstimator):  # type: ignore[misc]
     """What `GcnClassifier` and `GcnRegressor` share.
 
@@ -112,50 +110,26 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         For molecules that give no graph, with their row, and for targets and parameters that do not fit; a ValueError.
     """
 
-    def __init__(
-        self,
-        *,
-        widths: Sequence[int] = (64, 64),
-        dense: Sequence[int] = (),
-        head: Sequence[int] = (),
-        readout: Literal["sum", "mean", "max"] = "sum",
-        dropout: float = 0.0,
-        batch_norm: bool = True,
-        epochs: int = 50,
-        batch_size: int = 50,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        schedule: Literal["constant", "step", "cosine", "plateau"] = "constant",
-        patience: int = 0,
-        validation_fraction: float = 0.1,
-        bond_channels: bool = True,
-        backend: str = "auto",
-        device: int = 0,
-        processes: int = 0,
-        recipe: str = "",
-        random_state: Any = 0,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.widths = widths
-        self.dense = dense
-        self.head = head
-        self.readout = readout
-        self.dropout = dropout
-        self.batch_norm = batch_norm
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.bond_channels = bond_channels
-        self.backend = backend
-        self.device = device
-        self.processes = processes
-        self.recipe = recipe
-        self.random_state = random_state
-        self.settings = settings
+    widths: Sequence[int] = (64, 64)
+    dense: Sequence[int] = ()
+    head: Sequence[int] = ()
+    readout: Literal["sum", "mean", "max"] = "sum"
+    dropout: float = 0.0
+    batch_norm: bool = True
+    epochs: int = 50
+    batch_size: int = 50
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "step", "cosine", "plateau"] = "constant"
+    patience: int = 0
+    validation_fraction: float = 0.1
+    bond_channels: bool = True
+    backend: str = "auto"
+    device: int = 0
+    processes: int = 0
+    recipe: str = ""
+    random_state: Any = 0
+    settings: Mapping[str, Any] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -168,7 +142,6 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         settings = {} if self.settings is None else self.settings
         if not isinstance(settings, Mapping):
             raise InvalidMolecules("settings", type(settings).__name__, "a mapping of keys")
-        _one_of(self.bond_channels, bool, "bond_channels", "True or False")
         tree = read_toml(shipped_config(self.recipe)) if self.recipe else {}
         tree |= {"name": "sklearn", "seed": self._seed(), "backend": self.backend, "device": self.device}
         tree["data"] = {"path": "memory"}
@@ -177,9 +150,8 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         for section, names in _KEYS.items():
             for name in names:
                 value, key = getattr(self, name), "valid" if section == "split" else name
-                value = _listed(value) if name in _WIDTHS else plain(value)
-                if not (self.recipe and value == plain(_default(type(self), name))):
-                    put(tree, (section, key), value)
+                if not (self.recipe and _listed(value) == _listed(getattr(GcnEstimator, name))):
+                    put(tree, (section, key), _listed(value))
         return load(tree, {}, settings)
 
     def _seed(self) -> int:
@@ -191,7 +163,10 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
         return from_smiles(_smiles(X), y, **molecules.model_dump(), processes=self._processes(), **about)
 
     def _processes(self) -> int:
-        return _one_of(self.processes, int, "processes", "a whole number, 0 or more", at_least=0)
+        found = plain(self.processes)
+        if type(found) is not int or found < 0:
+            raise InvalidMolecules("processes", repr(found), "a whole number, 0 or more")
+        return found
 
     def _fit(
         self,
@@ -238,15 +213,17 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
                 raise _explained(error) from error
         return found.outputs
 
-    def _labelled(self, y: Any, rows: int) -> NDArray[Any]:
+    def _labelled(self, y: Any, found: NDArray[Any]) -> NDArray[Any]:
         """Return the targets of predictions to score, which must be of as many tasks as those of the fit."""
-        found = _targets(y)
-        if (found.ndim == 2) is not self.multitask_:
+        targets = _targets(y)
+        if (targets.ndim == 2) is not self.multitask_:
             expected = "several tasks, (n, K)" if self.multitask_ else "one task, (n,)"
-            raise InvalidMolecules("y", f"shape {found.shape}", f"{expected}, as in fit")
-        if len(found) != rows:
-            raise InvalidMolecules("y", f"{len(found)} rows", f"{rows}, one per molecule")
-        return found
+            raise InvalidMolecules("y", f"shape {targets.shape}", f"{expected}, as in fit")
+        if len(targets) != len(found):
+            raise InvalidMolecules("y", f"{len(targets)} rows", f"{len(found)}, one per molecule")
+        if targets.shape != found.shape:
+            raise InvalidMolecules("y", f"shape {targets.shape}", f"{found.shape}, as in fit")
+        return targets
 
     def _rows(self, X: Any) -> list[str] | GraphSet:
         """Return what `predict` takes."""
@@ -350,14 +327,12 @@ class GcnClassifier(ClassifierMixin, GcnEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy; of several tasks that of all labelled entries."""
         found = self.predict(X)
-        labels = self._labelled(y, len(found))
+        labels = self._labelled(y, found)
         if labels.ndim == 1:
             try:
                 return float(accuracy_score(labels, found, sample_weight=sample_weight))
             except TypeError as error:
                 raise InvalidMolecules("y", str(error), "labels of one type, as in fit") from error
-        if found.shape != labels.shape:
-            raise InvalidMolecules("y", f"shape {labels.shape}", f"{found.shape}, as in fit")
         known = ~np.isnan(labels) & ~np.isnan(found)
         weights = np.broadcast_to(_weights(sample_weight, len(found))[:, None], known.shape)
         return float(np.average((found == labels)[known], weights=weights[known]))
@@ -400,11 +375,9 @@ class GcnRegressor(RegressorMixin, GcnEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return R²; of several tasks the mean over the tasks, each of its labelled rows."""
         found = self.predict(X)
-        values = self._labelled(y, len(found))
+        values = self._labelled(y, found)
         if values.ndim == 1:
             return float(r2_score(_finite(values), found, sample_weight=sample_weight))
-        if found.shape != values.shape:
-            raise InvalidMolecules("y", f"shape {values.shape}", f"{found.shape}, as in fit")
         known, weights = ~np.isnan(values) & ~np.isnan(found), _weights(sample_weight, len(found))
         pairs = ((values[on, k], found[on, k], weights[on]) for k, on in enumerate(known.T) if on.any())
         return float(np.mean([r2_score(*pair, sample_weight=weight) for *pair, weight in pairs]))
@@ -453,38 +426,26 @@ def _targets(y: Any) -> NDArray[Any]:
         if single.dtype.kind == "f":
             assert_all_finite(single, input_name="y")
         return single
+    return _numbers(found, "numbers, NaN or None where missing")
+
+
+def _numbers(values: NDArray[Any], expected: str) -> NDArray[np.float64]:
     try:
-        return found.astype(np.float64)
+        return values.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidMolecules("y", str(error), "numbers, NaN or None where missing") from error
+        raise InvalidMolecules("y", str(error), expected) from error
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    try:
-        numbers = values.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidMolecules("y", str(error), "numbers") from error
+    numbers = _numbers(values, "numbers")
     assert_all_finite(numbers, input_name="y")
     return numbers
 
 
-def _listed(widths: Any) -> Any:
-    """Return the widths of layers as a list; anything else is refused with the configuration."""
-    found = plain(widths)
-    return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
-
-
-def _default(kind: type, name: str) -> Any:
-    found = inspect.signature(kind).parameters[name].default
-    return list(found) if name in _WIDTHS else found
-
-
-def _one_of(value: Any, kind: type[_Plain], name: str, expected: str, at_least: int | None = None) -> _Plain:
-    """Return a parameter that is no key of the configuration, checked as those are."""
+def _listed(value: Any) -> Any:
+    """Return a value as the configuration has it: widths of layers as a list."""
     found = plain(value)
-    if type(found) is not kind or (at_least is not None and found < at_least):
-        raise InvalidMolecules(name, repr(found), expected)
-    return found
+    return list(found) if isinstance(found, Iterable) and not isinstance(found, str) else found
 
 
 def _weights(given: Any, rows: int) -> NDArray[np.float64]:

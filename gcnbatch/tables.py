@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gcnbatch import fileio
+from gcnbatch import fileio, hdf5
 from gcnbatch.errors import MachineError
 from gcnbatch.machine import cores
 from gcnbatch.text import csv_cell
@@ -100,7 +100,7 @@ def open_parquet(path: Path, name: Path | str) -> Iterator[Rows]:
         When pyarrow is not installed, or a write fails.
     """
     arrow, parquet = _library("pyarrow", str(name)), _library("pyarrow.parquet", str(name))
-    with fileio.HeldErrors(path, name) as stream, ThreadPoolExecutor(1) as thread:
+    with hdf5.HeldErrors(path, name) as stream, ThreadPoolExecutor(1) as thread:
         rows = _ParquetRows(arrow, parquet, stream, thread)
         yield rows
         rows.close()
@@ -198,7 +198,7 @@ def number_texts(values: NDArray[Any]) -> list[str]:
 class _ParquetRows:
     """Rows that a thread writes: the library works while the caller makes the next ones."""
 
-    def __init__(self, arrow: Any, parquet: Any, stream: fileio.HeldErrors, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, arrow: Any, parquet: Any, stream: hdf5.HeldErrors, thread: ThreadPoolExecutor) -> None:
         self._arrow, self._parquet, self._stream, self._thread = arrow, parquet, stream, thread
         self._writer: Any = None
         self._under_way: Future[None] | None = None

@@ -168,7 +168,7 @@ def test_the_laboratory_is_imported_by_the_interface_alone() -> None:
 def test_there_are_no_import_cycles() -> None:
     graph = module_graph(PACKAGE)
     graph["gcnbatch.cli.app"] |= {f"gcnbatch.cli.{name}" for name in app._MODULES.values()}  # imported by name
-    del graph["gcnbatch"]  # it names the public functions for type checkers, and imports none
+    del graph["gcnbatch"]
     cycles = shortest_cycles({module: named - {"gcnbatch"} for module, named in graph.items()})
     assert not cycles, "\n".join(" -> ".join((*cycle, cycle[0])) for cycle in sorted(cycles))
 

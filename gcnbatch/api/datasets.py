@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcnbatch.api.arrays import to_host
+from gcnbatch.api import arrays
 from gcnbatch.api.imports import featurizer
-from gcnbatch.api.targets import targets
 from gcnbatch.data.graphs import GraphSet, Split, concatenate
-from gcnbatch.data.importers.common import compact
 from gcnbatch.data.importers.smiles import computed_names
-from gcnbatch.data.importers.times import read_times
 from gcnbatch.data.molecule_features import count_columns, rdkit_version
 from gcnbatch.data.molecule_graphs import featurize, graph_part
 from gcnbatch.data.molecule_groups import scaffolds_of
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.schema import MURCKO, Header, Level, Target
-from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import check_graphset, write_graphset
 from gcnbatch.errors import InputError
@@ -30,11 +24,7 @@ from gcnbatch.options.declaration import arguments
 from gcnbatch.options.imports import FromSmilesOptions
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
-
     from gcnbatch.fileio import StrPath
-
-_KEPT = ("u1", "i1", "f2", "f4")  # types of features that stay as they are
 
 
 def read(path: StrPath, *, memory_mb: int = 4096, scaffolds: bool = False) -> GraphSet:
@@ -125,9 +115,9 @@ def from_smiles(given: FromSmilesOptions) -> GraphSet:
     if not texts:
         raise InputError("smiles", "no molecule", "at least one")
     options = featurizer(given)
-    own, own_names = _own_features(given.features, given.feature_names, len(texts))
+    own, own_names = arrays.own_features(given.features, given.feature_names, len(texts))
     computed = computed_names(options, own_names)
-    found = targets(given.y, len(texts), given.task, given.task_names, given.class_names)
+    found = arrays.targets(given.y, len(texts), given.task, given.task_names, given.class_names)
     header = Header(
         name=given.name,
         level="graph",
@@ -143,19 +133,19 @@ def from_smiles(given: FromSmilesOptions) -> GraphSet:
         group_kind=MURCKO,
         featurizer=options.to_header() | ({"rdkit": rdkit_version()} if computed else {}),
     )
-    names = _ids(given.ids, len(texts))
+    names = arrays.ids_of(given.ids, len(texts))
     numbers: dict[str, int] = {}
     parts = []
-    for arrays in featurize(texts, options, processes=given.processes, scaffolds=True):
-        if arrays.bad:
-            bad = arrays.bad[0]
+    for made in featurize(texts, options, processes=given.processes, scaffolds=True):
+        if made.bad:
+            bad = made.bad[0]
             raise InputError(f"smiles, row {bad.index + 1}, {texts[bad.index]!a}", bad.reason, "a molecule")
-        groups = [numbers.setdefault(scaffold, len(numbers)) for scaffold in arrays.scaffolds]
-        rows, numbered = arrays.rows, np.array(groups, dtype=np.int32)
+        groups = [numbers.setdefault(scaffold, len(numbers)) for scaffold in made.scaffolds]
+        rows, numbered = made.rows, np.array(groups, dtype=np.int32)
         columns = own[rows] if own_names else None
-        parts.append(graph_part(arrays, header, found.y[rows], names[rows], numbered, columns))
+        parts.append(graph_part(made, header, found.y[rows], names[rows], numbered, columns))
     smiles = np.array([text.strip() for text in texts], dtype=np.str_)
-    return replace(concatenate(parts), smiles=smiles, times=_times(given.times, len(texts)))
+    return replace(concatenate(parts), smiles=smiles, times=arrays.times_of(given.times, len(texts)))
 
 
 def graph_set(
@@ -227,13 +217,13 @@ def graph_set(
     >>> graphs.n_graphs, graphs.x.dtype.name, graphs.header.target
     (2, 'uint8', 'binary')
     """
-    features = _features(x)
-    sources = _cast(src, np.int32, "src")
-    nodes = np.array([0, features.shape[0]]) if node_ptr is None else to_host(node_ptr, "node_ptr")
-    edges = np.array([0, len(sources)]) if edge_ptr is None else to_host(edge_ptr, "edge_ptr")
+    features = arrays.node_features(x)
+    sources = arrays.integers(src, np.int32, "src")
+    nodes = np.array([0, features.shape[0]]) if node_ptr is None else arrays.to_host(node_ptr, "node_ptr")
+    edges = np.array([0, len(sources)]) if edge_ptr is None else arrays.to_host(edge_ptr, "edge_ptr")
     rows = len(nodes) - 1 if level == "graph" else features.shape[0]
-    found = targets(y, rows, task, task_names, class_names)
-    channels = np.zeros(len(sources), np.uint8) if channel is None else _cast(channel, np.uint8, "channel")
+    found = arrays.targets(y, rows, task, task_names, class_names)
+    channels = np.zeros(len(sources), np.uint8) if channel is None else arrays.integers(channel, np.uint8, "channel")
     names = channel_names or [f"channel{number}" for number in range(int(channels.max(initial=0)) + 1)]
     header = Header(
         name=name,
@@ -249,91 +239,19 @@ def graph_set(
     )
     graphs = GraphSet(
         header=header,
-        node_ptr=_cast(nodes, np.int64, "node_ptr"),
-        edge_ptr=_cast(edges, np.int64, "edge_ptr"),
+        node_ptr=arrays.integers(nodes, np.int64, "node_ptr"),
+        edge_ptr=arrays.integers(edges, np.int64, "edge_ptr"),
         src=sources,
-        dst=_cast(dst, np.int32, "dst"),
+        dst=arrays.integers(dst, np.int32, "dst"),
         channel=channels,
-        weight=None if weight is None else to_host(weight, "weight").astype(np.float32, copy=False),
+        weight=arrays.weights(weight, "weight"),
         x=features,
         y=found.y,
-        ids=_ids(ids, rows),
-        groups=None if groups is None else _cast(groups, np.int32, "groups"),
+        ids=arrays.ids_of(ids, rows),
+        groups=None if groups is None else arrays.integers(groups, np.int32, "groups"),
         splits=dict(splits or {}),
-        sample_weight=None
-        if sample_weight is None
-        else to_host(sample_weight, "sample_weight").astype(np.float32, copy=False),
-        times=_times(times, len(nodes) - 1),
+        sample_weight=arrays.weights(sample_weight, "sample_weight"),
+        times=arrays.times_of(times, len(nodes) - 1),
     )
     check_graphset("graph_set", graphs)
     return graphs
-
-
-def _own_features(values: Any, names: Sequence[str] | None, rows: int) -> tuple[NDArray[np.float32], tuple[str, ...]]:
-    """Return the user's features of molecules (R, D), and their names."""
-    if values is None:
-        return np.zeros((rows, 0), np.float32), ()
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError("features", str(error), f"({rows}, D) numbers") from error
-    if array.ndim != 2 or len(array) != rows or np.isinf(array.astype(np.float32)).any():
-        raise InputError("features", f"{array.shape}", f"({rows}, D) finite 32-bit numbers, or NaN where missing")
-    given = [f"feature{at}" for at in range(array.shape[1])] if names is None else [str(name) for name in names]
-    if len(given) != array.shape[1]:
-        raise InputError("feature_names", f"{len(given)}", f"{array.shape[1]}, one per column")
-    return array.astype(np.float32), tuple(given)
-
-
-def _times(values: Any, graphs: int) -> NDArray[np.float64] | None:
-    """Return the time of each graph (G,), NaN where missing: days since 1970 of dates, or the numbers themselves."""
-    if values is None:
-        return None
-    found = np.asarray(values)
-    if found.shape != (graphs,):
-        raise InputError("times", f"{found.shape}", f"({graphs},), one per graph")
-    if found.dtype.kind == "M":
-        days = found.astype("datetime64[us]").astype(np.int64) / 86_400e6
-        return np.where(np.isnat(found), np.nan, days)
-    if found.dtype.kind in "UO" and not all(value is None or isinstance(value, Real) for value in found.tolist()):
-        return read_times("times", ["" if value is None else str(value) for value in found.tolist()])[0]
-    if found.dtype.kind not in "biufO":
-        raise InputError("times", str(found.dtype), "numbers, dates, or texts of dates")
-    return found.astype(np.float64)
-
-
-def _features(x: Any) -> NDArray[Any] | sp.csr_array:
-    if is_sparse(x):
-        sparse: Any = x
-        import scipy.sparse as sp
-
-        return sp.csr_array(sparse.astype(np.float32))
-    array = to_host(x, "x")
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise InputError("x", f"{array.dtype} {array.shape}", "numbers of shape (N, F)")
-    kind = f"{array.dtype.kind}{array.dtype.itemsize}"
-    return array if kind in _KEPT else compact(array) if array.dtype.kind in "biu" else array.astype(np.float32)
-
-
-def _cast(values: Any, kind: type[np.integer[Any]], name: str) -> NDArray[Any]:
-    """Return whole numbers in this type.
-
-    Raises
-    ------
-    InputError
-        For other types and shapes, and numbers that are too large.
-    """
-    array = to_host(values, name)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InputError(name, f"{array.dtype} {array.shape}", "whole numbers of one dimension")
-    limits = np.iinfo(kind)
-    if array.size and (array.min() < limits.min or array.max() > limits.max):
-        raise InputError(name, f"{array.min()} to {array.max()}", f"{limits.min} to {limits.max}")
-    return array.astype(kind, copy=False)
-
-
-def _ids(ids: Iterable[str] | None, rows: int) -> NDArray[np.str_]:
-    names = np.array([str(row + 1) for row in range(rows)] if ids is None else [str(one) for one in ids], dtype=np.str_)
-    if len(names) != rows:
-        raise InputError("ids", f"{len(names)}", f"{rows}, one per row")
-    return names

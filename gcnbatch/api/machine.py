@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gcnbatch.api.options import optional_path
+from gcnbatch.options.declaration import arguments
+from gcnbatch.options.machine import BuildKernelsOptions
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.cache import Cubin
@@ -41,19 +43,9 @@ def info() -> dict[str, Any]:
     return {**environment.collect(), "cuda": inventory.collect(), "ranks": ranks.collect(), "backends": backends}
 
 
-def build_kernels(
-    architectures: Sequence[str] | None = None, *, folder: StrPath | None = None, progress: bool = False
-) -> tuple[list[dict[str, Any]], list[GcnbatchError]]:
+@arguments(BuildKernelsOptions)
+def build_kernels(given: BuildKernelsOptions) -> tuple[list[dict[str, Any]], list[GcnbatchError]]:
     """Compile every CUDA kernel that is not yet in the cache; needs a compiler, but no GPU.
-
-    Parameters
-    ----------
-    architectures : sequence of str
-        Such as ``["sm_80", "sm_90"]``; None: those of the devices here.
-    folder : path
-        Of the cache; None: the user's.
-    progress : bool
-        Show progress on stderr.
 
     Returns
     -------
@@ -83,14 +75,14 @@ def build_kernels(
     from gcnbatch.progress import counter
     from gcnbatch.resources import cuda_sources
 
-    names, sources = loader.architectures(architectures), list(Sources(cuda_sources()).values())
-    place = None if folder is None else Path(folder)
+    names, sources = loader.architectures(given.architectures), list(Sources(cuda_sources()).values())
+    place = optional_path(given.folder)
     alone = KernelCache(place, replaceable=False)
     cohort = KernelCache(place, cohort=True, replaceable=False)
     wanted = [(alone, [one for one in sources if alone.takes(one)])]
     wanted.append((cohort, [one for one in sources if one.knows_cohorts and cohort.takes(one)]))
     total = sum(len(of) for _, of in wanted) * len(names)
-    with counter(total, " files", leave=False, quiet=not progress) as bar:
+    with counter(total, " files", leave=False, quiet=not given.progress) as bar:
         built = [cache.build(of, name, lambda file: bar.update()) for name in names for cache, of in wanted]
     failures = {str(error): error for errors in built for error in errors.values()}
     found = [cache.find(one, name) for name in names for cache, of in wanted for one in of]
@@ -119,7 +111,7 @@ def list_kernels(folder: StrPath | None = None) -> list[dict[str, Any]]:
     """
     from gcnbatch.backends.cuda.runtime.cache import KernelCache
 
-    return [_about(cubin) for cubin in KernelCache(None if folder is None else Path(folder)).cubins()]
+    return [_about(cubin) for cubin in KernelCache(optional_path(folder)).cubins()]
 
 
 def clear_kernels(folder: StrPath | None = None) -> int:
@@ -143,7 +135,7 @@ def clear_kernels(folder: StrPath | None = None) -> int:
     """
     from gcnbatch.backends.cuda.runtime.cache import KernelCache
 
-    return KernelCache(None if folder is None else Path(folder)).clear()
+    return KernelCache(optional_path(folder)).clear()
 
 
 def _about(cubin: Cubin) -> dict[str, Any]:

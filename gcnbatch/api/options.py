@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gcnbatch.backends import registry
 from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.data.endings import is_dataset, is_table
 from gcnbatch.errors import InputError
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.fileio import StrPath
-    from gcnbatch.inference.molecules import CsvOptions
-    from gcnbatch.options.common import ConfigLike, DataLike, Settings
-    from gcnbatch.options.prediction import PredictingOptions
+    from gcnbatch.options.common import ConfigLike, DataLike, Say, Settings
+    from gcnbatch.options.prediction import PlaceOptions
 
 Options = dict[tuple[str, ...], Any]  # None: not given
 
@@ -38,7 +38,7 @@ def check(
     config: ConfigLike | None,
     options: Options,
     settings: Settings,
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> Config:
     """Return the configuration of a tree that `gather` merged from the other arguments.
 
@@ -56,7 +56,9 @@ def check(
             say(f"the model is that of {train['from_run']}; not used: {keys} of the configuration (--set changes it)")
     given = [path for path, value in options.items() if value is not None]
     given += [tuple(key.split(".")) for key in settings]
-    return resolve(tree, str(config) if isinstance(config, str | os.PathLike) else "configuration", given)
+    checked = resolve(tree, str(config) if isinstance(config, str | os.PathLike) else "configuration", given)
+    report_unused(checked.backend, options.get(("device",)), options.get(("cuda", "resident")), say)
+    return checked
 
 
 def gather(config: ConfigLike | None, options: Options, settings: Settings) -> dict[str, Any]:
@@ -106,18 +108,17 @@ def keys_of(given: object) -> Options:
     return {path: str(value) if isinstance(value, os.PathLike) else value for path, value in values.items()}
 
 
-def cuda(settings: Settings | None, resident: str | None) -> CudaConfig:
-    """Return the [cuda] section with these keys; keys of other sections are refused."""
-    return section("cuda", settings or {}, {("cuda", "resident"): resident}).cuda
+def cuda(given: PlaceOptions) -> CudaConfig:
+    """Return the [cuda] section of a command that predicts; keys of other sections are refused."""
+    report_unused(given.backend, given.device, given.resident, given.say)
+    return section("cuda", given.settings or {}, {("cuda", "resident"): given.resident}).cuda
 
 
-def csv_options(given: PredictingOptions) -> CsvOptions:
-    """Return how a file of molecules is read."""
-    from gcnbatch.data.tables.layout import TableFormat
-    from gcnbatch.inference.molecules import CsvOptions
-
-    layout = TableFormat(given.delimiter, encoding=given.encoding)
-    return CsvOptions(given.smiles_column, given.id_column, given.processes, format=layout)
+def report_unused(backend: str, device: int | None, resident: str | None, say: Say) -> None:
+    """Report options that were given, but do not apply to the backend."""
+    given = [option for option, value in (("--device", device), ("--resident", resident)) if value]
+    if given and not (entry := next(registry.ready(backend, device or 0))).on_gpu:
+        say(f"not used: {' and '.join(given)}; backend {entry.name} computes on the host")
 
 
 def section(name: str, settings: Settings, options: Options) -> Config:
@@ -125,17 +126,10 @@ def section(name: str, settings: Settings, options: Options) -> Config:
     from gcnbatch.config import keys, resolve
     from gcnbatch.errors import nearest
 
-    tree: dict[str, Any] = {}
-    for key, value in settings.items():
-        path = tuple(key.split("."))
-        if path[0] != name:
-            known = [key for key in keys() if key.startswith(f"{name}.")]
-            raise InputError(f"--set {key}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
-        put(tree, path, plain(value))
-    for path, value in options.items():
-        if value is not None:
-            put(tree, path, plain(value))
-    return resolve(tree, where="--set")
+    if other := next((key for key in settings if key.partition(".")[0] != name), ""):
+        known = [key for key in keys() if key.startswith(f"{name}.")]
+        raise InputError(f"--set {other}", f"not a key of [{name}]", f"{name}.key", nearest("", known))
+    return resolve(gather({}, options, settings), where="--set")
 
 
 def path_of(data: DataLike | None) -> str | None:
@@ -160,9 +154,9 @@ def graphs_of(data: DataLike | None) -> GraphSet | None:
     return None if data is None or isinstance(data, str | os.PathLike) else data
 
 
-def paths(folders: StrPath | Iterable[StrPath]) -> list[Path]:
-    """Return one path or several as a list."""
-    return [Path(folders)] if isinstance(folders, str | os.PathLike) else [Path(folder) for folder in folders]
+def optional_path(path: StrPath | None) -> Path | None:
+    """Return a path, or None where none is given."""
+    return None if path is None else Path(path)
 
 
 def _not_data(config: Path) -> Path:

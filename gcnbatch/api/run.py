@@ -302,9 +302,9 @@ class Run:
         >>> run.report().name
         'report.html'
         """
-        from gcnbatch.api.report import report
+        from gcnbatch.run_report import files
 
-        return report(self.folder, figures=figures)
+        return files.write(self.folder, all_figures=figures)
 
 
 def load(folder: StrPath) -> Run:

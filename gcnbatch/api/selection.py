@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.imports import import_table
-from gcnbatch.api.options import Options, csv_options, cuda, load
+from gcnbatch.api.options import Options, load, optional_path
+from gcnbatch.api.prediction import predicting
 from gcnbatch.api.run import folders_of
 from gcnbatch.api.sources import RECIPE
 from gcnbatch.errors import InputError
-from gcnbatch.inference.inputs import Given, opened
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.imports import ImportSmilesOptions
 from gcnbatch.options.selection import AcquisitionOptions, CampaignOptions, SelectOptions
 
 if TYPE_CHECKING:
-    from gcnbatch.fileio import StrPath
-    from gcnbatch.inference.molecules import CsvOptions
-    from gcnbatch.options.common import Say
     from gcnbatch.selection.campaign import Campaign
     from gcnbatch.selection.choice import Criteria, Selected
 
@@ -56,20 +50,10 @@ def select(given: SelectOptions) -> Selected:
     from gcnbatch.selection import choice, output
 
     folders = folders_of(given.runs)
-    with _opened(given.data, csv_options(given), given.say) as source:
-        reads = [*folders, *([source.data] if isinstance(source.data, Path) else [])]
+    with predicting(given, given.data, takes_smiles=True) as (data, common):
+        reads = [*folders, *([data] if isinstance(data, Path) else [])]
         target = None if given.out is None else output.check(given.out, reads)
-        chosen = choice.select(
-            folders,
-            source.data,
-            criteria(given),
-            source.options,
-            given.quiet,
-            source.say,
-            backend=given.backend,
-            device=given.device,
-            cuda=cuda(given.settings, given.resident),
-        )
+        chosen = choice.select(folders, data, criteria(given), **common)
     if given.out is not None:
         output.write(target, chosen.columns, given.spreadsheet)
     return chosen
@@ -107,7 +91,7 @@ def campaign(given: CampaignOptions) -> Campaign:
     chosen: Options = {("backend",): given.backend, ("device",): given.device, ("cuda", "resident"): given.resident}
     config = load(place, chosen, given.settings or {})
     task = given.maximise or given.minimise
-    with results(None if given.out is None else Path(given.out), "campaign", whole=True) as (folder, _):
+    with results(optional_path(given.out), "campaign", whole=True) as (folder, _):
         data = folder / campaigns.DATA
         about: dict[str, Any] = {
             "smiles_column": given.smiles_column,
@@ -139,11 +123,3 @@ def criteria(given: AcquisitionOptions) -> Criteria:
     names = ("by", "maximise", "minimise", "below", "above", "where", "diversity", "deviations", "seed")
     chosen = {name: getattr(given, name) for name in names if hasattr(given, name)}
     return Criteria(**chosen) if given.n is None else Criteria(given.n, **chosen)
-
-
-def _opened(data: StrPath | Sequence[str], csv: CsvOptions, say: Say) -> AbstractContextManager[Given]:
-    if isinstance(data, str | os.PathLike):
-        return opened(data, csv, say)
-    if not (texts := list(data)):
-        raise InputError("data", "no molecule", "at least one")
-    return nullcontext(Given(texts, csv, say))

@@ -83,7 +83,7 @@ def maker(given: TrainOptions, config: Config, data: DataLike | None) -> Callabl
             got = "given with folds, repeats or a split.kind that does not split by time"
             raise InputError("--time-column", got, "one of them")
         return partial(_import, given)
-    options = [*chosen(given, TableOptions).values(), *(["--on-bad-row"] if given.on_bad_row != "skip" else [])]
+    options = [*chosen(vars(given), TableOptions), *(["--on-bad-row"] if given.on_bad_row != "skip" else [])]
     options += [f"--set {key}" for key in given.settings or {} if key.startswith("molecules.")]
     if options:
         what = "a set in memory" if graphs is not None else config.data.path or config.data.synthetic or "no data"

@@ -1,27 +1,36 @@
-"""Training from Python, and the command ``gcnbatch train``."""
+"""Training from Python, and the commands ``train``, ``tune`` and ``baseline``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch import startup
-from gcnbatch.api.options import check, gather, graphs_of, keys_of, path_of, run_name
+from gcnbatch.api.options import (
+    check,
+    gather,
+    graphs_of,
+    keys_of,
+    load,
+    optional_path,
+    path_of,
+    report_unused,
+    run_name,
+)
 from gcnbatch.api.run import Run, folder_of
-from gcnbatch.api.sources import leave_none_out, maker, sources
-from gcnbatch.config_tree import put
+from gcnbatch.api.sources import leave_none_out, maker, sources, write_set
+from gcnbatch.config_tree import plain, put
 from gcnbatch.data.endings import is_table
 from gcnbatch.errors import InputError
-from gcnbatch.options.declaration import arguments
-from gcnbatch.options.training import ResumeOptions, RunningOptions, TrainOptions
+from gcnbatch.options.declaration import arguments, chosen
+from gcnbatch.options.training import BaselineOptions, ResumeOptions, RunningOptions, TrainOptions, TuneOptions
 from gcnbatch.timeline import span
 
 if TYPE_CHECKING:
     from gcnbatch.config import Config
     from gcnbatch.data.graphs import GraphSet
-
-Say = Callable[[str], object]
 
 
 @arguments(TrainOptions)
@@ -72,8 +81,7 @@ def train(given: TrainOptions) -> Run:
         from gcnbatch.training.plan import models
 
         with open_writer(pools, models(checked)) as writer:
-            place = None if given.out is None else Path(given.out)
-            folder, _ = run.start(checked, place, given.quiet, given.say, writer, make)
+            folder, _ = run.start(checked, optional_path(given.out), given.quiet, given.say, writer, make)
             return _completed(folder, writer.page, given)
 
 
@@ -97,8 +105,122 @@ def resume(given: ResumeOptions) -> Run:
     from gcnbatch.training import run as runs
 
     folder = folder_of(given.run)
+    if given.device or given.resident:
+        report_unused(given.backend or Run.load(folder).config.backend, given.device, given.resident, given.say)
     runs.resume(folder, given.backend, given.device, given.resident, given.quiet, given.say, given.epochs, given.jobs)
     return _completed(folder, update, given)
+
+
+@arguments(BaselineOptions)
+def baseline(given: BaselineOptions) -> Run:
+    """Fit a random forest to the rows that `train` would use: count-Morgan fingerprints and RDKit descriptors.
+
+    Returns
+    -------
+    Run
+        With metrics and test predictions, but without a model to predict with.
+
+    Raises
+    ------
+    InputError
+        When the data have no SMILES, or data and configuration do not match.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> smiles = ["CCO", "c1ccccc1", "CC#N", "CCN"] * 6
+    >>> graphs = gcnbatch.from_smiles(smiles, [0.2, 1.9, -0.3, 0.1] * 6)
+    >>> gcnbatch.write("molecules.h5", graphs, smiles=smiles)
+    >>> gcnbatch.baseline({}, "molecules.h5", trees=5, out="forest").metrics["trees"]
+    5
+    """
+    from gcnbatch.baselines import start
+    from gcnbatch.run_report.files import update
+
+    checked = load(given.config, keys_of(given), given.settings or {})
+    place, columns = optional_path(given.out), (given.smiles_column, given.target_columns)
+    folder, _ = start(checked, place, given.trees, *columns, given.say, progress=not given.quiet)
+    update(folder)
+    return Run(folder)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A search: its folder and its summary.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``best.toml``, ``trials.csv`` and ``report.html``.
+    summary : dict
+        Numbers of trials by state; ``best`` has value, epochs and parameters of the best trial, if there is one.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def best(self) -> Config:
+        """The best configuration, for `gcnbatch.train`.
+
+        Raises
+        ------
+        InputError
+            When no trial is complete.
+        """
+        from gcnbatch.config import resolve
+        from gcnbatch.training import run_files
+        from gcnbatch.tuning.page import BEST
+
+        path = self.folder / BEST
+        return resolve(run_files.read_toml(path), where=str(path))
+
+
+@arguments(TuneOptions)
+def tune(given: TuneOptions) -> Study:
+    """Search for the best configuration; test rows are never used.
+
+    Raises
+    ------
+    InputError
+        When data, configuration and space do not match, or options are given that a study keeps.
+    MachineError
+        Without Optuna (extra ``tune``).
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> graphs = gcnbatch.from_smiles(["CCO", "c1ccccc1", "CC#N", "CCN"] * 6, [0.2, 1.9, -0.3, 0.1] * 6)
+    >>> space = {"train": {"learning_rate": {"choices": [0.001, 0.01]}}}
+    >>> study = gcnbatch.tune(
+    ...     {"model": {"widths": [4]}}, graphs, space=space, trials=2, epochs=1, jobs=1, out="study"
+    ... )
+    >>> study.summary["trials"], study.best.train.learning_rate in (0.001, 0.01)
+    (2, True)
+    """
+    from gcnbatch.tuning import search
+
+    options, settings = keys_of(given), given.settings or {}
+    options["data", "path"] = path_of(given.data)
+    limits = search.Limits(plain(given.trials), plain(given.minutes))
+    if given.resume is not None:
+        free = ("trials", "minutes", "device", "jobs")
+        if extra := chosen(vars(given), TuneOptions, ("resume", *free)):
+            raise InputError(
+                "--resume",
+                f"together with {', '.join(extra)}",
+                "nothing but --trials, --minutes, --device and --jobs",
+                "A study keeps its configuration and its space.",
+            )
+        replaced = {name: value for name in free[2:] if (value := getattr(given, name)) is not None}
+        folder = Path(given.resume)
+        return Study(folder, search.resume(folder, limits, replaced, given.quiet, given.say))
+    tree, graphs = gather(given.config, options, settings), graphs_of(given.data)
+    name_after(tree, graphs)
+    checked = check(tree, given.config, options, settings, given.say)
+    keys = given.space if given.space is None or isinstance(given.space, Mapping) else Path(given.space)
+    found = search.start(checked, optional_path(given.out), keys, limits, given.quiet, given.say, write_set(graphs))
+    return Study(*found)
 
 
 def name_after(tree: dict[str, Any], graphs: GraphSet | None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from gcnbatch.errors import BackendUnavailable, InputError, nearest
+from gcnbatch.errors import BackendUnavailable, InputError, closest
 
 if TYPE_CHECKING:
     from gcnbatch.backends.base import Backend, Runner
@@ -212,7 +212,7 @@ def entry(name: str) -> BackendEntry:
     for found in BACKENDS:
         if found.name == name:
             return found
-    raise InputError("backend", f"'{name}'", ", ".join(choices()), nearest(name, choices()))
+    raise InputError("backend", f"'{name}'", ", ".join(choices()), closest(name, choices()))
 
 
 def slower_than(name: str) -> list[BackendEntry]:

@@ -39,27 +39,26 @@ _OF_PATHS = {
 _READER_GONE = 128 + signal.SIGPIPE  # what a shell reports for a program that SIGPIPE has ended
 
 
-# Commands and groups of commands in the order of the help, and their modules in this folder. A group's module has its
-# `app`; a command's module has EPILOG and a function of the command's name.
+# Commands and groups of commands in the order of the help, and the module in this folder that has each by its name.
 _MODULES = {
-    "train": "train",
-    "infer": "infer",
-    "select": "select",
-    "tune": "tune",
-    "baseline": "baseline",
-    "explain": "explain",
-    "serve": "serve",
-    "embed": "embed",
-    "export": "export",
-    "card": "card",
-    "compare-runs": "compare_runs",
-    "report": "report",
-    "compare-backends": "compare",
-    "info": "info",
+    "train": "training",
+    "infer": "prediction",
+    "select": "prediction",
+    "tune": "training",
+    "baseline": "training",
+    "explain": "prediction",
+    "serve": "prediction",
+    "embed": "prediction",
+    "export": "results",
+    "card": "results",
+    "compare-runs": "results",
+    "report": "results",
+    "compare-backends": "lab",
+    "info": "machine",
     "data": "data",
-    "bench": "bench",
-    "benchmark": "benchmark",
-    "kernels": "kernels",
+    "bench": "lab",
+    "benchmark": "lab",
+    "kernels": "machine",
 }
 
 
@@ -69,10 +68,11 @@ class _OnDemand(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if self.data[name] is None:
             module, alone = import_module(f"gcnbatch.cli.{_MODULES[name]}"), typer.Typer(rich_markup_mode=None)
-            if hasattr(module, "app"):
-                alone.add_typer(module.app, name=name)
+            found = getattr(module, name.replace("-", "_"))
+            if isinstance(found, typer.Typer):
+                alone.add_typer(found, name=name)
             else:
-                alone.command(name, epilog=module.EPILOG)(getattr(module, name.replace("-", "_")))
+                alone.command(name, epilog=found.epilog)(found)
             self.data[name] = typer.main.get_group(alone).commands[name]
         return self.data[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import MISSING
 from pathlib import Path
@@ -27,13 +28,39 @@ RunsAndData = Annotated[
 _PATHS: dict[Any, Any] = {str(StrPath): Path, str(StrPath | None): Path}
 
 
-def command(declaration: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    declaration: type | None = None,
+    as_json: str = "",
+    quiet: str = "",
+    epilog: str = "",
+    group: typer.Typer | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a function the options of a declaration, before its own parameters.
 
     It receives them as keyword arguments for the Python function of the declaration, without those that were not given.
+    Its parameters `as_json` and `quiet` are ``--json`` and ``--quiet``. Its docstring is the help; from the first
+    paragraph with two blanks in a row on, such as examples, it stands below the options.
+
+    Parameters
+    ----------
+    declaration : type or None
+    as_json, quiet : str
+        Help of these two options.
+    epilog : str
+        Text below the examples.
+    group : Typer or None
+        The group of the command; None: it is one of the program itself.
+    name : str or None
+        Its name in the group; None: that of the function.
     """
-    options = [one for one in parameters(declaration).values() if isinstance(one.form, Option)]
+    options = [] if declaration is None else parameters(declaration).values()
+    options = [one for one in options if isinstance(one.form, Option)]
     read = {one.name: one.form.read for one in options if one.form.read is not None}
+    flags = {
+        "as_json": Annotated[bool, typer.Option("--json", help=as_json)],
+        "quiet": Annotated[bool, typer.Option("--quiet", "-q", help=quiet)],
+    }
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -41,14 +68,28 @@ def command(declaration: type) -> Callable[[Callable[..., None]], Callable[..., 
             given = {name: value for name, value in values.items() if value is not None}
             function(**{name: read[name](value) if name in read else value for name, value in given.items()})
 
-        own = inspect.signature(function, eval_str=True).parameters.values()
         every = list(map(_parameter, options))
-        every += [one.replace(kind=one.KEYWORD_ONLY) for one in own if one.kind is not one.VAR_KEYWORD]
+        for one in inspect.signature(function, eval_str=True).parameters.values():
+            if one.name in flags:
+                every.append(one.replace(kind=one.KEYWORD_ONLY, annotation=flags[one.name], default=False))
+            elif one.kind is not one.VAR_KEYWORD:
+                every.append(one.replace(kind=one.KEYWORD_ONLY))
         call.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         call.__annotations__ = {one.name: one.annotation for one in every}
+        call.__doc__, examples = _split(inspect.getdoc(function) or "")
+        call.epilog = f"{examples}\n\n{epilog}"  # type: ignore[attr-defined]
+        if group is not None:
+            group.command(name, epilog=call.epilog)(call)  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the paragraphs before the first preformatted one, and the others; Typer's mark keeps the lines of such."""
+    paragraphs = [f"\b\n{one}" if "  " in one else one for one in text.split("\n\n")]
+    start = next((place for place, one in enumerate(paragraphs) if one.startswith("\b")), len(paragraphs))
+    return "\n\n".join(paragraphs[:start]), "\n\n".join(paragraphs[start:])
 
 
 def runs_and_data(paths: list[str]) -> tuple[list[str], str]:
@@ -65,7 +106,12 @@ def runs_and_data(paths: list[str]) -> tuple[list[str], str]:
     return runs, data
 
 
-def messages(quiet: bool) -> Callable[[str], None]:
+def print_result(as_json: bool, value: Any, text: object) -> None:
+    """Print a value as JSON, or else a text."""
+    typer.echo(json.dumps(value, indent=2, allow_nan=False) if as_json else text)
+
+
+def messages(quiet: bool = False) -> Callable[[str], None]:
     """Return the function that writes a message to stderr; with `quiet`, one that drops it."""
 
     def say(line: str) -> None:
@@ -91,10 +137,8 @@ def _parameter(declared: Parameter) -> inspect.Parameter:
     info = form_of(
         *(() if form_of is typer.Argument else declared.flags),
         help=form.help,
-        metavar=form.metavar,
-        min=form.min,
-        max=form.max,
         show_default=form.shown or default not in ("", None, MISSING),
+        **form.form,
     )
     made = inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind | None if default is None else kind, info]

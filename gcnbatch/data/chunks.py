@@ -31,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch import locks
+from gcnbatch import fileio
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.machine import blame
 from gcnbatch.text import counted
@@ -130,7 +130,7 @@ class ChunkFile:
 
     def is_replaced(self) -> bool:
         """Return whether another file has its name now, or none."""
-        return not locks.is_at(self.path, self._descriptor)
+        return not fileio.is_at(self.path, self._descriptor)
 
     def read(self, address: int, size: int) -> bytes:
         """Return bytes of the file; fewer at its end."""

@@ -224,7 +224,7 @@ def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
         _mark(file)
 
 
-def _open(path: StrPath, stack: ExitStack) -> tuple[fileio.HeldErrors, h5py.File]:
+def _open(path: StrPath, stack: ExitStack) -> tuple[hdf5.HeldErrors, h5py.File]:
     """Open a new file in the block of `stack`, at whose end it appears at `path`."""
     temporary = stack.enter_context(fileio.atomic_path(path))
     file, stream = stack.enter_context(hdf5.open_output(temporary, path, libver=("v110", "v110")))

@@ -51,6 +51,13 @@ def output_folder(metavar: str, help: str, name: str) -> Any:
     return option(help, "-o", "--out", default=None, metavar=metavar, shown=shown, doc=doc)
 
 
+def jobs_option(doc: str, key: str = "") -> Option:
+    """Declare ``--jobs``."""
+    help = "Models that train at once: together on a GPU, in K processes on the host."
+    shown = "auto: as many as the GPU takes, on the host one per core"
+    return Option(help, metavar="auto|K", shown=shown, typed=str, read=read_jobs, doc=doc, key=key)
+
+
 def setting(metavar: str, help: str, doc: str) -> Any:
     """Declare ``--set``, which gives keys of the configuration by name."""
     return option(help, "--set", default=None, metavar=metavar, doc=doc, typed=list[str], read=read_settings)
@@ -95,15 +102,10 @@ FoldsKey = Annotated[int | None, Option("k of k-fold cross-validation.", key="sp
 RepeatsKey = Annotated[int | None, Option("Splits with different seeds.", key="split.repeats")]
 JobsKey = Annotated[
     int | None,
-    Option(
-        "Models that train at once: together on a GPU, in K processes on the host.",
-        metavar="auto|K",
-        shown="auto: as many as the GPU takes, on the host one per core",
+    jobs_option(
+        "Models that train at once: together on a GPU, in so many processes on the host; 0: as many as the GPU takes, "
+        "on the host one per core where that takes less time. Results do not depend on it.",
         key="jobs",
-        typed=str,
-        read=read_jobs,
-        doc="Models that train at once: together on a GPU, in so many processes on the host; 0: as many as the GPU "
-        "takes, on the host one per core where that takes less time. Results do not depend on it.",
     ),
 ]
 MemoryLimit = Annotated[int, Option("A set larger than this many MiB is read in slices.", min=16)]

@@ -6,7 +6,8 @@ from typing import Literal
 
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
-from gcnbatch.options.common import Device, MemoryLimit, Messages, Progress, Settings, setting, silent
+from gcnbatch.options import common
+from gcnbatch.options.common import Settings, setting, silent
 from gcnbatch.options.declaration import argument, declaration, option
 from gcnbatch.text import quoted
 
@@ -27,7 +28,7 @@ class SetOptions:
 
     path: StrPath = argument("HDF5 file, or folder of shards.", metavar="DATA")
     _: KW_ONLY
-    memory_mb: MemoryLimit = 4096
+    memory_mb: common.MemoryLimit = 4096
 
 
 @declaration
@@ -43,7 +44,7 @@ class CheckOptions(SetOptions):
     """``gcnbatch data check``."""
 
     _: KW_ONLY
-    say: Messages = silent
+    say: common.Messages = silent
 
 
 @declaration
@@ -64,7 +65,7 @@ class SynthOptions:
     scale: float = option("Size of a one-graph preset, at most 4.", default=1.0, metavar="S")
     seed: int = option("The same seed gives the same data.", default=0)
     bond_channels: bool = option("Molecules: a channel per bond type, and one for self-loops.", default=False)
-    progress: Progress = False
+    progress: common.Progress = False
 
 
 @declaration
@@ -95,9 +96,9 @@ class KhopOptions(HopOptions):
     out: StrPath = option("Data set to write.", "-o", "--out", metavar="OUT.h5")
     _: KW_ONLY
     backend: str = option("auto, cpu (SciPy) or cuda (our SpGEMM).", default="auto")
-    device: Device = 0
-    memory_mb: MemoryLimit = 4096
-    say: Messages = silent
+    device: common.Device = 0
+    memory_mb: common.MemoryLimit = 4096
+    say: common.Messages = silent
 
 
 @declaration
@@ -125,8 +126,8 @@ class ShardOptions:
         min=1,
         doc="Most graphs of a shard, in place of `max_bytes`.",
     )
-    memory_mb: MemoryLimit = 4096
-    progress: Progress = False
+    memory_mb: common.MemoryLimit = 4096
+    progress: common.Progress = False
 
 
 @declaration
@@ -154,6 +155,6 @@ class SplitOptions:
     name: str = option("Name of the split.", default="", shown="the column's, or the kind")
     split_column: str = option("Column of parts or folds.", default="", shown="the one that looks so")
     id_column: str = option("Column of ids.", default="", shown="named like id; without one, rows in order")
-    memory_mb: MemoryLimit = 4096
-    progress: Progress = False
-    say: Messages = silent
+    memory_mb: common.MemoryLimit = 4096
+    progress: common.Progress = False
+    say: common.Messages = silent

@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ForwardRef, NamedTuple, ParamSpec, TypeVar, cast, dataclass_transform, get_args
 
 from gcnbatch.fileio import StrPath
@@ -64,8 +64,6 @@ class Option(Python):
         Names, such as ``"-o", "--out"``; none: ``--`` and the field's name.
     doc : str
         Description of the Python parameter; empty: `help` and `shown`.
-    metavar, min, max
-        As in Typer.
     shown : str
         The default in words, where its value says too little.
     key : str
@@ -74,6 +72,8 @@ class Option(Python):
         Type on the command line, where it is another one.
     read : callable
         Converts a value of the command line into that of the field.
+    **form
+        `metavar`, `min` and `max` of Typer.
     """
 
     def __init__(
@@ -81,17 +81,15 @@ class Option(Python):
         help: str,
         *flags: str,
         doc: str = "",
-        metavar: str | None = None,
-        min: float | None = None,
-        max: float | None = None,
         shown: str = "",
         key: str = "",
         typed: Any = None,
         read: Callable[[Any], Any] | None = None,
+        **form: Any,
     ) -> None:
         super().__init__(doc or help + (f" Default: {shown}." if shown else ""))
-        self.help, self.flags, self.metavar, self.min, self.max = help, flags, metavar, min, max
-        self.shown, self.key, self.typed, self.read = shown, key, typed, read
+        self.help, self.flags, self.shown, self.form = help, flags, shown, form
+        self.key, self.typed, self.read = key, typed, read
 
 
 class Argument(Option):
@@ -153,9 +151,20 @@ def part(given: Any, base: type) -> dict[str, Any]:
     return {name: getattr(given, name) for name in parameters(base)}
 
 
-def chosen(given: Any, base: type) -> dict[str, str]:
-    """Return name and option of the parameters of a base whose values in `given` are not the defaults."""
-    return {name: one.flags[0] for name, one in parameters(base).items() if getattr(given, name) != one.default}
+def chosen(values: Mapping[str, Any], declared: type, but: Iterable[str] = ()) -> list[str]:
+    """Return the options of a declaration, as the command line names them, that have other values than their defaults.
+
+    Options `but` are left out. A value that is None or an empty list was not given.
+    """
+    found = []
+    for name, one in parameters(declared).items():
+        if name in but or (value := values.get(name)) in (None, [], one.default) or not isinstance(one.form, Option):
+            continue
+        if isinstance(one.form, Argument):
+            found.append(one.form.form["metavar"].rpartition("|")[2].partition(".")[0])
+        else:
+            found += [f"{key}={of}" for key, of in value.items()] if name == "settings" else [one.flags[-1]]
+    return found
 
 
 def arguments(declared: Callable[P, Declared]) -> Callable[[Callable[[Declared], Result]], Callable[P, Result]]:

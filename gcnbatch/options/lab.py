@@ -3,26 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import Annotated
 
 from gcnbatch.fileio import StrPath
-from gcnbatch.options.common import (
-    Backend,
-    BatchSizeKey,
-    ConfigFile,
-    DataFile,
-    Device,
-    DeviceKey,
-    Messages,
-    Quiet,
-    ResidentKey,
-    SeedKey,
-    Settings,
-    names,
-    output_folder,
-    read_jobs,
-    setting,
-    silent,
-)
+from gcnbatch.options import common
+from gcnbatch.options.common import Settings, jobs_option, names, output_folder, setting, silent
 from gcnbatch.options.declaration import argument, declaration, option, python
 
 
@@ -30,16 +15,16 @@ from gcnbatch.options.declaration import argument, declaration, option, python
 class CompareBackendsOptions:
     """``gcnbatch compare-backends``."""
 
-    config: ConfigFile = None
-    data: DataFile = None
+    config: common.ConfigFile = None
+    data: common.DataFile = None
     _: KW_ONLY
     backends: Sequence[str] = names(
         "Backends to compare.", default=(), shown="all", doc="Backends, in the order of the report; empty: all."
     )
-    device: DeviceKey = None
-    resident: ResidentKey = None
-    batch_size: BatchSizeKey = None
-    seed: SeedKey = None
+    device: common.DeviceKey = None
+    resident: common.ResidentKey = None
+    batch_size: common.BatchSizeKey = None
+    seed: common.SeedKey = None
     settings: "Settings | None" = setting(
         "SECTION.KEY=VALUE",
         "Set any key of the configuration; see train --keys.",
@@ -58,7 +43,7 @@ class CompareBackendsOptions:
     quick: bool = option("Run a few steps only: for a quick look.", default=False)
     out: StrPath | None = output_folder("DIR", "Folder of the report.", "compare-<name>")
     timeline: StrPath | None = option("Trace of a step, for Perfetto or Chrome.", default=None, metavar="FILE")
-    say: Messages = silent
+    say: common.Messages = silent
 
 
 @declaration
@@ -99,12 +84,12 @@ class BenchSpmmOptions:
         doc="Names of the command's help; empty: all but naive and csr.",
     )
     repeats: int = option("Repetitions of a measurement.", default=20, min=1)
-    device: Device = 0
+    device: common.Device = 0
     compare: StrPath | None = option(
         "Report what is slower than in that rows.jsonl.", default=None, metavar="OLD.jsonl"
     )
     out: StrPath | None = output_folder("DIR", "Folder of the result.", "bench-spmm")
-    say: Messages = silent
+    say: common.Messages = silent
 
 
 @declaration
@@ -127,7 +112,7 @@ class BenchSpgemmOptions:
     scale: float = option("Size of the classes, at most 16.", default=1.0)
     seed: int = option("Seed of the classes.", default=0, min=0)
     repeats: int = option("Timed calls; a call above half a second is timed once.", default=20, min=1)
-    device: Device = 0
+    device: common.Device = 0
     out: StrPath | None = option(
         "Also write the rows (JSON) and a figure.",
         "-o",
@@ -136,14 +121,14 @@ class BenchSpgemmOptions:
         metavar="DIR",
         doc="Also write the rows (JSON) and a figure into this folder: a new or empty one, or that of an earlier call.",
     )
-    say: Messages = silent
+    say: common.Messages = silent
 
 
 @declaration
 class BenchTuneOptions:
     """``gcnbatch bench tune``."""
 
-    device: Device = 0
+    device: common.Device = 0
     _: KW_ONLY
     grid: Sequence[Sequence[int]] | None = python(
         "Rows of a matrix, entries of a row, columns of the dense matrix, matrices; None: those of the command.",
@@ -159,19 +144,11 @@ class SuiteOptions:
     _: KW_ONLY
     sets: Sequence[str] = names("Sets, of those that are there.", default=(), shown="all")
     epochs: int | None = option("Epochs of every run.", default=None, min=1, shown="by configuration")
-    backend: Backend = "auto"
-    device: Device = 0
-    jobs: int = option(
-        "Models that train at once: together on a GPU, in K processes on the host.",
-        default=0,
-        metavar="auto|K",
-        shown="auto: as many as the GPU takes, on the host one per core",
-        typed=str,
-        read=read_jobs,
-        doc="As for `gcnbatch.train`.",
-    )
-    quiet: Quiet = True
-    say: Messages = silent
+    backend: common.Backend = "auto"
+    device: common.Device = 0
+    jobs: Annotated[int, jobs_option("As for `gcnbatch.train`.")] = 0
+    quiet: common.Quiet = True
+    say: common.Messages = silent
 
 
 @declaration

@@ -1,22 +1,12 @@
-"""Parameters of the commands that predict with trained runs: ``infer``, ``explain`` and ``serve``."""
+"""Parameters of the commands that predict with trained runs: ``infer``, ``explain``, ``embed`` and ``serve``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gcnbatch.fileio import StrPath
-from gcnbatch.options.common import (
-    Backend,
-    Messages,
-    Quiet,
-    ResidentKey,
-    Say,
-    Settings,
-    names,
-    output_folder,
-    setting,
-    silent,
-)
+from gcnbatch.options import common
+from gcnbatch.options.common import Settings, names, output_folder, setting, silent
 from gcnbatch.options.declaration import Python, declaration, option
 
 if TYPE_CHECKING:
@@ -51,15 +41,15 @@ class PlaceOptions:
     """Where runs predict."""
 
     _: KW_ONLY
-    backend: Backend = "auto"
+    backend: common.Backend = "auto"
     device: int = option("GPU, of those that CUDA_VISIBLE_DEVICES shows.", default=0, metavar="N", min=0)
-    resident: ResidentKey = None
+    resident: common.ResidentKey = None
     settings: "Settings | None" = setting(
         "cuda.KEY=VALUE",
         "Set a key of [cuda]; see train --keys.",
         'Keys of [cuda] by name, such as ``{"cuda.precision": "tf32"}``.',
     )
-    say: Messages = silent
+    say: common.Messages = silent
 
 
 @declaration
@@ -73,7 +63,7 @@ class PredictingOptions(PlaceOptions):
     encoding: str = option("CSV: encoding, such as cp1252.", default="", metavar="NAME", shown="UTF-8 or UTF-16")
     processes: int = option("CSV: worker processes.", default=0, min=0, shown="one per processor")
     spreadsheet: bool = option("CSV: put ' before texts that a spreadsheet would run (=, +, -, @).", default=False)
-    quiet: Quiet = True
+    quiet: common.Quiet = True
 
 
 @declaration
@@ -165,6 +155,21 @@ class ExplainOptions(PredictingOptions):
 
 
 @declaration
+class EmbedOptions(PredictingOptions):
+    """``gcnbatch embed``."""
+
+    runs: Runs
+    data: Data
+    out: StrPath = option("Vectors: a .parquet, .npy or .csv file.", "-o", "--out", metavar="OUT")
+    _: KW_ONLY
+    fingerprint: bool = option("Also counts of circular fragments, or the fingerprint of the model.", default=False)
+    descriptors: bool = option("Also RDKit's descriptors.", default=False)
+    map_file: StrPath | None = option(
+        "Page with a map of the molecules.", "--map", default=None, metavar="FILE.html", doc="Page with a map (t-SNE)."
+    )
+
+
+@declaration
 class ServeOptions(PlaceOptions):
     """``gcnbatch serve``."""
 
@@ -186,4 +191,4 @@ class ServeOptions(PlaceOptions):
         "Maximum seconds for a body to arrive, and for each part of an answer.", default=60.0, min=0.001, metavar="S"
     )
     processes: int = option("Processes that read molecules.", default=0, min=0, shown="one per processor")
-    ready: Annotated[Say, Python("Called with the URL when requests are answered.")] = silent
+    ready: Annotated[common.Say, Python("Called with the URL when requests are answered.")] = silent

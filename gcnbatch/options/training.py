@@ -6,28 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.fileio import StrPath
-from gcnbatch.options.common import (
-    BackendKey,
-    BatchSizeKey,
-    ConfigFile,
-    ConfigLike,
-    DataLike,
-    DataSet,
-    DeviceKey,
-    EpochsKey,
-    FoldsKey,
-    JobsKey,
-    Messages,
-    Quiet,
-    RepeatsKey,
-    ResidentKey,
-    SeedKey,
-    Settings,
-    names,
-    output_folder,
-    setting,
-    silent,
-)
+from gcnbatch.options import common
+from gcnbatch.options.common import ConfigLike, DataLike, Settings, names, output_folder, setting, silent
 from gcnbatch.options.declaration import argument, declaration, option, python
 from gcnbatch.options.imports import OnBadRow, TableOptions
 
@@ -42,15 +22,15 @@ class RunningOptions:
     """Where a model is trained, and what is made beside it: what may change when a run goes on."""
 
     _: KW_ONLY
-    backend: BackendKey = None
-    device: DeviceKey = None
-    resident: ResidentKey = None
-    epochs: EpochsKey = None
-    jobs: JobsKey = None
+    backend: common.BackendKey = None
+    device: common.DeviceKey = None
+    resident: common.ResidentKey = None
+    epochs: common.EpochsKey = None
+    jobs: common.JobsKey = None
     baseline: bool = option("Also fit a random forest to the same rows, and compare.", default=False)
     applicability: bool = option("Also plot test errors by nearness to the training rows.", default=False)
-    quiet: Quiet = True
-    say: Messages = silent
+    quiet: common.Quiet = True
+    say: common.Messages = silent
 
 
 @declaration
@@ -81,10 +61,10 @@ class TrainOptions(RunningOptions, TableOptions):
     )
     use_all: bool = option("Test on no rows: all train, and left-out rows give the scores.", default=False)
     on_bad_row: OnBadRow = "skip"
-    batch_size: BatchSizeKey = None
-    seed: SeedKey = None
-    folds: FoldsKey = None
-    repeats: RepeatsKey = None
+    batch_size: common.BatchSizeKey = None
+    seed: common.SeedKey = None
+    folds: common.FoldsKey = None
+    repeats: common.RepeatsKey = None
     ensemble: int | None = option("Models per split, with different seeds.", default=None, key="train.ensemble")
     from_run: "Run | StrPath | None" = option(
         "Start from the weights of this run (fine-tuning).",
@@ -119,8 +99,8 @@ class ResumeOptions(RunningOptions):
 class TuneOptions:
     """``gcnbatch tune``."""
 
-    config: ConfigFile = None
-    data: DataSet = None
+    config: common.ConfigFile = None
+    data: common.DataSet = None
     _: KW_ONLY
     trials: int | None = option(
         "Trials of the study.",
@@ -140,11 +120,11 @@ class TuneOptions:
     )
     folds: int | None = option("Validate on k folds, without test rows.", default=None, key="split.folds")
     repeats: int | None = option("Validate on splits with other seeds.", default=None, key="split.repeats")
-    epochs: EpochsKey = None
+    epochs: common.EpochsKey = None
     seed: int | None = option("Seed of search and runs.", default=None, key="seed")
-    backend: BackendKey = None
-    device: DeviceKey = None
-    jobs: JobsKey = None
+    backend: common.BackendKey = None
+    device: common.DeviceKey = None
+    jobs: common.JobsKey = None
     settings: "Settings | None" = setting("SECTION.KEY=VALUE", "Set a key that is not searched.", _BY_NAME)
     out: StrPath | None = output_folder("STUDY_DIR", "Folder.", "<name>-tune")
     resume: StrPath | None = option(
@@ -154,8 +134,8 @@ class TuneOptions:
         doc="Go on with the study in this folder; only `trials`, `minutes`, `device` and `jobs` may be given "
         "beside it.",
     )
-    quiet: Quiet = True
-    say: Messages = silent
+    quiet: common.Quiet = True
+    say: common.Messages = silent
 
 
 @declaration
@@ -174,12 +154,12 @@ class BaselineOptions:
     )
     _: KW_ONLY
     seed: int | None = option("Seed of the forest and of the split, as for train.", default=None, key="seed")
-    folds: FoldsKey = None
-    repeats: RepeatsKey = None
+    folds: common.FoldsKey = None
+    repeats: common.RepeatsKey = None
     trees: int = option("Trees of each forest.", default=100, min=1, max=100_000)
     settings: "Settings | None" = setting("SECTION.KEY=VALUE", "Set any key; see train --keys.", _BY_NAME)
     out: StrPath | None = output_folder("RUN_DIR", "Folder of the run.", "<name>-baseline")
     smiles_column: str = option("Table: column of SMILES.", default="", shown="detected")
     target_columns: Sequence[str] = names("Table: targets.", default=(), shown="detected")
-    quiet: Quiet = True
-    say: Messages = silent
+    quiet: common.Quiet = True
+    say: common.Messages = silent

@@ -64,6 +64,21 @@ def test_a_set_in_memory_trains_as_its_file_does_and_stays_in_the_run(tmp_path: 
     assert "4 epochs" in (tmp_path / "memory" / "report.html").read_text(encoding="utf-8")
 
 
+def test_options_of_a_gpu_are_reported_where_the_host_computes(tmp_path: Path) -> None:
+    graphs = build_graphset(40, missing=0.1, max_nodes=6)
+    gcnbatch.write(tmp_path / "set.h5", graphs)
+    said: list[str] = []
+    host = {"backend": "cpu", "say": said.append}
+    run = gcnbatch.train(data=graphs, settings=SETTINGS, device=1, resident="on", out=tmp_path / "run", **host)
+    gcnbatch.resume(run, epochs=4, device=1, say=said.append)
+    gcnbatch.infer(run, tmp_path / "set.h5", tmp_path / "out.csv", resident="off", **host)
+    gcnbatch.infer(run, tmp_path / "set.h5", tmp_path / "out.csv", **host)
+    assert [line for line in said if line.startswith("not used: ")] == [
+        f"not used: {options}; backend cpu computes on the host"
+        for options in ("--device and --resident", "--device", "--resident")
+    ]
+
+
 def test_the_report_of_a_set_in_memory_draws_its_molecules(molecules: gcnbatch.Run) -> None:
     page = (molecules.folder / "report.html").read_text(encoding="utf-8")
     assert "stores no SMILES" not in page

@@ -25,7 +25,7 @@ import scipy.sparse as sp
 import typer
 
 import gcnbatch
-from gcnbatch.api.export import CARD
+from gcnbatch.api.results import CARD
 from gcnbatch.backends.cuda.spmm import table as spmm_table
 from gcnbatch.cli import app
 from gcnbatch.data.importers.smiles import SKIPPED
@@ -43,7 +43,7 @@ from tests.training.runs import lighten
 
 READ, MADE, RESUMED = "read", "made", "resumed"  # an input; a folder of results; the folder of earlier results
 TEXTS = {  # parameters that are texts, but no paths
-    *("arch", "backend", "backends", "bond_properties", "by", "classes", "columns", "decimal"),
+    *("architectures", "backend", "backends", "bond_properties", "by", "classes", "columns", "decimal"),
     *(
         "delimiter",
         "dim",
@@ -205,7 +205,7 @@ CALLS = {
     ),
     "card": Call("card", {"run": Place("run"), "out": Place("new.md", CARD.name, "-o", (".md",))}),
     "compare-runs": Call("compare-runs", {"runs": Place("run"), "other": Place("forest"), "out": made()}),
-    "report": Call("report", {"run": Place("run", RESUMED)}),
+    "report": Call("report", {"folder": Place("run", RESUMED)}),
     "compare-backends": Call(
         "compare-backends",
         {

@@ -186,7 +186,7 @@ def test_options_win_over_toml_and_assignments_over_both(call: Call, tmp_path: P
         (["--resume", "none"], "error: none: not a run folder; expected a folder with config.toml. Start with"),
         (
             ["c.toml", "--resume", "r", "--epochs", 3, "--set", "seed=1", "-o", "x"],
-            "error: --resume: together with seed=1, CONFIG, --out; expected nothing but --backend",
+            "error: --resume: together with CONFIG, seed=1, --out; expected nothing but --backend",
         ),
         (["--set", "data.memory_mb=16", "--set", "train.epochs=none"], "error: configuration: train.epochs: 'none'"),
         (

@@ -38,7 +38,7 @@ def test_a_study_prints_its_best_trial_and_its_path_last(tmp_path: Path, call: C
     code, _, err = call("tune", "--resume", tmp_path / "study", "--epochs", "3", "--space", "x.toml")
     assert (code, err) == (
         2,
-        "error: --resume: together with train.epochs, --space; expected nothing but --trials, --minutes, --device and "
+        "error: --resume: together with --space, --epochs; expected nothing but --trials, --minutes, --device and "
         "--jobs. A study keeps its configuration and its space.\n",
     )
 

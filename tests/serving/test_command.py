@@ -97,7 +97,7 @@ def _is_alive(pid: int) -> bool:
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("gcnbatch.api.serving.find_spec", lambda name: None)
+    monkeypatch.setattr("gcnbatch.api.prediction.find_spec", lambda name: None)
     with pytest.raises(MachineError, match=r"starlette is not installed. Install it: pip install 'gcnbatch\[serve\]'."):
         gcnbatch.serve("run")
 

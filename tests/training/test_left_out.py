@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.api.report import report
+from gcnbatch.api.results import report
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset

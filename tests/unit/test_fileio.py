@@ -16,7 +16,6 @@ import pytest
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import (
     AppendedFile,
-    HeldErrors,
     Output,
     atomic_path,
     open_regular,
@@ -260,20 +259,6 @@ def test_bytes_of_a_path_that_are_not_utf8_become_escape_sequences(tmp_path):
 def test_write_with_passes_the_temporary_name(tmp_path):
     write_with(tmp_path / "a.bin", lambda path: path.write_bytes(b"x"))
     assert (tmp_path / "a.bin").read_bytes() == b"x"
-
-
-def test_held_errors_are_raised_by_check(tmp_path):
-    """Writes to /dev/full fail: the writer sees success, `check` raises the error."""
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    stream = HeldErrors("/dev/full", tmp_path / "a.h5")
-    assert stream.write(b"four") == 4
-    assert stream.truncate(10) == 10
-    with pytest.raises(MachineError, match=r"a\.h5: could not be written \(No space left on device\)\. Free some"):
-        stream.check()
-    with pytest.raises(MachineError), stream:
-        pass
-    assert stream.closed
 
 
 def test_what_is_appended_is_in_the_file_at_once(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcnbatch import folders, locks
+from gcnbatch import fileio, folders
 from gcnbatch.errors import InputError
 
 
@@ -48,16 +48,16 @@ def test_folders_of_the_same_second_differ_also_if_the_clock_is_set_back(
 def test_a_start_that_is_refused_leaves_the_folder_to_the_process_that_locked_it_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = folders._make
+    real = folders.make
     with ExitStack() as other:
 
         def make(folder: Path) -> list[Path]:
             made = real(folder)
-            monkeypatch.setattr(folders, "_make", real)
+            monkeypatch.setattr(folders, "make", real)
             other.enter_context(folders.results(folder, "x"))
             return made
 
-        monkeypatch.setattr(folders, "_make", make)
+        monkeypatch.setattr(folders, "make", make)
         with pytest.raises(InputError, match="another process writes there"), folders.results(tmp_path / "run", "x"):
             pass
         (tmp_path / "run" / "file").touch()
@@ -66,12 +66,12 @@ def test_a_start_that_is_refused_leaves_the_folder_to_the_process_that_locked_it
 def test_a_folder_that_another_process_removes_at_its_end_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, removals = locks.try_lock, iter([(tmp_path / "run").rmdir] * 3)
+    real, removals = fileio.try_lock, iter([(tmp_path / "run").rmdir] * 3)
 
     def late(descriptor: int) -> bool:
         next(removals, lambda: None)()
         return real(descriptor)
 
-    monkeypatch.setattr(locks, "try_lock", late)
+    monkeypatch.setattr(fileio, "try_lock", late)
     with folders.results(tmp_path / "run", "x") as (folder, _):
         (folder / "file").touch()

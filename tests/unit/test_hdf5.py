@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 from itertools import count
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.store import write_graphset
-from gcnbatch.fileio import HeldErrors
-from gcnbatch.hdf5 import late_signals
+from gcnbatch.errors import MachineError
+from gcnbatch.hdf5 import HeldErrors, late_signals
 from gcnbatch.predictions import Predictions, open_sink
 from tests.builders import build_graphset
 
@@ -65,3 +66,17 @@ def test_an_ignored_signal_stays_ignored_and_handlers_come_back() -> None:
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGHUP)) == (handler, signal.SIG_IGN)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_held_errors_are_raised_by_check(tmp_path: Path) -> None:
+    """Writes to /dev/full fail: the writer sees success, `check` raises the error."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    stream = HeldErrors("/dev/full", tmp_path / "a.h5")
+    assert stream.write(b"four") == 4
+    assert stream.truncate(10) == 10
+    with pytest.raises(MachineError, match=r"a\.h5: could not be written \(No space left on device\)\. Free some"):
+        stream.check()
+    with pytest.raises(MachineError), stream:
+        pass
+    assert stream.closed

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 
 from gcnbatch.config_tree import read_toml
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError, closest
 from gcnbatch.resources import shipped_config
 from gcnbatch.text import listed
 
@@ -185,4 +185,4 @@ def check_names(option: str, wanted: Sequence[str], known: Sequence[str]) -> Non
     """Refuse a name that is not known."""
     for name in wanted:
         if name not in known:
-            raise InputError(option, f"'{name}'", listed(known), nearest(name, known))
+            raise InputError(option, f"'{name}'", ", ".join(known), closest(name, known))

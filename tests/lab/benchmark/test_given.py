@@ -158,7 +158,13 @@ def test_a_folder_of_another_suite_is_refused(tables: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("suite", "recipe", "sets", "message"),
     [
-        ("admet", "gcn", ("hergg",), "--sets: 'hergg'; expected caco2_wang"),
+        (
+            "admet",
+            "gcn",
+            ("hergg",),
+            f"--sets: 'hergg'; expected {', '.join(load('admet').sets)}. Did you mean 'herg'?",
+        ),
+        ("moleculeace", "gcn", ("x",), f"--sets: 'x'; expected {', '.join(load('moleculeace').sets)}"),
         ("admet", "bets", (), "configuration 'bets': not shipped"),
         ("admet", "gcn", ("herg",), "TABLES: no herg.train_val.csv.gz or herg.train_val.csv in it"),
         ("moleculeace", "gcn", ("CHEMBL204_Ki",), "TABLES: no CHEMBL204_Ki.csv.gz or CHEMBL204_Ki.csv in it"),
@@ -170,6 +176,7 @@ def test_unknown_names_and_missing_tables_are_refused(
     with pytest.raises(InputError) as error:
         start(suite, tables, tmp_path / "out", recipe, sets)
     assert str(error.value).startswith(message.replace("TABLES", str(tables)))
+    assert "Known: " not in str(error.value) or "expected" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 

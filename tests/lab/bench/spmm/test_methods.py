@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from gcnbatch.backends.cuda.spmm.kernels import CANDIDATES
-from gcnbatch.cli.bench import SPMM_EPILOG
+from gcnbatch.cli.lab import bench_spmm
 from gcnbatch.data.sparse import Csr
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.errors import BackendUnavailable, InputError
@@ -216,7 +217,8 @@ def test_methods_are_chosen_by_name() -> None:
     assert runs.chosen_methods([]) == tuple(name for name in methods.NAMES if name not in ("naive", "csr"))
     assert runs.chosen_methods(["cublas", "fastest", "cublas"]) == ("cublas", "fastest")
     assert set(plots.STYLES) == set(methods.NAMES)
-    told = [line.split()[0] for line in SPMM_EPILOG.partition("Methods:\n")[2].splitlines() if line.startswith("  ")]
+    lines = inspect.getdoc(inspect.unwrap(bench_spmm)).partition("Methods:\n")[2].splitlines()
+    told = [line.split()[0] for line in lines if line.startswith("  ")]
     assert tuple(told[: len(methods.NAMES)]) == methods.NAMES
     with pytest.raises(InputError) as caught:
         runs.chosen_methods(["cubla"])

@@ -1,25 +1,30 @@
-"""``gcnbatch info``: the state of this installation on this machine."""
+"""The commands on this machine: ``info``, and ``kernels`` on the compiled CUDA kernels in the user's cache."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from gcnbatch.cli.command import command
+from gcnbatch.options.machine import BuildKernelsOptions
 from gcnbatch.text import counted
 
-EPILOG = """\b
-Examples:
-  gcnbatch info
-  gcnbatch info --json | jq '.backends[] | select(.ready) | .name'
-"""
+kernels = typer.Typer(
+    no_args_is_help=True, help="Compile CUDA kernels ahead, list and remove them.", rich_markup_mode=None
+)
 
 
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False) -> None:
+@command(as_json="Print JSON instead of text.")
+def info(as_json: bool = False) -> None:
     """List backends, devices and versions.
 
     A backend is ready, or the list says why it is not and what to do.
+
+    Examples:
+      gcnbatch info
+      gcnbatch info --json | jq '.backends[] | select(.ready) | .name'
     """
     from gcnbatch.api import machine
 
@@ -106,3 +111,49 @@ def _missing(package: str) -> str:
 
 def _state(state: dict[str, Any]) -> str:
     return f"ready: {state['summary']}" if state["ready"] else f"not ready: {state['reason']}. {state['hint']}".rstrip()
+
+
+@command(BuildKernelsOptions, group=kernels)
+def build(**options: Any) -> None:
+    """Compile every kernel that is not yet in the cache.
+
+    Examples:
+      gcnbatch kernels build               for the devices of this machine
+      gcnbatch kernels build --arch sm_80 --arch sm_90   needs no GPU
+    """
+    from gcnbatch.api import machine
+
+    found, failures = machine.build_kernels(**options, progress=True)
+    _show(found)
+    for failure in failures[1:]:
+        typer.echo(f"error: {failure}", err=True)
+    if failures:
+        raise failures[0]
+
+
+@command(group=kernels, name="list")
+def show() -> None:
+    """List the kernels in the cache."""
+    from gcnbatch.api import machine
+    from gcnbatch.backends.cuda.runtime.cache import cache_folder
+
+    _show(machine.list_kernels())
+    typer.echo(str(cache_folder()))
+
+
+@command(group=kernels)
+def clear() -> None:
+    """Remove every kernel from the cache; the next start compiles again."""
+    from gcnbatch.api import machine
+    from gcnbatch.backends.cuda.runtime.cache import cache_folder
+
+    typer.echo(f"{counted(machine.clear_kernels(), 'file')} removed from {cache_folder()}")
+
+
+def _show(kernels: list[dict[str, Any]]) -> None:
+    from gcnbatch.cli.text_tables import size, table
+
+    names = ["file", "arch", "kernels", "registers", "spilled"]
+    rows = [[*map(found.get, names), size(found["bytes"])] for found in kernels]
+    for line in table([*names, "size"], rows):
+        typer.echo(line)

@@ -1,19 +1,20 @@
-"""Measurements from Python, and the commands ``bench`` and ``benchmark``."""
+"""Measurements from Python, and the commands ``compare-backends``, ``bench …`` and ``benchmark …``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gcnbatch.api.options import keys_of, load, optional_path, report_unused
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.lab import (
     AdmetOptions,
     BenchSpgemmOptions,
     BenchSpmmOptions,
     BenchTuneOptions,
+    CompareBackendsOptions,
     MoleculeaceOptions,
     MoleculenetOptions,
 )
@@ -24,26 +25,78 @@ if TYPE_CHECKING:
     from gcnbatch.lab.bench.spmm.tune import Tuning
     from gcnbatch.lab.benchmark.results import Result
 
-Say = Callable[[str], object]
-
 
 @dataclass(frozen=True)
-class SuiteResults:
-    """Results of a published suite of data sets.
+class BackendComparison:
+    """A comparison of backends.
 
     Parameters
     ----------
-    suite : str
     folder : Path
-        Holds a run per set, split and model, ``results.json``, ``results.csv`` and ``report.html``.
-    results : tuple of Result
-        ``set``, ``split``, ``model``, ``metric``; ``test`` scores, their ``mean``, ``deviation`` and ``interval``;
-        ``valid``; of a mixture's ``member`` its ``weight``.
+        Holds ``report.json``, ``report.md``, ``report.html`` and the plots.
+    content : dict
+        ``report.json``: parity of each backend; speeds, where all agree.
     """
 
-    suite: str
     folder: Path
-    results: tuple[Result, ...]
+    content: dict[str, Any]
+
+    @property
+    def agree(self) -> bool:
+        """Whether every backend agrees with the reference."""
+        return bool(self.content["parity"]["passed"])
+
+    @property
+    def verdict(self) -> str:
+        """The result in one or two sentences."""
+        from gcnbatch.lab.backend_comparison.report import verdict
+
+        return verdict(self.content)
+
+    def judge(self) -> None:
+        """Raise CheckFailed unless all backends agree."""
+        from gcnbatch.errors import CheckFailed
+
+        if not self.agree:
+            raise CheckFailed("parity", self.verdict.rstrip("."), hint=f"See {self.folder}.")
+
+
+@arguments(CompareBackendsOptions)
+def compare_backends(given: CompareBackendsOptions) -> BackendComparison:
+    """Check that backends agree in losses, gradients and parameters; then measure them, unless one does not.
+
+    Returns
+    -------
+    BackendComparison
+        Also where backends do not agree; its `judge` raises an error then.
+
+    Raises
+    ------
+    InputError
+        When configuration, data or backends cannot be used.
+    BackendUnavailable
+        When no backend can be compared here.
+
+    Examples
+    --------
+    >>> import gcnbatch
+    >>> found = gcnbatch.compare_backends(backends=["cpu"], quick=True, out="compared")
+    >>> found.agree, sorted(found.content["speedup"])
+    (True, ['inference', 'training'])
+    """
+    from gcnbatch.lab.backend_comparison import comparison
+    from gcnbatch.lab.backend_comparison.workload import QUICK, Effort
+
+    times = {name: value for name, value in (("steps", given.steps), ("repeats", given.repeats)) if value is not None}
+    folder, content = comparison.compare(
+        load(given.config, keys_of(given), given.settings or {}),
+        list(given.backends),
+        optional_path(given.out),
+        optional_path(given.timeline),
+        replace(QUICK if given.quick else Effort(), **times),
+        given.say,
+    )
+    return BackendComparison(folder, content)
 
 
 @arguments(BenchSpmmOptions)
@@ -135,6 +188,25 @@ def bench_tune(given: BenchTuneOptions) -> Tuning:
     return tune.tune(given.device, tune.GRID if given.grid is None else tuple(tuple(axis) for axis in given.grid))
 
 
+@dataclass(frozen=True)
+class SuiteResults:
+    """Results of a published suite of data sets.
+
+    Parameters
+    ----------
+    suite : str
+    folder : Path
+        Holds a run per set, split and model, ``results.json``, ``results.csv`` and ``report.html``.
+    results : tuple of Result
+        ``set``, ``split``, ``model``, ``metric``; ``test`` scores, their ``mean``, ``deviation`` and ``interval``;
+        ``valid``; of a mixture's ``member`` its ``weight``.
+    """
+
+    suite: str
+    folder: Path
+    results: tuple[Result, ...]
+
+
 @arguments(MoleculenetOptions)
 def moleculenet(given: MoleculenetOptions) -> SuiteResults:
     r"""Train on MoleculeNet's sets, beside published scores; a folder that has some of the runs is completed.
@@ -215,5 +287,6 @@ def admet(given: AdmetOptions) -> SuiteResults:
 def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions) -> SuiteResults:
     from gcnbatch.lab.benchmark import runs
 
+    report_unused(given.backend, given.device, None, given.say)
     folder, results = runs.start(name, given)
     return SuiteResults(name, folder, tuple(results))
