@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio, metrics
 from gcnbatch.data.graphs import Int64
-from gcnbatch.data.schema import Header
 from gcnbatch.moments import in_units, unit_of
 from gcnbatch.predictions import Predictions, read_outputs, write_table
 from gcnbatch.timeline import span
@@ -54,7 +53,8 @@ def summarise(
         one_split = config.split.folds == 0 and config.split.repeats == 1
         writer.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
         figures = reports.evaluate(header, y, pool.mean)
-        written.append(writer.submit_call(_draw, folder, header, y, pool.mean, figures, part))
+        about = folder, header.target, header.class_names, y, pool.mean, figures, part
+        written.append(writer.submit_call(plots.draw_tested, *about))
         predicted = Predictions(header, experiment.ids[pool.rows], pool.mean, pool.std)
         table = folder / reports.PREDICTIONS, predicted, config.parquet
         written.append(writer.submit_call(write_table, *table))
@@ -97,20 +97,15 @@ def _summary(planned: Sequence[Planned], results: Sequence[dict[str, Any]]) -> d
     return summary
 
 
-def _draw(folder: Path, header: Header, *about: Any) -> None:
-    y, outputs, figures, part = about
-    reports.draw(folder, header, y, outputs, figures, part=part).result()
-
-
 def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
-    """Draw the learning curves of all members of a run into one figure.
+    """Draw the learning curves of a fit, or of all members of a run into one figure.
 
     Parameters
     ----------
     folder : Path
-        The run's folder.
+        Of the fit or the run.
     histories : sequence of (Path, int)
-        The members' histories, and the epochs in each.
+        The histories, and the epochs in each.
 
     Raises
     ------
@@ -118,7 +113,7 @@ def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
         When a history is damaged.
     """
     rows = [run_files.read_history(path, epochs) for path, epochs in histories]
-    plots.members_curves(rows, folder / reports.CURVES)
+    plots.learning_curves(rows, folder / reports.CURVES)
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
