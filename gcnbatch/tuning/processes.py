@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from optuna.trial import FrozenTrial
 
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.training.processes import open_again, run_calls
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.trials import FAILED, Asked, Outcome, Trials
 from gcnbatch.worker import WorkerDied, Workers
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 _ENDED = "its process ended, perhaps for lack of memory"
 

@@ -8,13 +8,13 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from optuna.trial import FrozenTrial
+
 from gcnbatch.progress import on_terminal, write_line
 from gcnbatch.text import figure
 from gcnbatch.tuning.record import value_of
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
     from gcnbatch.tuning.study import Study
 
 LINE_SECONDS = 2.0  # least time between two lines in a pipe

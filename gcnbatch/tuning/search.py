@@ -41,12 +41,12 @@ from gcnbatch.training.processes import pool
 from gcnbatch.training.run import ENVIRONMENT, Make, begun_or_empty, check_data, generate, read_config
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
-from gcnbatch.tuning import library, results
+from gcnbatch.tuning import results
 from gcnbatch.tuning.page import SPACE
 from gcnbatch.tuning.processes import TrialProcesses
 from gcnbatch.tuning.progress import Watch
 from gcnbatch.tuning.record import Record
-from gcnbatch.tuning.space import DEFAULT, Space, read_space
+from gcnbatch.tuning.space import DEFAULT, read_space
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Rounds, Run, Study
 from gcnbatch.tuning.trials import Trials, direction
@@ -117,7 +117,6 @@ def start(
     InputError
         When the folder is not empty, or data, configuration and space do not match. Nothing is left then.
     """
-    library.optuna()
     limits = limits or Limits()
     check_data(config, make)
     if config.train.ensemble > 1:
@@ -204,15 +203,14 @@ def report(folder: Path, say: Say = lambda line: None) -> Path:
         run_files.refuse_links(folder)
         base, config = _read(folder)[0], read_config(folder)
         with _reopened(config, folder) as experiment:
-            study, space = _study(folder, config, experiment)
+            study = _study(folder, config, experiment)
             if lost := results.lost_trials(folder, study):
                 raise InputError(*lost, "Restore it, or train the others again with 'gcnbatch tune --resume'.")
-            results.write(folder, study, space, experiment, base, say)
+            results.write(folder, study, experiment, base, say)
     return folder / REPORT
 
 
 def _check_study(folder: Path) -> None:
-    library.optuna()
     if not (folder / CONFIG).is_file() or not (folder / STUDY).is_file():
         expected = f"a folder with {CONFIG} and {STUDY}"
         raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
@@ -227,13 +225,13 @@ def _read(folder: Path) -> tuple[Config, _Settings]:
     return resolve(tree, where=str(place)), known
 
 
-def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
-    """Return the search of a folder that has all files of a study, and its space."""
+def _study(folder: Path, config: Config, experiment: Experiment) -> Study:
+    """Return the search of a folder that has all files of a study."""
     space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
     known = _read(folder)[1]
     record = Record(folder, direction(experiment), space)
     rounds = Rounds(known.at_once, known.alike)
-    return Study(space, record, rounds, config, direction(experiment)), space
+    return Study(space, record, rounds, config, direction(experiment))
 
 
 def _search(
@@ -255,7 +253,7 @@ def _search(
         say(line)
     if config.train.mixture:
         say("trials train the networks alone, by what they give for the rows that they leave out; best.toml mixes them")
-    study, space = _study(folder, config, experiment)
+    study = _study(folder, config, experiment)
     if lost := results.lost_trials(folder, study):
         say(f"warning: {InputError(*lost)}; the others are trained again")
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
@@ -264,7 +262,7 @@ def _search(
         run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
         with Watch(study, limits.trials, deadline, label(experiment.monitor), quiet) as watch:
             study.search(count, deadline, run, watch.show)
-    return results.write(folder, study, space, experiment, base, say)
+    return results.write(folder, study, experiment, base, say)
 
 
 def _runner(

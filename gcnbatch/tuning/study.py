@@ -10,16 +10,15 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
 
 from gcnbatch.config import Config
-from gcnbatch.tuning import library
 from gcnbatch.tuning.record import Record, value_of
 from gcnbatch.tuning.space import Space
-from gcnbatch.tuning.trials import Asked, Outcome
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
+from gcnbatch.tuning.trials import Asked, Direction, Outcome
 
 # Runs trials; takes the complete ones before, and a function that takes each outcome as it ends.
 Run = Callable[[Sequence[Asked], Sequence["FrozenTrial"], Callable[[Outcome], object]], object]
@@ -55,12 +54,10 @@ class Study:
     direction : {"maximize", "minimize"}
     """
 
-    def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: str) -> None:
-        self._space, self._record, self.rounds, self._base = space, record, rounds, base
+    def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: Direction) -> None:
+        self.space, self._record, self.rounds, self._base = space, record, rounds, base
         self.direction = direction
-        self._study = library.optuna().create_study(
-            direction=direction
-        )  # in memory: trials are asked for and told here
+        self._study = optuna.create_study(direction=direction)  # in memory: trials are asked for and told here
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -118,7 +115,6 @@ class Study:
 
         They are asked of a copy of the study, so that the study holds finished trials only.
         """
-        optuna = library.optuna()
         sampler = optuna.samplers.TPESampler(seed=(self._base.seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -127,13 +123,13 @@ class Study:
         asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
         common: dict[str, Any] = {}
         if not first:
-            copy.enqueue_trial(self._space.start(self._base))
+            copy.enqueue_trial(self.space.start(self._base))
         for number in range(first, first + self.rounds.trials):
             if common:
                 copy.enqueue_trial(common)
             trial = copy.ask()
-            values = self._space.suggest(trial)
+            values = self.space.suggest(trial)
             if self.rounds.alike:
-                common = self._space.architecture(trial.params)
+                common = self.space.architecture(trial.params)
             asked[number] = values, copy.get_trials(deepcopy=False)[trial.number]
         return asked

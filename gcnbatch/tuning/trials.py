@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
+
+import optuna
+from optuna.trial import FrozenTrial, Trial
 
 from gcnbatch import metrics
 from gcnbatch.backends.base import Backend, Runner
@@ -20,12 +23,9 @@ from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import Fit
-from gcnbatch.tuning import library
 from gcnbatch.tuning.space import configured
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial, Trial
-
+Direction = Literal["maximize", "minimize"]
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 _STARTUP_TRIALS = 5  # complete trials before any is pruned
 _WARM_UP = 0.1  # share of the epochs before a trial may be pruned
@@ -213,7 +213,7 @@ def _after_epoch(runs: Sequence[_Run], members: dict[int, Fit]) -> None:
             run.after_epoch()
 
 
-def direction(experiment: Experiment) -> str:
+def direction(experiment: Experiment) -> Direction:
     """Return whether the objective is to be maximised or minimised, in Optuna's words."""
     return "maximize" if metrics.higher_is_better(experiment.monitor) else "minimize"
 
@@ -223,7 +223,6 @@ def pruning_study(experiment: Experiment, complete: Sequence[FrozenTrial]) -> An
 
     A trial is pruned when its best value so far is worse than the median of theirs after as many epochs.
     """
-    optuna = library.optuna()
     epochs = experiment.config.train.epochs
     pruner = optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(1, int(_WARM_UP * epochs)))
     study = optuna.create_study(direction=direction(experiment), pruner=pruner)
