@@ -43,12 +43,12 @@ class EventFile:
     Raises
     ------
     MachineError
-        When tensorboardX is not installed.
+        As `tensorboard`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / EVENTS
-        self._event, self._checksum = _tensorboard()
+        self._event, self._checksum = tensorboard()
         self._began = 0.0
 
     def begin(self, history: Iterable[Mapping[str, Any]]) -> None:
@@ -91,19 +91,14 @@ class EventFile:
             file.append(length + next(sums) + data + next(sums))
 
 
-def check_tensorboard() -> None:
-    """Refuse a run that asks for event files where they cannot be written.
+def tensorboard() -> tuple[Any, Any]:
+    """Return the class of events and the function for checksums.
 
     Raises
     ------
     MachineError
         When tensorboardX is not installed.
     """
-    _tensorboard()
-
-
-def _tensorboard() -> tuple[Any, Any]:
-    """Return the class of events and the function for checksums."""
     try:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.record_writer import masked_crc32c

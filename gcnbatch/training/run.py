@@ -208,7 +208,7 @@ def read_config(folder: Path) -> Config:
 def _check_libraries(config: Config) -> None:
     """Refuse a run whose files need a library that is not installed."""
     if config.train.tensorboard:
-        fit_files.check_tensorboard()
+        fit_files.tensorboard()
     if config.parquet:
         tables.check_parquet("parquet")
 
