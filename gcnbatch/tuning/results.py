@@ -42,13 +42,8 @@ def lost_trials(folder: Path, study: Study) -> tuple[str, str, str] | None:
     return str(folder / JOURNAL), f"{len(study.trials)} trials", f"at least {count}, as {source} has"
 
 
-def write(
-    folder: Path, study: Study, experiment: Experiment, base: Config, say: Callable[[str], object]
-) -> dict[str, Any]:
-    """Write best.toml, trials.csv and report.html; return the summary.
-
-    `base` is the configuration that the study began with, whatever machine goes on with it.
-    """
+def write(folder: Path, study: Study, experiment: Experiment, say: Callable[[str], object]) -> dict[str, Any]:
+    """Write best.toml, trials.csv and report.html; return the summary."""
     trials, best = study.trials, study.best
     tables.write(folder / TABLE, _table(trials, study.space.names), experiment.config.parquet)
     summary: dict[str, Any] = {
@@ -74,7 +69,7 @@ def write(
         summary["learned"] = constant is None or study.is_better(value_of(best), constant)
         if line := page.not_learned(summary):
             say(line)
-        fileio.write_text(folder / BEST, _alone(configured(base, values)).to_toml())
+        fileio.write_text(folder / BEST, _alone(configured(study.base, values)).to_toml())
     fileio.write_text(folder / REPORT, page.render(folder, study, experiment, summary))
     return summary
 

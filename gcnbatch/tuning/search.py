@@ -28,6 +28,7 @@ from gcnbatch.config_tree import read_toml
 from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.folders import Held
 from gcnbatch.machine import cores
 from gcnbatch.metrics import label
 from gcnbatch.pages.document import REPORT
@@ -38,7 +39,15 @@ from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.plan import data_file, with_absolute_paths
 from gcnbatch.training.processes import pool
-from gcnbatch.training.run import ENVIRONMENT, Make, begun_or_empty, check_data, generate, read_config
+from gcnbatch.training.run import (
+    ENVIRONMENT,
+    Make,
+    begun_or_empty,
+    check_data,
+    generate,
+    held_again,
+    read_config,
+)
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import results
@@ -130,25 +139,25 @@ def start(
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
-        target = held.folder
+        target, config = held.folder, with_absolute_paths(config)
         stack.enter_context(resumable("tune", target / CONFIG))
-        config = with_absolute_paths(config)
         with begun_or_empty(target):
             config = generate(config, target, make)
             experiment = stack.enter_context(_opened(config, target))
             splits = splits_of(experiment)
-            backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-            base, config = config, config.model_copy(update={"backend": backend.name})
-            rounds = _rounds(backend, experiment)
+            tasks = [experiment.task(split)[0] for split in splits]
+            backend = choice.backend_for(tasks)
+            rounds = _ALIKE if cohort_size(backend, [tasks[0], tasks[0]]) > 1 else _MIXED
             count = TRIALS if limits == Limits() else limits.trials
             fileio.write_text(target / SPACE, tomli_w.dumps(tree))
-            settings = _Settings(count, rounds.trials, rounds.alike, base.backend)
+            settings = _Settings(count, rounds.trials, rounds.alike, config.backend)
+            config = config.model_copy(update={"backend": backend.name})
             fileio.write_json(target / STUDY, asdict(settings))
             fileio.write_json(target / ENVIRONMENT, {**environment.host(), "command": environment.command()})
             warm_start.keep(config, target, experiment.weights)
             finished.record_digest(target, experiment)
             fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
-        return target, _search(held, base, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+        return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
 
 
 def resume(
@@ -173,11 +182,9 @@ def resume(
         When `folder` is not a study, is damaged, or its data changed.
     """
     _check_study(folder)
-    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
-        run_files.refuse_links(folder)
+    with held_again(folder) as held:
         fileio.remove_abandoned(folder)
-        base, known = _read(folder)
-        given = limits or Limits()
+        known, given = _read(folder)[1], limits or Limits()
         config = resolve(read_config(folder).model_dump(mode="json") | (replaced or {}), where="--resume")
         if config.parquet:
             tables.check_parquet("parquet")
@@ -186,8 +193,7 @@ def resume(
         with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
             splits = splits_of(experiment)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-            held = folders.Held(folder, lock)
-            return _search(held, base, config, experiment, backend, Limits(count, given.minutes), quiet, say)
+            return _search(held, config, experiment, backend, Limits(count, given.minutes), quiet, say)
 
 
 def report(folder: Path, say: Say = lambda line: None) -> Path:
@@ -199,14 +205,11 @@ def report(folder: Path, say: Say = lambda line: None) -> Path:
         As `resume`.
     """
     _check_study(folder)
-    with folders.locked(folder, wait=folders.ORPHANS_SECONDS):
-        run_files.refuse_links(folder)
-        base, config = _read(folder)[0], read_config(folder)
-        with _reopened(config, folder) as experiment:
-            study = _study(folder, config, experiment)
-            if lost := results.lost_trials(folder, study):
-                raise InputError(*lost, "Restore it, or train the others again with 'gcnbatch tune --resume'.")
-            results.write(folder, study, experiment, base, say)
+    with held_again(folder), _reopened(read_config(folder), folder) as experiment:
+        study = _study(folder, experiment)
+        if lost := results.lost_trials(folder, study):
+            raise InputError(*lost, "Restore it, or train the others again with 'gcnbatch tune --resume'.")
+        results.write(folder, study, experiment, say)
     return folder / REPORT
 
 
@@ -225,18 +228,16 @@ def _read(folder: Path) -> tuple[Config, _Settings]:
     return resolve(tree, where=str(place)), known
 
 
-def _study(folder: Path, config: Config, experiment: Experiment) -> Study:
+def _study(folder: Path, experiment: Experiment) -> Study:
     """Return the search of a folder that has all files of a study."""
-    space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
-    known = _read(folder)[1]
+    base, known = _read(folder)
+    space = read_space(run_files.read_toml(folder / SPACE), base, str(folder / SPACE), known_only=True)
     record = Record(folder, direction(experiment), space)
-    rounds = Rounds(known.at_once, known.alike)
-    return Study(space, record, rounds, config, direction(experiment))
+    return Study(space, record, Rounds(known.at_once, known.alike), base, direction(experiment))
 
 
 def _search(
-    held: folders.Held,
-    base: Config,
+    held: Held,
     config: Config,
     experiment: Experiment,
     backend: Backend,
@@ -246,14 +247,14 @@ def _search(
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results.
 
-    `base` is the configuration that the study began with, `config` that of this machine.
+    `config` is that of this machine.
     """
     folder, lock = held
     for line in notes(config.split, experiment.split_rows):
         say(line)
     if config.train.mixture:
         say("trials train the networks alone, by what they give for the rows that they leave out; best.toml mixes them")
-    study = _study(folder, config, experiment)
+    study = _study(folder, experiment)
     if lost := results.lost_trials(folder, study):
         say(f"warning: {InputError(*lost)}; the others are trained again")
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
@@ -262,7 +263,7 @@ def _search(
         run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
         with Watch(study, limits.trials, deadline, label(experiment.monitor), quiet) as watch:
             study.search(count, deadline, run, watch.show)
-    return results.write(folder, study, experiment, base, say)
+    return results.write(folder, study, experiment, say)
 
 
 def _runner(
@@ -284,13 +285,6 @@ def _runner(
     there = config.model_copy(update={"backend": backend.name})
     together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
     return TrialProcesses(workers, folder.resolve(), json.dumps(there.model_dump(mode="json")), together).run
-
-
-def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
-    """Return the rounds that suit the backend: alike trials where it trains several models at once."""
-    splits = splits_of(experiment)
-    task = experiment.task(splits[0])[0]
-    return _ALIKE if cohort_size(backend, [task, task]) > 1 else _MIXED
 
 
 @contextmanager

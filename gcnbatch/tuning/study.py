@@ -50,12 +50,12 @@ class Study:
     record : Record
     rounds : Rounds
     base : Config
-        Its seed is that of the search; the first trial has its values, as far as the space holds them.
-    direction : {"maximize", "minimize"}
+        That the study began with, whatever machine goes on with it. Its seed is that of the search; the first trial
+        has its values, as far as the space holds them.
     """
 
     def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: Direction) -> None:
-        self.space, self._record, self.rounds, self._base = space, record, rounds, base
+        self.space, self._record, self.rounds, self.base = space, record, rounds, base
         self.direction = direction
         self._study = optuna.create_study(direction=direction)  # in memory: trials are asked for and told here
 
@@ -115,7 +115,7 @@ class Study:
 
         They are asked of a copy of the study, so that the study holds finished trials only.
         """
-        sampler = optuna.samplers.TPESampler(seed=(self._base.seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
+        sampler = optuna.samplers.TPESampler(seed=(self.base.seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             copy = optuna.create_study(direction=self.direction, sampler=sampler)
@@ -123,7 +123,7 @@ class Study:
         asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
         common: dict[str, Any] = {}
         if not first:
-            copy.enqueue_trial(self.space.start(self._base))
+            copy.enqueue_trial(self.space.start(self.base))
         for number in range(first, first + self.rounds.trials):
             if common:
                 copy.enqueue_trial(common)
