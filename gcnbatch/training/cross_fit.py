@@ -31,7 +31,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
 from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.mixture.transforms import Kind
-from gcnbatch.predictions import output_names, read_outputs
+from gcnbatch.predictions import output_names
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
 from gcnbatch.timeline import span
@@ -42,7 +42,7 @@ from gcnbatch.training.fits import SPLITS, FitResult, Say
 from gcnbatch.training.mixed import FITTED, NETWORK, Fitted, Mixed
 from gcnbatch.training.plan import Planned, blocks, different_splits
 from gcnbatch.training.reports import Report, ReportWriter
-from gcnbatch.training.summary import average, draw_curves, pooled, tested
+from gcnbatch.training.summary import average, draw_curves, pooled_part
 from gcnbatch.training.targets import Scaling
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -144,7 +144,7 @@ def summarise_blocks(
     for number, (place, own) in enumerate(blocks(planned).items()):
         metrics = run_files.read_metrics(folder / place / reports.METRICS, True, cross_fitted=True)
         of_block = {key: value for key, value in metrics.items() if key not in ("parts", "networks")}
-        found.append(FitResult(of_block, metrics["epochs"]))
+        found.append(FitResult.read(of_block))
         (split,) = whole_splits(own)
         wholes.append(replace(own[0], name=place, split=split, number=number))
     histories = [(folder / one.name / HISTORY, fitted[one.name].epochs) for one in planned]
@@ -286,14 +286,9 @@ def _outputs(
     """Return the outputs of the run, and what metrics.json says of its members."""
     experiment, test = planned[0].experiment, planned[0].split.test
     header, dataset = experiment.header, experiment.dataset
-    validated = [
-        read_outputs(folder / one.name / reports.VALIDATION, header, len(one.split.valid))
-        if found.validated is None
-        else found.validated
-        for one, found in zip(planned, fitted, strict=True)
-    ]
-    left_out = pooled([one.split.valid for one in planned], validated).mean
-    of_test = tested(folder, planned, fitted)
+    validated, of_test = (pooled_part(folder, planned, fitted, part) for part in ("valid", "test"))
+    assert validated is not None  # every part leaves rows out
+    left_out = validated.mean
     if others is None:
         return _Outputs(left_out, of_test.mean if of_test else None, {}), {}
     problem = _problem(dataset, rows, folds, experiment.metric, experiment.config.seed)

@@ -45,21 +45,18 @@ class FitResult(NamedTuple):
         Content of its metrics.json; a future while its report is written.
     epochs : int
         Epochs that it has trained.
-    tested : (R, K), or None
-        Outputs for its test rows; None: in its predictions.csv.
-    validated : (R, K), or None
-        Outputs for its validation rows; None: in its validation.csv, if the run is cross-fitted.
+    outputs : dict of (R, K)
+        For its "test" and "valid" rows, if it has such and they are not yet in its files; see `Report`.
     """
 
     metrics: dict[str, Any] | Future[dict[str, Any]]
     epochs: int
-    tested: NDArray[np.floating] | None = None
-    validated: NDArray[np.floating] | None = None
+    outputs: dict[str, NDArray[np.floating]]
 
     @classmethod
     def read(cls, metrics: dict[str, Any]) -> FitResult:
         """Return the results of a member whose report is written."""
-        return cls(metrics, metrics["epochs"])
+        return cls(metrics, metrics["epochs"], {})
 
     def result(self) -> dict[str, Any]:
         """Wait for the metrics and return them."""
@@ -109,8 +106,7 @@ class Fits:
 
     def _form(self, waiting: Sequence[Fit]) -> Runner:
         tasks = [member.task for member in waiting]
-        size = cohort_size(self._backend, tasks)
-        size = min(size, self._jobs) if self._jobs else size
+        size = cohort_size(self._backend, tasks, self._jobs)
         first, last = (self._planned[waiting[at]].title for at in (0, size - 1))
         if first:
             self._say(first if size == 1 else f"{first} to {last}: {size} models train together")
@@ -149,9 +145,8 @@ class Fits:
             assert member.files is not None
             found = _report(cohort, member, outputs[member], one.is_drawn)
             written = self._writer.submit(found, member.files.end)
-            self._fitted[one.name] = FitResult(
-                written, member.position.epoch, *map(outputs[member].get, ("test", "valid"))
-            )
+            kept = {part: of for part, of in outputs[member].items() if part != "train"}
+            self._fitted[one.name] = FitResult(written, member.position.epoch, kept)
 
 
 def _rows(member: Fit, part: str) -> Any:

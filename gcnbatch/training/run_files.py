@@ -66,19 +66,17 @@ class _Metrics(BaseModel):
     baseline: _Baseline | None = None
 
 
-class _Fit(_Metrics):
-    epochs: int
-    best_epoch: int
-
-
 class _Member(_Metrics):
     """A fit, or a cross-fitted model, which has no best epoch."""
 
     epochs: int
 
 
-class _Members(_Metrics):
-    epochs: int
+class _Fit(_Member):
+    best_epoch: int
+
+
+class _Members(_Member):
     folds: list[_Member] | None = Field(default=None, min_length=1)
     members: list[_Member] | None = Field(default=None, min_length=1)
     mean: dict[str, dict[str, Number]]
@@ -101,8 +99,7 @@ class _Share(BaseModel):
     test: Number | None
 
 
-class _CrossFitted(_Metrics):
-    epochs: int
+class _CrossFitted(_Member):
     parts: list[_Fit] = Field(min_length=1)
     metric: str = ""
     members: list[_Share] = []

@@ -47,7 +47,7 @@ def summarise(
     pairs = zip(planned, fitted, strict=True)
     histories = histories or [(folder / one.name / HISTORY, found.epochs) for one, found in pairs]
     written = [writer.submit_call(draw_curves, folder, histories)]
-    pool, figures = tested(folder, planned, fitted), None
+    pool, figures = pooled_part(folder, planned, fitted, "test"), None
     if pool:
         y, part = pool.labels(experiment.measured), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
@@ -68,15 +68,21 @@ def summarise(
     return summary
 
 
-def tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult]) -> Pooled | None:
-    """Return the outputs for all test rows, by member from `fitted` or its predictions; None if there are none."""
-    rows = [one.split.test for one in planned]
+_FILES = {"test": reports.PREDICTIONS, "valid": reports.VALIDATION}
+
+
+def pooled_part(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], part: str) -> Pooled | None:
+    """Return the outputs for all "test" or "valid" rows, of each member from `fitted` or its file; None without rows.
+
+    Members of a cross-fitted run alone have a file of validation rows.
+    """
+    rows = [one.split.parts()[part] for one in planned]
     if not any(map(len, rows)):
         return None
-    header, outputs = planned[0].experiment.header, []
-    for one, found in zip(planned, fitted, strict=True):
-        path = folder / one.name / reports.PREDICTIONS
-        outputs.append(read_outputs(path, header, len(one.split.test)) if found.tested is None else found.tested)
+    outputs = [
+        read_outputs(folder / one.name / _FILES[part], one.experiment.header, len(own)) if of is None else of
+        for one, own, of in zip(planned, rows, (found.outputs.get(part) for found in fitted), strict=True)
+    ]
     return pooled(rows, outputs)
 
 

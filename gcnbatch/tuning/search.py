@@ -7,7 +7,6 @@ and number of trials), ``env.json``, ``data.sha256``, ``study.journal`` (finishe
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -38,7 +37,7 @@ from gcnbatch.text import quoted
 from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.plan import data_file, with_absolute_paths
-from gcnbatch.training.processes import pool
+from gcnbatch.training.processes import json_of, pool
 from gcnbatch.training.run import (
     ENVIRONMENT,
     Make,
@@ -282,9 +281,8 @@ def _runner(
     if ranks is None and (on_gpu or config.jobs == 1):
         return Trials(experiment, splits_of(experiment), backend).run
     workers = stack.enter_context(pool(jobs, lock))
-    there = config.model_copy(update={"backend": backend.name})
     together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
-    return TrialProcesses(workers, folder.resolve(), json.dumps(there.model_dump(mode="json")), together).run
+    return TrialProcesses(workers, folder.resolve(), json_of(config, backend), together).run
 
 
 @contextmanager

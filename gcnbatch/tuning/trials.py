@@ -19,7 +19,6 @@ from gcnbatch.errors import BackendUnavailable, DeviceLost, GcnbatchError, Input
 from gcnbatch.machine import cores
 from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.cohort import JoinedRunner, group
-from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import Fit
@@ -153,7 +152,8 @@ class Trials:
                 done(Outcome(one.number, FAILED, reason=str(error)))
         for numbers in group([run.members[0].task for run in runs]):
             together = [runs[number] for number in numbers]
-            size = self._size([member.task for run in together for member in run.members])
+            tasks = [member.task for run in together for member in run.members]
+            size = cohort_size(self._backend, tasks, self._jobs)
             count = max(size // len(self._splits), 1)
             for start in range(0, len(together), count):
                 self._train(together[start : start + count], asked, judge, done)
@@ -180,11 +180,6 @@ class Trials:
             alone = given[run.number]
             self._train([_Run(alone, self._members(alone), judge.ask())], asked, judge, done)
 
-    def _size(self, tasks: Sequence[RunnerTask]) -> int:
-        """Return how many of these tasks form a cohort."""
-        size = cohort_size(self._backend, tasks)
-        return min(size, self._jobs) if self._jobs else size
-
     def _members(self, asked: Asked) -> list[Fit]:
         config = configured(self._experiment.config, asked.values)
         experiment = self._experiment.like(config)
@@ -196,7 +191,7 @@ class Trials:
         tasks = [member.task for member in waiting]
         try:
             while tasks:
-                size = self._size(tasks)
+                size = cohort_size(self._backend, tasks, self._jobs)
                 runners.append(make_runner(self._backend, tasks[:size]))
                 tasks = tasks[size:]
         except BaseException:
