@@ -141,12 +141,12 @@ def summarise_blocks(
     `fitted` has the results of its networks by name.
     """
     found, wholes = [], []
-    for number, (place, own) in enumerate(blocks(planned).items()):
+    for place, own in blocks(planned).items():
         metrics = run_files.read_metrics(folder / place / reports.METRICS, True, cross_fitted=True)
         of_block = {key: value for key, value in metrics.items() if key not in ("parts", "networks")}
         found.append(FitResult.read(of_block))
         (split,) = whole_splits(own)
-        wholes.append(replace(own[0], name=place, split=split, number=number))
+        wholes.append(replace(own[0], name=place, split=split))
     histories = [(folder / one.name / HISTORY, fitted[one.name].epochs) for one in planned]
     return summary.summarise(folder, wholes, found, writer, histories)
 

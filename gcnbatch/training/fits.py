@@ -143,7 +143,8 @@ class Fits:
         for member in ended.values():
             one = self._planned[member]
             assert member.files is not None
-            found = _report(cohort, member, outputs[member], one.is_drawn)
+            has_figures = not one.name  # of several members, `gcnbatch report --figures` draws them
+            found = _report(cohort, member, outputs[member], has_figures)
             written = self._writer.submit(found, member.files.end)
             kept = {part: of for part, of in outputs[member].items() if part != "train"}
             self._fitted[one.name] = FitResult(written, member.position.epoch, kept)

@@ -112,7 +112,7 @@ class CohortLoop:
         quietly = np.errstate(over="ignore", invalid="ignore")
         with quietly, ThreadPoolExecutor(THREADS) as self._threads, self._stop, self._progress() as progress:
             self._counted = time.monotonic()
-            while self._is_worth_it(running := self._running()):
+            while len(running := self._running()) > len(self.members) // 2:
                 self._epoch(running, progress)
 
     def _progress(self) -> Progress:
@@ -122,9 +122,6 @@ class CohortLoop:
 
     def _running(self) -> dict[int, Fit]:
         return {i: member for i, member in enumerate(self.members) if member.running}
-
-    def _is_worth_it(self, running: dict[int, Fit]) -> bool:
-        return len(running) > len(self.members) // 2
 
     # -------------------------------------------------------------------------------------------- an epoch
 

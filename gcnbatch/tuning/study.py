@@ -86,29 +86,26 @@ class Study:
         shown : callable
             Called with each trial that ends now.
         """
-        first = 0
-        while first < count and (self._is_known(first, count) or time.monotonic() < deadline):
-            self._round(range(first, min(first + self.rounds.trials, count)), run, shown)
-            first += self.rounds.trials
-
-    def _is_known(self, first: int, count: int) -> bool:
-        numbers = range(first, min(first + self.rounds.trials, count))
-        return all(number in self._record.trials for number in numbers)
-
-    def _round(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
         known = self._record.trials
-        if not all(number in known for number in numbers):
-            asked = self._ask(numbers.start)
-            missing = [Asked(number, values) for number, (values, _) in asked.items() if number in numbers]
-            missing = [one for one in missing if one.number not in known]
-            complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+        for first in range(0, count, self.rounds.trials):
+            numbers = range(first, min(first + self.rounds.trials, count))
+            if not all(number in known for number in numbers):
+                if time.monotonic() >= deadline:
+                    return
+                self._run(numbers, run, shown)
+            self._study.add_trials([known[number] for number in numbers])
 
-            def ended(outcome: Outcome) -> None:
-                self._record.add(outcome, asked[outcome.number][1])
-                shown(known[outcome.number])
+    def _run(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
+        """Run the trials of a round that are not recorded."""
+        known, asked = self._record.trials, self._ask(numbers.start)
+        missing = [Asked(number, asked[number][0]) for number in numbers if number not in known]
+        complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
 
-            run(missing, complete, ended)
-        self._study.add_trials([known[number] for number in numbers])
+        def ended(outcome: Outcome) -> None:
+            self._record.add(outcome, asked[outcome.number][1])
+            shown(known[outcome.number])
+
+        run(missing, complete, ended)
 
     def _ask(self, first: int) -> dict[int, tuple[dict[str, Any], FrozenTrial]]:
         """Return values and parameters of the trials of a whole round by number.
