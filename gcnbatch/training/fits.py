@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from gcnbatch import fileio, folders
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config import Config
 from gcnbatch.data import splits
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
@@ -116,10 +117,7 @@ class Fits:
     def _open(self, members: Sequence[Fit]) -> None:
         """Make the members' folders and write their splits."""
         splits_of = {id(member.split): member for member in members}  # models of an ensemble share a split
-        texts = {}
-        for number, member in splits_of.items():
-            rows = {part: values.tolist() for part, values in member.split.parts().items()}
-            texts[number] = json.dumps(rows)
+        texts = {number: text_of(member.split) for number, member in splits_of.items()}
 
         def open_one(member: Fit) -> None:
             place = self._folder / self._planned[member].name
@@ -150,6 +148,11 @@ class Fits:
             self._fitted[one.name] = FitResult(written, member.position.epoch, kept)
 
 
+def text_of(split: Split) -> str:
+    """Return the content of splits.json."""
+    return json.dumps({part: rows.tolist() for part, rows in split.parts().items()})
+
+
 def _rows(member: Fit, part: str) -> Any:
     rows = member.split.parts()[part]
     return rows if len(rows) else None
@@ -157,23 +160,32 @@ def _rows(member: Fit, part: str) -> Any:
 
 def _report(cohort: Runner, member: Fit, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
-    experiment, parts = member.experiment, member.split.parts()
+    experiment, split = member.experiment, member.split
     config = experiment.config
-    split = splits.describe(config.split, config.seed, experiment.split_rows, member.split)
+    about = splits.describe(config.split, config.seed, experiment.split_rows, split)
+    course = {**_course(cohort, member), "split": about, **_transforms(member)}
+    left_out = experiment.ids[split.valid] if config.split.cross_fit else None
+    own = report_of(experiment, member.files.folder, split, outputs, course)
+    return replace(own, history=member.rows, has_figures=has_figures, left_out_ids=left_out)
+
+
+def report_of(
+    experiment: Experiment, folder: Path, split: Split, outputs: dict[str, Any], course: dict[str, Any]
+) -> Report:
+    """Return the report of a model without epochs on the rows of a split, `outputs` by part."""
+    parts = split.parts()
     return Report(
-        folder=member.files.folder,
+        folder=folder,
         header=experiment.header,
         labels={part: experiment.measured[parts[part]] for part in outputs},
         outputs=outputs,
         data=experiment.dataset.path,
-        test_rows=member.split.test,
-        test_ids=experiment.ids[member.split.test],
-        history=member.rows,
-        course={**_course(cohort, member), "split": split, **_transforms(member)},
-        parquet=config.parquet,
-        level=config.train.level,
-        has_figures=has_figures,
-        left_out_ids=experiment.ids[parts["valid"]] if config.split.cross_fit else None,
+        test_rows=split.test,
+        test_ids=experiment.ids[split.test],
+        history=[],
+        course=course,
+        parquet=experiment.config.parquet,
+        level=experiment.config.train.level,
     )
 
 
