@@ -5,6 +5,7 @@ This module imports nothing large: a command reads its backend here before it bu
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -80,6 +81,15 @@ def _too_large(value: Any, key: str = "") -> str | None:
     else:
         return key if isinstance(value, int) and not -_LARGEST <= value < _LARGEST else None
     return next((found for one, name in inside if (found := _too_large(one, name)) is not None), None)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; NaN and infinities, which JSON lacks, are a ValueError, too."""
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 def deeper(value: Any, levels: int) -> bool:

@@ -6,7 +6,6 @@ Anything else is an InputError that names the file. No symbolic link in a run fo
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from gcnbatch import fileio
-from gcnbatch.config_tree import deeper, parse_toml
+from gcnbatch.config_tree import deeper, parse_json, parse_toml
 from gcnbatch.errors import InputError, misfit
 from gcnbatch.text import counted, quoted
 
@@ -256,13 +255,9 @@ def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> 
 
 def _parsed(place: str, text: str, expected: str) -> Any:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(place, "not JSON", expected, _HINT) from error
     if deeper(value, _DEEPEST):
         raise InputError(place, "JSON nested too deep", expected, _HINT)
     return value
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import results
 from gcnbatch.tuning.page import SPACE
-from gcnbatch.tuning.processes import TrialProcesses
+from gcnbatch.tuning.processes import run_in_processes
 from gcnbatch.tuning.progress import Watch
 from gcnbatch.tuning.record import Record
 from gcnbatch.tuning.space import DEFAULT, read_space
@@ -282,7 +283,7 @@ def _runner(
         return Trials(experiment, splits_of(experiment), backend).run
     workers = stack.enter_context(pool(jobs, lock))
     together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
-    return TrialProcesses(workers, folder.resolve(), json_of(config, backend), together).run
+    return partial(run_in_processes, workers, folder.resolve(), json_of(config, backend), together)
 
 
 @contextmanager
