@@ -36,7 +36,7 @@ from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
 from gcnbatch.training import mixed
 from gcnbatch.training.checkpoint import Arrays
-from gcnbatch.training.targets import Scaling, Targets, check_learnable
+from gcnbatch.training.targets import Scaling, Targets
 
 _BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
 
@@ -151,10 +151,6 @@ class Experiment:
     def left_out(self, split: Split) -> NDArray[np.bool_]:
         """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""
         return self._targets(split).left_out
-
-    def check_learnable(self, splits: Sequence[Split]) -> None:
-        """Refuse splits none of which has a task to learn; see `gcnbatch.training.targets`."""
-        check_learnable(self.dataset.path, self.header, self.y, splits)
 
     @property
     def fingerprint(self) -> str:

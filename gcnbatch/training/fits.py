@@ -31,6 +31,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import Fit
 from gcnbatch.training.plan import Planned
 from gcnbatch.training.reports import Report, ReportWriter
+from gcnbatch.training.targets import check_learnable
 
 SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")
@@ -137,7 +138,7 @@ class Fits:
             logits_of = predict_rows(cohort, source, rows, size)
             for i, member in ended.items():
                 if (logits := logits_of[i]) is not None:
-                    outputs[member][part] = member.outputs(logits)
+                    outputs[member][part] = member.validation.outputs(logits)
         for member in ended.values():
             one = self._planned[member]
             assert member.files is not None
@@ -249,7 +250,7 @@ def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[st
         with Dataset(path, config.data.memory_mb, check=False) as dataset:
             experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
             member = Fit(experiment, splits.make_split(config.split, config.seed, experiment.split_rows))
-            experiment.check_learnable([member.split])
+            check_learnable(path, dataset.header, dataset.y, [member.split])
             warn_of_left_out(experiment.header, member.validation.left_out)
             backend = choice.backend_for([member.task])
             loop.fit([member], lambda waiting: make_runner(backend, [waiting[0].task]), None, quiet=True)

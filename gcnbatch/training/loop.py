@@ -77,12 +77,13 @@ def fit(
                     done(cohort, ended)
             left = {i: member for i, member in enumerate(here) if member.running}
             for i, member in left.items():
-                member.leave(cohort.state(i))
+                member.carried = cohort.state(i)
             waiting = [*left.values(), *waiting]
         finally:
             with span("close a cohort"):
                 for member in here:
-                    member.close_files()
+                    if member.files:
+                        member.files.close()
                 cohort.close()
 
 

@@ -252,7 +252,7 @@ def _prepared(
             weights = warm_start.weights(config, dataset.header, folder)
             planned = plan(Experiment(config, dataset, weights, bool(ranks), quiet))
             tasks = [one.experiment.task(one.split)[0] for one in planned]
-            planned[0].experiment.check_learnable(different_splits(planned))
+            targets.check_learnable(dataset.path, dataset.header, dataset.y, different_splits(planned))
             if config.train.mixture:
                 for block in blocks(planned).values():
                     cross_fit.check(block)
