@@ -11,4 +11,4 @@ except ImportError as error:
     hint = "Install it: pip install 'gcnbatch[tune]'."
     raise BackendUnavailable("gcnbatch tune", "Optuna is not installed", hint=hint) from error
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # not each study in memory
+optuna.logging.set_verbosity(optuna.logging.WARNING)  # else a line for each study
