@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from gcnbatch import environment, fileio, folders, metrics, tables
 from gcnbatch.errors import InputError, nearest
@@ -67,9 +67,6 @@ class _Content(BaseModel):
         if any(len(run.scores) != len(self.blocks) for run in self.runs):
             raise ValueError("a run has not one score per block")
         return self
-
-
-_CONTENT = TypeAdapter(_Content)
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ def report(folder: Path) -> Path:
         When a file is missing or damaged.
     """
     place = folder / CONTENT
-    found = run_files.checked(str(place), run_files.read_json(place, "a comparison"), _CONTENT, "a comparison")
+    found = run_files.read_as(place, _Content, "a comparison")
     about = run_files.read_json(folder / ENVIRONMENT, "a JSON object") if (folder / ENVIRONMENT).exists() else {}
     content = render(found.model_dump(), folder / PLOT, about if isinstance(about, dict) else {})
     fileio.write_text(folder / REPORT, content)

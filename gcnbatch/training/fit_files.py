@@ -19,8 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
-
 from gcnbatch import fileio
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.model.parameters import Misfit, ParameterLayout
@@ -110,7 +108,6 @@ def tensorboard() -> tuple[Any, Any]:
 
 LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
 SCALING = "scaling"  # the group of BEST with the transforms of targets
-_POSITION = TypeAdapter(Position)
 
 
 class Restored(NamedTuple):
@@ -203,7 +200,7 @@ class FitFiles:
         if found.about.get("fingerprint") != self._fingerprint:
             expected = f"the data of {self._data}"
             raise InputError(str(path), "written for other data", expected, "Restore the data set.")
-        position = run_files.checked(str(path), found.about.get("position"), _POSITION, "a checkpoint to go on from")
+        position = run_files.checked(str(path), found.about.get("position"), Position, "a checkpoint to go on from")
         state, best = found.group("state"), found.group("best")
         for name, array in like.items():
             needed = [state, *([best] if is_weight(name) and (best or position.finished) else [])]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError, model_validator
 
 from gcnbatch import fileio
 from gcnbatch.config_tree import deeper, parse_json, parse_toml
@@ -104,9 +105,12 @@ class _CrossFitted(_Member):
     members: list[_Share] = []
 
 
-_EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
-_FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
-_CROSS_FITTED = TypeAdapter(_CrossFitted)
+class _Epoch(RootModel[dict[str, Number | None]]):
+    """A row of the history."""
+
+
+Schema = TypeVar("Schema")
+_adapter: Any = cache(TypeAdapter)  # one for each schema
 
 
 def lacking(folder: Path, file: str, commands: str = "'gcnbatch train'") -> InputError:
@@ -186,7 +190,7 @@ def read_metrics(path: Path, members: bool, cross_fitted: bool = False) -> dict[
     ------
     InputError
     """
-    return _metrics(path, _CROSS_FITTED if cross_fitted else _MEMBERS if members else _FIT)
+    return _metrics(path, _CrossFitted if cross_fitted else _Members if members else _Fit)
 
 
 def read_figures(path: Path) -> dict[str, Any]:
@@ -196,8 +200,8 @@ def read_figures(path: Path) -> dict[str, Any]:
     ------
     InputError
     """
-    found = _metrics(path, _FIGURES)
-    return _metrics(path, _CROSS_FITTED) if "parts" in found else found
+    found = _metrics(path, _Metrics)
+    return _metrics(path, _CrossFitted) if "parts" in found else found
 
 
 def read_json(path: Path, expected: str) -> Any:
@@ -210,7 +214,7 @@ def read_json(path: Path, expected: str) -> Any:
     return _parsed(str(path), read_text(path, expected), expected)
 
 
-def _metrics(path: Path, schema: TypeAdapter[Any]) -> dict[str, Any]:
+def _metrics(path: Path, schema: type[_Metrics]) -> dict[str, Any]:
     expected = "the metrics of a finished run"
     value = read_json(path, expected)
     checked(str(path), value, schema, expected)
@@ -230,7 +234,7 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
         row = _parsed(place, line, expected)
-        checked(place, row, _EPOCH, expected)
+        checked(place, row, _Epoch, expected)
         if row.get("epoch") != number:
             raise InputError(place, f"epoch {quoted(row.get('epoch'))}", f"{number}", _HINT)
         rows.append(row)
@@ -239,8 +243,18 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> Any:
-    """Return the value as the schema has it.
+def read_as(path: Path, schema: type[Schema], expected: str) -> Schema:
+    """Return the value of a JSON file as the schema, a model or dataclass, has it.
+
+    Raises
+    ------
+    InputError
+    """
+    return checked(str(path), read_json(path, expected), schema, expected)
+
+
+def checked(place: str, value: Any, schema: type[Schema], expected: str) -> Schema:
+    """Return the value as the schema, a model or dataclass, has it.
 
     Raises
     ------
@@ -248,9 +262,10 @@ def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> 
         Names the first key that does not fit.
     """
     try:
-        return schema.validate_python(value)
+        found: Schema = _adapter(schema).validate_python(value)
     except ValidationError as error:
         raise InputError(place, misfit(error), expected, _HINT) from error
+    return found
 
 
 def _parsed(place: str, text: str, expected: str) -> Any:

@@ -11,7 +11,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
@@ -93,15 +93,12 @@ class _Finished(BaseModel):
     intermediate_values: dict[Annotated[int, Field(ge=0, le=_MOST)], run_files.Number]
 
 
-_ABOUT, _FINISHED = TypeAdapter(_About), TypeAdapter(_Finished)
-
-
 def _number(place: str, trial: FrozenTrial, space: Mapping[str, BaseDistribution]) -> int:
     """Return the number of a trial of the journal, which may be damaged or a stranger's."""
     place = f"{place}, trial {trial.number}"
-    found: _About = run_files.checked(place, trial.user_attrs, _ABOUT, _EXPECTED)
+    found = run_files.checked(place, trial.user_attrs, _About, _EXPECTED)
     kept = {"values": trial.values, "intermediate_values": trial.intermediate_values}
-    run_files.checked(place, {"state": trial.state.name, **kept}, _FINISHED, _EXPECTED)
+    run_files.checked(place, {"state": trial.state.name, **kept}, _Finished, _EXPECTED)
     try:  # also of a value that is missing, or outside of the space
         optuna.trial.create_trial(state=trial.state, **kept, params=trial.params, distributions=dict(space))
         is_of_space = trial.distributions == space

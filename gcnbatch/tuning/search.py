@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from gcnbatch import environment, fileio, folders, tables
 from gcnbatch.backends import registry
@@ -96,9 +96,6 @@ class _Settings:
     at_once: Annotated[int, Field(ge=1, le=1024)]
     alike: bool
     backend: str | None = None  # as it was given, such as auto; earlier versions did not keep it
-
-
-_SETTINGS = TypeAdapter(_Settings)
 
 
 def start(
@@ -222,7 +219,7 @@ def _check_study(folder: Path) -> None:
 def _read(folder: Path) -> tuple[Config, _Settings]:
     """Return the configuration that a study began with, whose backend is not chosen yet, and its settings."""
     place = folder / STUDY
-    known: _Settings = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    known = run_files.read_as(place, _Settings, "a study")
     config = read_config(folder)
     tree = config.model_dump(mode="json") | {"backend": known.backend or config.backend}
     return resolve(tree, where=str(place)), known
