@@ -5,6 +5,7 @@ This module imports nothing large: a command reads its backend here before it bu
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -76,6 +77,15 @@ def _check_whole_numbers(value: Any, place: str, key: str = "") -> None:
             _check_whole_numbers(one, place, key)
     elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
         raise InputError(f"{place}: {printable(key, QUOTED)}", _TOO_LARGE, "a smaller one")
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; NaN and infinities, which JSON lacks, are a ValueError, too."""
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
 
 
 def deeper(value: Any, levels: int) -> bool:

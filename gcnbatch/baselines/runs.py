@@ -30,7 +30,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, write_table
 from gcnbatch.text import QUOTED, counted, printable
-from gcnbatch.training import finished, reports, run_files, targets
+from gcnbatch.training import finished, plots, reports, run_files, targets
 from gcnbatch.training.finished import BASELINE, RunData, block_name, read_fits
 from gcnbatch.training.fits import SPLITS
 from gcnbatch.training.plan import GENERATED, seeded
@@ -270,6 +270,7 @@ def _summarise(
     header, y, mean = dataset.header, pool.labels(dataset.measured), pool.mean
     summary["out_of_fold"] = reports.evaluate(header, y, mean)
     write_table(folder / reports.PREDICTIONS, Predictions(header, dataset.ids[pool.rows], mean), parquet)
-    reports.draw(folder, header, y, mean, summary["out_of_fold"], part="test rows of all folds").result()
+    about = folder, header.target, header.class_names, y, mean, summary["out_of_fold"]
+    plots.draw_tested(*about, part="test rows of all folds")
     fileio.write_json(folder / METRICS, summary)
     return summary

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from gcnbatch import confined
+from gcnbatch.config_tree import parse_json
 from gcnbatch.data import chunks, schema
 from gcnbatch.data.checks import check_header
 from gcnbatch.data.chunks import ChunkCache, ChunkFile, StoredArray, reading
@@ -364,7 +365,7 @@ def from_json(raw: bytes, place: str, model: type[Model], expected: str) -> Mode
         For a text that is not JSON in UTF-8, and for the first key that does not fit.
     """
     try:
-        values = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        values = parse_json(raw.decode("utf-8"))
         json.dumps(values, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be printed or saved
     except (ValueError, RecursionError) as error:
         raise InputError(place, "not a JSON text in UTF-8", expected) from error
@@ -372,7 +373,3 @@ def from_json(raw: bytes, place: str, model: type[Model], expected: str) -> Mode
         return model.model_validate(values)
     except ValidationError as error:
         raise InputError(place, misfit(error, place.rpartition("/")[2]), expected) from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)

@@ -11,7 +11,7 @@ D features of whole graphs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ Float64 = NDArray[np.float64]
 
 @dataclass
 class Stage:
-    """One step of a frozen model on the host: a product with bias, then SpMM if it has channels, bias and ReLU.
+    """One step of a frozen model: a product with bias, then SpMM if it has channels, bias and ReLU.
 
     Parameters
     ----------
@@ -131,18 +131,6 @@ class Kept(NamedTuple):
     saved: Any = None
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A stage in a backend's memory."""
-
-    name: str
-    weight: Array
-    bias: Array
-    shift: Array | None
-    channels: int
-    relu: bool
-
-
 class FrozenModel:
     """A frozen model in a backend's memory.
 
@@ -159,7 +147,7 @@ class FrozenModel:
         self._backend, self._ops, self._parts = backend, backend.ops, frozen.parts
         others = [step for step in frozen.steps if not isinstance(step, Stage)]
         self._parameters = {spec.name: self._upload(weights[spec.name]) for one in others for spec in one.specs()}
-        self._steps = [self._place(step) if isinstance(step, Stage) else step for step in frozen.steps]
+        self._steps = [self._placed(step) if isinstance(step, Stage) else step for step in frozen.steps]
 
     def forward(self, batch: Batch) -> tuple[Array, list[Kept]]:
         """Return the logits (B, K) and what `gradients` needs."""
@@ -167,7 +155,7 @@ class FrozenModel:
         kept: list[Kept] = []
         outputs: dict[str, Array] = {}
         for step in self._steps:
-            if isinstance(step, _Placed):
+            if isinstance(step, Stage):
                 kept.append(self._stage(step, batch, h, first=not kept))
             else:
                 others = [outputs[self._parts[name]] for name in step.others] if isinstance(step, Junction) else []
@@ -199,7 +187,7 @@ class FrozenModel:
             step, own = self._steps[index], kept[index]
             if step.name in through:
                 d = self._ops.add(d, through.pop(step.name))
-            if isinstance(step, _Placed):
+            if isinstance(step, Stage):
                 d = self._stage_backward(step, batch, d, own, edges, found)
                 if index:
                     d = self._ops.matmul_dx(d, step.weight, batch.adjacency if step.channels else None)
@@ -213,7 +201,7 @@ class FrozenModel:
                 d, _ = step.backward(ctx, d, own.saved, need_dh=True)
         return InputGradients(self._ops.sddmm(kept[0].bare, d, *nodes), found, of_graphs)
 
-    def _stage(self, stage: _Placed, batch: Batch, h: Array, first: bool) -> Kept:
+    def _stage(self, stage: Stage, batch: Batch, h: Array, first: bool) -> Kept:
         ops, bare = self._ops, None
         graphs = batch.adjacency if stage.channels else None
         if first:
@@ -227,7 +215,7 @@ class FrozenModel:
         return Kept(ops.relu(y, out=y) if stage.relu else y, product if stage.channels else None, bare)
 
     def _stage_backward(
-        self, stage: _Placed, batch: Batch, d: Array, own: Kept, edges: Pairs, found: list[Array]
+        self, stage: Stage, batch: Batch, d: Array, own: Kept, edges: Pairs, found: list[Array]
     ) -> Array:
         """Return the gradient by H = X W + b, and append that by the edges to `found`."""
         if stage.relu:
@@ -237,10 +225,10 @@ class FrozenModel:
         found.append(self._ops.sddmm(d, own.product, *edges))
         return self._ops.spmm_backward(batch.adjacency, d)
 
-    def _place(self, stage: Stage) -> _Placed:
-        shift = None if stage.shift is None else self._upload(stage.shift)
-        weight, bias = self._upload(stage.weight), self._upload(stage.bias)
-        return _Placed(stage.name, weight, bias, shift, stage.channels, stage.relu)
+    def _placed(self, stage: Stage) -> Stage:
+        """Return the stage with arrays in the backend's memory."""
+        shift: Any = None if stage.shift is None else self._upload(stage.shift)
+        return replace(stage, weight=self._upload(stage.weight), bias=self._upload(stage.bias), shift=shift)
 
     def _upload(self, values: NDArray[Any]) -> Array:
         flat = self._backend.zeros(values.size)

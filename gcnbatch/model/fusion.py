@@ -21,9 +21,9 @@ from gcnbatch.model.layers import (
     GraphConv,
     Join,
     Layer,
+    Parameterless,
     Propagate,
     Relu,
-    Weights,
     gradients_of,
     product_backward,
     product_forward,
@@ -67,26 +67,22 @@ class FusedProduct:
             graphs = ctx.batch.adjacency
             dout = ctx.ops.spmm_backward(graphs, dout, _zeros(ctx, self.after))
         apart = kept is not None and need_dh  # then the product that gives dX also applies `kept`
-        bias = isinstance(product, Dense) or product.bias
-        dh, gradients = product_backward(ctx, dout, x, self.name, bias, need_dh and not apart, graphs)
+        dh, gradients = product_backward(ctx, dout, x, self.name, product.bias, need_dh and not apart, graphs)
         if apart:
             dh = ctx.ops.matmul_dx(dout, ctx.parameters[f"{self.name}.weight"], graphs, kept)
         return dh, gradients
 
 
 @dataclass(frozen=True)
-class FusedPropagate:
+class FusedPropagate(Parameterless):
     """Y = A X, where X is the output of a ReLU with dropout of `rate`; with that ReLU and `dropout` if it is not None.
 
-    `Weights` follow.
+    a `Dense` without bias follows.
     """
 
     name: str
     rate: float
     dropout: Dropout | None = None
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         reader = Reader(ctx.batch.adjacency, _zeros(ctx, self.rate))
@@ -159,10 +155,10 @@ class FusedJoin:
         return ctx.ops.join_linear(h, features, mean, scale, LIMIT, weight, bias)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        weight, out = f"{self.name}.weight", gradients_of(ctx, self.name)
+        weight, bias = f"{self.name}.weight", f"{self.name}.bias"
         given = dout, saved, ctx.parameters[weight], self.join.n_in
-        dh, dw, db = ctx.ops.join_linear_backward(*given, need_dh, out)
-        return dh, {weight: dw, f"{self.name}.bias": db}
+        dh, dw, db = ctx.ops.join_linear_backward(*given, need_dh, gradients_of(ctx, weight, bias))
+        return dh, {weight: dw, bias: db}
 
 
 class Fused(NamedTuple):
@@ -234,7 +230,7 @@ def _convolution(
     after = _rate(after1, after2)
     of_features = all(isinstance(layer, Dropout) for layer in layers[:i])
     if conv.n_channels == 1:
-        weights = Weights(conv.name, conv.n_in, conv.n_out)
+        weights = Dense(conv.name, conv.n_in, conv.n_out, bias=False)
         if of_features and one_dense_graph and (i == 0 or conv.n_in < 2 * conv.n_out):
             return [Propagate(f"{conv.name}.propagate"), weights]
         if before is not None and conv.n_in < conv.n_out:

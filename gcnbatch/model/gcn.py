@@ -32,14 +32,13 @@ from gcnbatch.model.layers import (
     ReadoutLayer,
     Relu,
     VirtualNode,
-    Weights,
 )
 from gcnbatch.model.parameters import ParameterLayout
 
 ALL_CONVOLUTIONS = "all-conv"  # in a list of frozen layers: every convolution
 FEATURES = "features"  # the layer that joins the features of whole graphs
 PLAIN_LOSSES: Mapping[str, LossKind] = {"binary": "sigmoid", "multiclass": "softmax", "regression": "squared"}
-ROW_BY_ROW = (Weights, Dense, Relu, LayerNormRelu)  # layers that compute each row from that row, wherever it lies
+ROW_BY_ROW = (Dense, Relu, LayerNormRelu)  # layers that compute each row from that row, wherever it lies
 
 
 class Flow(NamedTuple):

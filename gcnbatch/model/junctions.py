@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcnbatch.backends.ops import Array
-from gcnbatch.model.layers import Context
-from gcnbatch.model.parameters import ParameterSpec
+from gcnbatch.model.layers import Context, Parameterless
 
 
 @dataclass(frozen=True)
-class Add:
+class Add(Parameterless):
     """Sum of the output of the layer before and that of an earlier layer: a residual connection."""
 
     name: str
@@ -26,9 +25,6 @@ class Add:
         """The earlier layers whose outputs it reads."""
         return (self.of,)
 
-    def specs(self) -> list[ParameterSpec]:
-        return []
-
     def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
         return ctx.ops.add(h, *others), None
 
@@ -37,7 +33,7 @@ class Add:
 
 
 @dataclass(frozen=True)
-class Concatenate:
+class Concatenate(Parameterless):
     """Outputs of earlier layers, in their order, and of the layer before, side by side (jumping knowledge).
 
     Source: Xu et al.: "Representation learning on graphs with jumping knowledge networks", ICML 2018.
@@ -45,9 +41,6 @@ class Concatenate:
 
     name: str
     others: tuple[str, ...]
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
         parts = (*others, h)
@@ -59,7 +52,7 @@ class Concatenate:
 
 
 @dataclass(frozen=True)
-class Maximum:
+class Maximum(Parameterless):
     """The largest of the outputs of earlier layers and of the layer before, by element (jumping knowledge).
 
     Source: as `Concatenate`. All have one width. Of equal values the earliest has the gradient.
@@ -67,9 +60,6 @@ class Maximum:
 
     name: str
     others: tuple[str, ...]
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array, *others: Array) -> tuple[Array, Any]:
         largest, *parts = *others, h

@@ -56,6 +56,13 @@ class Layer(Protocol):
         """Return the gradients by the input (None unless `need_dh`) and by the parameters; `dout` stays as it is."""
 
 
+class Parameterless:
+    """A layer without parameters."""
+
+    def specs(self) -> list[ParameterSpec]:
+        return []
+
+
 @dataclass(frozen=True)
 class GraphConv:
     """Y = sum_c A_c (X W_c + b_c): MatMul, bias Add, SpMM with the sum over channels (papers: ChemGCN; Kipf without b).
@@ -71,10 +78,7 @@ class GraphConv:
     bias: bool = True
 
     def specs(self) -> list[ParameterSpec]:
-        width = self.n_channels * self.n_out
-        fans = (self.n_in, self.n_out)
-        weight = ParameterSpec(f"{self.name}.weight", (self.n_in, width), "glorot", fans, decays=True)
-        return [weight, ParameterSpec(f"{self.name}.bias", (width,), "zeros")] if self.bias else [weight]
+        return _product_specs(self.name, self.n_in, self.n_out, self.n_channels, self.bias)
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         graphs, of = ctx.batch.adjacency, ctx.parameters
@@ -85,9 +89,10 @@ class GraphConv:
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         graphs = ctx.batch.adjacency
         if self.bias and not isinstance(saved, Csr):  # then `convolve` has returned it
-            weight, out = f"{self.name}.weight", gradients_of(ctx, self.name)
+            weight, bias = f"{self.name}.weight", f"{self.name}.bias"
+            out = gradients_of(ctx, weight, bias)
             dh, dw, db = ctx.ops.convolve_backward(graphs, dout, saved, ctx.parameters[weight], need_dh, out)
-            return dh, {weight: dw, f"{self.name}.bias": db}
+            return dh, {weight: dw, bias: db}
         dz = ctx.ops.spmm_backward(graphs, dout)
         return product_backward(ctx, dz, saved, self.name, self.bias, need_dh, graphs)
 
@@ -99,55 +104,29 @@ class Dense:
     name: str
     n_in: int
     n_out: int
+    bias: bool = True
 
     def specs(self) -> list[ParameterSpec]:
-        return [
-            ParameterSpec(
-                f"{self.name}.weight", (self.n_in, self.n_out), "glorot", (self.n_in, self.n_out), decays=True
-            ),
-            ParameterSpec(f"{self.name}.bias", (self.n_out,), "zeros"),
-        ]
+        return _product_specs(self.name, self.n_in, self.n_out, 1, self.bias)
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return product_forward(ctx, h, self.name), h
+        return product_forward(ctx, h, self.name, self.bias), h
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return product_backward(ctx, dout, saved, self.name, True, need_dh)
+        return product_backward(ctx, dout, saved, self.name, self.bias, need_dh)
 
 
 @dataclass(frozen=True)
-class Propagate:
-    """Y = A X: the aggregation of a convolution (A X) W; the layer `Weights` follows. One channel; X dense."""
+class Propagate(Parameterless):
+    """Y = A X: the aggregation of a convolution (A X) W; a `Dense` without bias follows. One channel; X dense."""
 
     name: str
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         return ctx.ops.spmm(ctx.batch.adjacency, h), None
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         return (ctx.ops.spmm_backward(ctx.batch.adjacency, dout) if need_dh else None), {}
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Y = X W. `weight` (F, P)."""
-
-    name: str
-    n_in: int
-    n_out: int
-
-    def specs(self) -> list[ParameterSpec]:
-        shape = (self.n_in, self.n_out)
-        return [ParameterSpec(f"{self.name}.weight", shape, "glorot", shape, decays=True)]
-
-    def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
-        return ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"]), h
-
-    def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
-        return product_backward(ctx, dout, saved, self.name, False, need_dh)
 
 
 @dataclass(frozen=True)
@@ -175,7 +154,7 @@ class BatchNormRelu:
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"
-        out = (ctx.gradients[gamma], ctx.gradients[beta]) if gamma in ctx.gradients else None
+        out = gradients_of(ctx, gamma, beta)
         dh, dgamma, dbeta = ctx.ops.batch_norm_backward(dout, saved, ctx.parameters[gamma], out)
         return dh, {gamma: dgamma, beta: dbeta}
 
@@ -198,19 +177,16 @@ class LayerNormRelu:
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         gamma, beta = f"{self.name}.gamma", f"{self.name}.beta"
-        out = (ctx.gradients[gamma], ctx.gradients[beta]) if gamma in ctx.gradients else None
+        out = gradients_of(ctx, gamma, beta)
         dh, dgamma, dbeta = ctx.ops.layer_norm_backward(dout, saved, ctx.parameters[gamma], out)
         return dh, {gamma: dgamma, beta: dbeta}
 
 
 @dataclass(frozen=True)
-class Relu:
+class Relu(Parameterless):
     """max(x, 0), in place: no layer needs the output of a product once the next layer has read it."""
 
     name: str
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         y = ctx.ops.relu(h, out=h)
@@ -221,7 +197,7 @@ class Relu:
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Parameterless):
     """Dropout in training, the identity in inference. On sparse features it drops stored values.
 
     `of_graphs`: its rows are graphs, not nodes.
@@ -230,9 +206,6 @@ class Dropout:
     name: str
     rate: float
     of_graphs: bool = False
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         if not ctx.training:
@@ -281,14 +254,11 @@ class Join:
 
 
 @dataclass(frozen=True)
-class ReadoutLayer:
+class ReadoutLayer(Parameterless):
     """Nodes (N, P) to graphs (B, R P): sum, mean or maximum of each graph's rows, or R of them side by side."""
 
     name: str
     kinds: tuple[Readout, ...]
-
-    def specs(self) -> list[ParameterSpec]:
-        return []
 
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         found = [ctx.ops.readout(h, ctx.batch.node_ptr, kind) for kind in self.kinds]
@@ -335,6 +305,12 @@ class VirtualNode:
         return ctx.ops.add(dout, ctx.ops.readout_backward(dr, ctx.batch.node_ptr, "mean", kept)), gradients
 
 
+def _product_specs(name: str, n_in: int, n_out: int, channels: int, bias: bool) -> list[ParameterSpec]:
+    width = channels * n_out
+    weight = ParameterSpec(f"{name}.weight", (n_in, width), "glorot", (n_in, n_out), decays=True)
+    return [weight, ParameterSpec(f"{name}.bias", (width,), "zeros")] if bias else [weight]
+
+
 def product_forward(ctx: Context, h: Array, name: str, bias: bool = True, graphs: Any = None) -> Array:
     """Return H W, with a bias H W + b, for the weight and bias of layer `name`."""
     ops, of, weight = ctx.ops, ctx.parameters, f"{name}.weight"
@@ -346,10 +322,9 @@ def product_forward(ctx: Context, h: Array, name: str, bias: bool = True, graphs
     return ops.matmul(h, of[weight], graphs)
 
 
-def gradients_of(ctx: Context, name: str) -> tuple[Array, Array] | None:
-    """Return the arrays that receive the gradients of the weight and bias of layer `name`; None: new ones are made."""
-    weight, bias = f"{name}.weight", f"{name}.bias"
-    return (ctx.gradients[weight], ctx.gradients[bias]) if weight in ctx.gradients else None
+def gradients_of(ctx: Context, first: str, second: str) -> tuple[Array, Array] | None:
+    """Return the arrays that receive the gradients of two parameters of a layer; None: new ones are made."""
+    return (ctx.gradients[first], ctx.gradients[second]) if first in ctx.gradients else None
 
 
 def product_backward(
@@ -363,5 +338,6 @@ def product_backward(
     if not bias:
         dh, dw = ops.matmul_backward(dy, h, ctx.parameters[weight], need_dh, into(weight), graphs)
         return dh, {weight: dw}
-    dh, dw, db = ops.linear_backward(dy, h, ctx.parameters[weight], need_dh, gradients_of(ctx, name), graphs)
+    out = gradients_of(ctx, weight, f"{name}.bias")
+    dh, dw, db = ops.linear_backward(dy, h, ctx.parameters[weight], need_dh, out, graphs)
     return dh, {weight: dw, f"{name}.bias": db}

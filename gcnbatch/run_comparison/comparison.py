@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from gcnbatch import fileio, folders, metrics, tables
 from gcnbatch.errors import InputError, nearest
@@ -27,9 +26,6 @@ FOLDS = "Differences within folds; joint intervals of all pairs by Tukey's HSD, 
 ONE_SPLIT = (
     "One split: intervals by resampling its test rows; they do not cover another split or seed (see train --folds)"
 )
-
-
-_CONTENT = TypeAdapter(Comparison)
 
 
 def compare(
@@ -97,7 +93,7 @@ def report(folder: Path) -> Path:
         When a file is missing or damaged.
     """
     place = folder / CONTENT
-    found = run_files.checked(str(place), run_files.read_json(place, "a comparison"), _CONTENT, "a comparison")
+    found = run_files.read_as(place, Comparison, "a comparison")
     fileio.write_text(folder / REPORT, render(found, folder / PLOT, run_files.read_environment(folder)))
     return folder / REPORT
 

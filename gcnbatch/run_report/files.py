@@ -21,10 +21,12 @@ from gcnbatch.run_report import model_card, page
 from gcnbatch.run_report.figures import Figures
 from gcnbatch.run_report.record import Record, read
 from gcnbatch.run_report.tested import Examined
-from gcnbatch.training import checkpoint, reports, run_files
+from gcnbatch.training import checkpoint, plots, reports, run_files
 from gcnbatch.training.finished import FinishedFit
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.reports import METRICS, UNCERTAINTY
+from gcnbatch.training.summary import draw_curves
+from gcnbatch.uncertainty import plot as uncertainty_plot
 from gcnbatch.uncertainty.model import Uncertainty
 from gcnbatch.worker import Workers
 
@@ -64,15 +66,16 @@ def draw_fit(fit: FinishedFit, header: Header | None, y: NDArray[Any] | None) ->
         When one of its files is damaged.
     """
     if (epochs := fit.metrics.get("epochs")) and (fit.folder / HISTORY).exists():
-        reports.draw_curves(fit.folder, run_files.read_history(fit.folder / HISTORY, epochs)).result()
+        draw_curves(fit.folder, [(fit.folder / HISTORY, epochs)])
     if header is None or y is None:
         return
     outputs = fit.outputs(header)
-    reports.draw(fit.folder, header, y, outputs, reports.evaluate(header, y, outputs)).result()
+    about = fit.folder, header.target, header.class_names, y, outputs
+    plots.draw_tested(*about, reports.evaluate(header, y, outputs))
     if (path := fit.folder / UNCERTAINTY).is_file():
         stored = checkpoint.load(path)
         fitted = Uncertainty.read(str(path), header, stored.arrays, stored.about)
-        reports.draw_uncertainty(fit.folder, fitted, y, outputs).result()
+        uncertainty_plot.draw(fitted, y, outputs, fit.folder / reports.RELIABILITY)
 
 
 CARD = "model_card.md"

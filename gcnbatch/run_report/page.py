@@ -28,7 +28,8 @@ from gcnbatch.run_report.figures import Figures, environment, number, training_f
 from gcnbatch.run_report.record import Record
 from gcnbatch.run_report.tested import Example
 from gcnbatch.text import counted, printable
-from gcnbatch.training.reports import CURVES, RELIABILITY, TESTED
+from gcnbatch.training.plots import TESTED
+from gcnbatch.training.reports import CURVES, RELIABILITY
 from gcnbatch.training.run_files import CONFIG
 
 LISTED = 500  # tasks or classes in a table

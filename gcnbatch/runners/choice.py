@@ -21,9 +21,13 @@ def refusal(backend: Backend, task: RunnerTask, ranks: World | None = None) -> s
     return entry.ranks.refuses(backend, task, ranks) if ranks else entry.runners.refuses(backend, task)
 
 
-def cohort_size(backend: Backend, tasks: Sequence[RunnerTask]) -> int:
-    """Return how many of these tasks of one architecture, from the front, may share a runner now; at least 1."""
-    return registry.entry(backend.name).runners.cohort_size(backend, tasks)
+def cohort_size(backend: Backend, tasks: Sequence[RunnerTask], most: int = 0) -> int:
+    """Return how many of these tasks of one architecture, from the front, may share a runner now; at least 1.
+
+    `most`: not more than these; 0: as many as the backend takes.
+    """
+    size = registry.entry(backend.name).runners.cohort_size(backend, tasks)
+    return min(size, most or size)
 
 
 def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:

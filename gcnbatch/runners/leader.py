@@ -6,8 +6,8 @@ data meet, and none queues work that another does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
 from gcnbatch.ranks.communicator import HostCommunicator
+
+Result = TypeVar("Result")
 
 
 class Leader:
@@ -40,52 +42,42 @@ class Leader:
             for one, expected in zip(given, self._expected, strict=True)
         ]
         self._expected = [None] * self.size
-        self._send("begin_epoch", sent)
-        self._run("begin_epoch", epochs)
+        self._on_all(self._runner.begin_epoch, epochs, sent=(sent,))
 
     def expect(self, batches: Sequence[Sequence[Int64] | None]) -> None:
-        self._on_all("expect", batches)
+        self._on_all(self._runner.expect, batches)
         self._expected = batches
 
     def step(self, index: int) -> None:
-        self._on_all("step", index)
+        self._on_all(self._runner.step, index)
 
     def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        found: tuple[float, dict[str, NDArray[Any]]] = self._on_all("gradients", graphs)
-        return found
+        return self._on_all(self._runner.gradients, graphs)
 
     def take_losses(self) -> list[tuple[float, float]]:
-        losses: list[tuple[float, float]] = self._on_all("take_losses")
-        return losses
+        return self._on_all(self._runner.take_losses)
 
     def predict(
         self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
     ) -> list[NDArray[np.float32] | None]:
-        logits: list[NDArray[np.float32] | None] = self._on_all("predict", graphs, rows)
-        return logits
+        return self._on_all(self._runner.predict, graphs, rows)
 
     def state(self, member: int = 0) -> dict[str, NDArray[Any]]:
-        state: dict[str, NDArray[Any]] = self._on_all("state", member)
-        return state
+        return self._on_all(self._runner.state, member)
 
     def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
-        self._on_all("load_state", state, member)
+        self._on_all(self._runner.load_state, state, member)
 
     def close(self) -> None:
         if self._in_step:
             self._ranks.send_call(("close", ()))
         self._runner.close()
 
-    def _on_all(self, method: str, *arguments: Any) -> Any:
-        self._send(method, *arguments)
-        return self._run(method, *arguments)
-
-    def _send(self, method: str, *arguments: Any) -> None:
+    def _on_all(self, method: Callable[..., Result], *arguments: Any, sent: Sequence[Any] | None = None) -> Result:
+        """Call a method of the runner on all ranks; the others receive the arguments `sent`, if given."""
         self._in_step = False  # after an error, the followers wait for an exchange, not for a call
-        self._ranks.send_call((method, arguments))
-
-    def _run(self, method: str, *arguments: Any) -> Any:
-        result = getattr(self._runner, method)(*arguments)
+        self._ranks.send_call((method.__name__, arguments if sent is None else sent))
+        result = method(*arguments)
         self._in_step = True
         return result
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gcnbatch import fileio
+from gcnbatch.config_tree import parse_json
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.machine import blame
@@ -97,7 +98,7 @@ def load(path: StrPath, finite: bool = True) -> Checkpoint:
         if finite and values.dtype.kind == "f" and not np.isfinite(values).all():
             raise refused(place, Misfit(name, "numbers that are not finite", "finite numbers"))
     try:
-        described = json.loads(about, parse_constant=_refuse)
+        described = parse_json(about)
     except (ValueError, RecursionError):
         described = None
     if not isinstance(described, dict):
@@ -122,10 +123,6 @@ def refused(path: Path, misfit: Misfit) -> InputError:
     """Return the error for an array of a file."""
     hint = "Copy the file again, or train again, with a lower train.learning_rate."
     return InputError(f"{path}: {printable(misfit.name, QUOTED)}", misfit.got, misfit.expected, hint)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _damaged(place: Path, reason: str) -> InputError:

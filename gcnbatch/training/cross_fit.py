@@ -10,7 +10,6 @@ and has such a folder, called a block; the run's own files summarise them.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,18 +30,18 @@ from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
 from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.mixture.transforms import Kind
-from gcnbatch.predictions import output_names, read_outputs
+from gcnbatch.predictions import output_names
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
 from gcnbatch.timeline import span
 from gcnbatch.training import mixed, reports, run_files, summary, targets
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit_files import HISTORY
-from gcnbatch.training.fits import SPLITS, FitResult, Say
+from gcnbatch.training.fits import SPLITS, FitResult, Say, report_of, text_of
 from gcnbatch.training.mixed import FITTED, NETWORK, Fitted, Mixed
 from gcnbatch.training.plan import Planned, blocks, different_splits
-from gcnbatch.training.reports import Report, ReportWriter
-from gcnbatch.training.summary import average, draw_curves, pooled, tested
+from gcnbatch.training.reports import ReportWriter
+from gcnbatch.training.summary import average, draw_curves, pooled_part
 from gcnbatch.training.targets import Scaling
 from gcnbatch.worker import WorkerDied, Workers
 
@@ -84,7 +83,7 @@ def summarise(
         What `beside_networks` yields.
     """
     experiment, place = planned[0].experiment, folder / planned[0].block
-    config, header = experiment.config, experiment.header
+    config = experiment.config
     histories = [(folder / one.name / HISTORY, found.epochs) for one, found in zip(planned, fitted, strict=True)]
     curves = writer.submit_call(draw_curves, place, histories)
     rows, folds = _parts(different_splits(planned))
@@ -97,9 +96,9 @@ def summarise(
         found, more = _outputs(folder, planned, fitted, rows, folds, others)
     mixing = time.monotonic() - began
     split = Split(train=rows, valid=rows[:0], test=test)
-    fileio.write_text(place / SPLITS, json.dumps({part: of.tolist() for part, of in split.parts().items()}))
+    fileio.write_text(place / SPLITS, text_of(split))
     _write_out_of_fold(place, experiment, rows, folds, found)
-    parts = {"valid": (rows, found.left_out)} | ({} if found.tested is None else {"test": (test, found.tested)})
+    outputs = {"valid": found.left_out} | ({} if found.tested is None else {"test": found.tested})
     if found.tested is not None and not planned[0].block:
         writer.examine(experiment.dataset.path, test, found.tested, True)
     with span("wait for reports"):
@@ -114,19 +113,7 @@ def summarise(
         "parts": [{"name": Path(one.name).name, **result} for one, result in zip(planned, results, strict=True)],
         "networks": average(results),
     }
-    report = Report(
-        folder=place,
-        header=header,
-        labels={part: experiment.measured[own] for part, (own, _) in parts.items()},
-        outputs={part: outputs for part, (_, outputs) in parts.items()},
-        data=experiment.dataset.path,
-        test_rows=test,
-        test_ids=experiment.ids[test],
-        history=[],
-        course=course,
-        parquet=config.parquet,
-        level=config.train.level,
-    )
+    report = report_of(experiment, place, replace(split, train=rows[:0], valid=rows), outputs, course)
     curves.result()
     (place / FITTED).unlink(missing_ok=True)
     with span("report on the mixture"):
@@ -141,12 +128,12 @@ def summarise_blocks(
     `fitted` has the results of its networks by name.
     """
     found, wholes = [], []
-    for number, (place, own) in enumerate(blocks(planned).items()):
+    for place, own in blocks(planned).items():
         metrics = run_files.read_metrics(folder / place / reports.METRICS, True, cross_fitted=True)
         of_block = {key: value for key, value in metrics.items() if key not in ("parts", "networks")}
-        found.append(FitResult(of_block, metrics["epochs"]))
+        found.append(FitResult.read(of_block))
         (split,) = whole_splits(own)
-        wholes.append(replace(own[0], name=place, split=split, number=number))
+        wholes.append(replace(own[0], name=place, split=split))
     histories = [(folder / one.name / HISTORY, fitted[one.name].epochs) for one in planned]
     return summary.summarise(folder, wholes, found, writer, histories)
 
@@ -286,14 +273,9 @@ def _outputs(
     """Return the outputs of the run, and what metrics.json says of its members."""
     experiment, test = planned[0].experiment, planned[0].split.test
     header, dataset = experiment.header, experiment.dataset
-    validated = [
-        read_outputs(folder / one.name / reports.VALIDATION, header, len(one.split.valid))
-        if found.validated is None
-        else found.validated
-        for one, found in zip(planned, fitted, strict=True)
-    ]
-    left_out = pooled([one.split.valid for one in planned], validated).mean
-    of_test = tested(folder, planned, fitted)
+    validated, of_test = (pooled_part(folder, planned, fitted, part) for part in ("valid", "test"))
+    assert validated is not None  # every part leaves rows out
+    left_out = validated.mean
     if others is None:
         return _Outputs(left_out, of_test.mean if of_test else None, {}), {}
     problem = _problem(dataset, rows, folds, experiment.metric, experiment.config.seed)

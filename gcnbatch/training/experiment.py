@@ -34,9 +34,9 @@ from gcnbatch.model.gcn import (
 )
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
-from gcnbatch.training import mixed, transforms
+from gcnbatch.training import mixed
 from gcnbatch.training.checkpoint import Arrays
-from gcnbatch.training.targets import Scaling, Targets, check_learnable
+from gcnbatch.training.targets import Scaling, Targets
 
 _BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
 
@@ -76,7 +76,7 @@ class _Sources:
         rows = np.sort(np.concatenate([split.train, split.valid]))
         key = rows.tobytes(), metric, seed
         if key not in self._kinds:
-            self._kinds[key] = transforms.choose(self._dataset, rows, self.first_copies[rows], metric, seed)
+            self._kinds[key] = mixed.choose_transforms(self._dataset, rows, self.first_copies[rows], metric, seed)
         return self._kinds[key]
 
     @cached_property
@@ -151,10 +151,6 @@ class Experiment:
     def left_out(self, split: Split) -> NDArray[np.bool_]:
         """Return which tasks (T,) the training rows of this split cannot teach: they have no outputs."""
         return self._targets(split).left_out
-
-    def check_learnable(self, splits: Sequence[Split]) -> None:
-        """Refuse splits none of which has a task to learn; see `gcnbatch.training.targets`."""
-        check_learnable(self.dataset.path, self.header, self.y, splits)
 
     @property
     def fingerprint(self) -> str:
@@ -273,11 +269,14 @@ def _check_transform(train: TrainConfig, dataset: Dataset) -> None:
         if named := next((kind for kind in train.transform if kind not in ("none", "auto")), None):
             raise InputError("train.transform", f"'{named}' for {header.target} targets", "regression targets")
         return
-    if len(train.transform) not in (1, len(header.task_names)):
-        got = counted(len(train.transform), "value")
-        raise InputError("train.transform", got, f"1, or {len(header.task_names)}, one per task")
+    _check_count("train.transform", train.transform, len(header.task_names))
     if "auto" in train.transform:
         mixed.check_features("train.transform: 'auto'", dataset, "Name none, log or quantile.")
+
+
+def _check_count(key: str, values: Sequence[Any], tasks: int) -> None:
+    if len(values) not in (1, tasks):
+        raise InputError(key, counted(len(values), "value"), f"1, or {tasks}, one per task")
 
 
 def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np.float32]:
@@ -290,12 +289,7 @@ def _weights(config: Config, header: Header, labels: NDArray[Any]) -> NDArray[np
     if train.pos_weight:
         if header.target != "binary":
             raise InputError("train.pos_weight", f"given for {header.target} targets", "binary targets")
-        if len(train.pos_weight) not in (1, header.n_outputs):
-            raise InputError(
-                "train.pos_weight",
-                counted(len(train.pos_weight), "value"),
-                f"1, or {header.n_outputs}, one per task",
-            )
+        _check_count("train.pos_weight", train.pos_weight, header.n_outputs)
         return weights * np.asarray(train.pos_weight, dtype=np.float32)
     if train.class_weights == "none":
         return weights if header.target != "regression" else weights * np.float32(train.huber_delta)

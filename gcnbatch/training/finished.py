@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from gcnbatch import fileio
 from gcnbatch.config import resolve
@@ -79,9 +79,6 @@ class _Baseline(BaseModel):
     data: str
 
 
-_SETTINGS = TypeAdapter(_Baseline)
-
-
 @dataclass(frozen=True)
 class RunData:
     """Where the data set of a run is, and the SHA-256 that it had.
@@ -138,12 +135,11 @@ def _path(run: Path) -> Path:
         return run / GENERATED
     if (run / CONFIG).is_file():
         return data_file(resolve(run_files.read_toml(run / CONFIG), where=str(run / CONFIG)), run)
-    place, expected = run / BASELINE, "the settings of a baseline"
-    settings: _Baseline = run_files.checked(str(place), run_files.read_json(place, expected), _SETTINGS, expected)
-    return Path(settings.data)
+    return Path(run_files.read_as(run / BASELINE, _Baseline, "the settings of a baseline").data)
 
 
-_ROWS: TypeAdapter[dict[str, list[int]]] = TypeAdapter(dict[str, list[Annotated[int, Field(ge=0, lt=2**62)]]])
+class _Rows(RootModel[dict[str, list[Annotated[int, Field(ge=0, lt=2**62)]]]]):
+    """Row numbers by part."""
 
 
 @dataclass(frozen=True)
@@ -225,8 +221,7 @@ def read_split(path: Path, rows: int | None = None) -> Split:
     InputError
         When it is damaged, or names a row beyond the data set's `rows`.
     """
-    expected = "row numbers of train, valid and test"
-    parts = run_files.checked(str(path), run_files.read_json(path, expected), _ROWS, expected)
+    parts = run_files.read_as(path, _Rows, "row numbers of train, valid and test").root
     if parts.keys() != {"train", "valid", "test"}:
         raise InputError(str(path), f"parts {', '.join(parts)}", "train, valid and test")
     if rows is not None and max(max(part, default=0) for part in parts.values()) >= rows:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcnbatch import metrics, philox
 from gcnbatch.backends.base import MemberEpoch
@@ -59,6 +58,8 @@ class Fit:
         Graphs that this process trained on, and the member's share of the time.
     failure : GcnbatchError or None
         Why it cannot go on.
+    carried : dict of arrays or None
+        The state in a cohort that was closed, for the next one.
     validation : Validation
         Scores its validation rows.
     """
@@ -78,7 +79,7 @@ class Fit:
         self.validation = Validation(experiment, split, self.scaling)
         self._graphs = experiment.source.graphs_of(split.train)
         self._next: tuple[int, list[Int64]] | None = None  # an epoch and its batches
-        self._carried: Arrays | None = None  # state of a cohort that was closed
+        self.carried: Arrays | None = None
 
     @property
     def running(self) -> bool:
@@ -131,7 +132,7 @@ class Fit:
         InputError
             As `FitFiles.restore`.
         """
-        carried, self._carried = self._carried, None
+        carried, self.carried = self.carried, None
         if carried is not None or self.files is None:
             return carried
         layout = self.task.model.layout()
@@ -147,15 +148,6 @@ class Fit:
             self._say(f"{self.files.folder} trained on {before}, now on {now}: {OTHER_RANKS}")
         self.position.ranks = ranks
         return found.state
-
-    def leave(self, state: Arrays) -> None:
-        """Keep the state for the next cohort."""
-        self._carried = state
-
-    def close_files(self) -> None:
-        """Close the files, until the next epoch."""
-        if self.files:
-            self.files.close()
 
     def save(self, state: Arrays) -> None:
         """Write a checkpoint, if the member has a folder."""
@@ -244,12 +236,6 @@ class Fit:
                 _DIVERGED,
             )
         return loss
-
-    # -------------------------------------------------------------------------------------------- outputs
-
-    def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Return the model's outputs: probabilities, or values in the unit of the targets."""
-        return self.validation.outputs(logits)
 
 
 def _ranks(count: int) -> str:

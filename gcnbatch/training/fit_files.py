@@ -19,8 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
-
 from gcnbatch import fileio
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.model.parameters import Misfit, ParameterLayout
@@ -43,12 +41,12 @@ class EventFile:
     Raises
     ------
     MachineError
-        When tensorboardX is not installed.
+        As `tensorboard`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / EVENTS
-        self._event, self._checksum = _tensorboard()
+        self._event, self._checksum = tensorboard()
         self._began = 0.0
 
     def begin(self, history: Iterable[Mapping[str, Any]]) -> None:
@@ -91,19 +89,14 @@ class EventFile:
             file.append(length + next(sums) + data + next(sums))
 
 
-def check_tensorboard() -> None:
-    """Refuse a run that asks for event files where they cannot be written.
+def tensorboard() -> tuple[Any, Any]:
+    """Return the class of events and the function for checksums.
 
     Raises
     ------
     MachineError
         When tensorboardX is not installed.
     """
-    _tensorboard()
-
-
-def _tensorboard() -> tuple[Any, Any]:
-    """Return the class of events and the function for checksums."""
     try:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.record_writer import masked_crc32c
@@ -115,7 +108,6 @@ def _tensorboard() -> tuple[Any, Any]:
 
 LAST, BEST, HISTORY = "last.safetensors", "best.safetensors", "history.jsonl"
 SCALING = "scaling"  # the group of BEST with the transforms of targets
-_POSITION = TypeAdapter(Position)
 
 
 class Restored(NamedTuple):
@@ -208,7 +200,7 @@ class FitFiles:
         if found.about.get("fingerprint") != self._fingerprint:
             expected = f"the data of {self._data}"
             raise InputError(str(path), "written for other data", expected, "Restore the data set.")
-        position = run_files.checked(str(path), found.about.get("position"), _POSITION, "a checkpoint to go on from")
+        position = run_files.checked(str(path), found.about.get("position"), Position, "a checkpoint to go on from")
         state, best = found.group("state"), found.group("best")
         for name, array in like.items():
             needed = [state, *([best] if is_weight(name) and (best or position.finished) else [])]

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from gcnbatch import fileio, folders
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config import Config
 from gcnbatch.data import splits
-from gcnbatch.data.graphs import GraphSet
+from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
@@ -30,6 +31,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import Fit
 from gcnbatch.training.plan import Planned
 from gcnbatch.training.reports import Report, ReportWriter
+from gcnbatch.training.targets import check_learnable
 
 SPLITS = "splits.json"
 PARTS = ("train", "valid", "test")
@@ -45,21 +47,18 @@ class FitResult(NamedTuple):
         Content of its metrics.json; a future while its report is written.
     epochs : int
         Epochs that it has trained.
-    tested : (R, K), or None
-        Outputs for its test rows; None: in its predictions.csv.
-    validated : (R, K), or None
-        Outputs for its validation rows; None: in its validation.csv, if the run is cross-fitted.
+    outputs : dict of (R, K)
+        For its "test" and "valid" rows, if it has such and they are not yet in its files; see `Report`.
     """
 
     metrics: dict[str, Any] | Future[dict[str, Any]]
     epochs: int
-    tested: NDArray[np.floating] | None = None
-    validated: NDArray[np.floating] | None = None
+    outputs: dict[str, NDArray[np.floating]]
 
     @classmethod
     def read(cls, metrics: dict[str, Any]) -> FitResult:
         """Return the results of a member whose report is written."""
-        return cls(metrics, metrics["epochs"])
+        return cls(metrics, metrics["epochs"], {})
 
     def result(self) -> dict[str, Any]:
         """Wait for the metrics and return them."""
@@ -109,8 +108,7 @@ class Fits:
 
     def _form(self, waiting: Sequence[Fit]) -> Runner:
         tasks = [member.task for member in waiting]
-        size = cohort_size(self._backend, tasks)
-        size = min(size, self._jobs) if self._jobs else size
+        size = cohort_size(self._backend, tasks, self._jobs)
         first, last = (self._planned[waiting[at]].title for at in (0, size - 1))
         if first:
             self._say(first if size == 1 else f"{first} to {last}: {size} models train together")
@@ -120,10 +118,7 @@ class Fits:
     def _open(self, members: Sequence[Fit]) -> None:
         """Make the members' folders and write their splits."""
         splits_of = {id(member.split): member for member in members}  # models of an ensemble share a split
-        texts = {}
-        for number, member in splits_of.items():
-            rows = {part: values.tolist() for part, values in member.split.parts().items()}
-            texts[number] = json.dumps(rows)
+        texts = {number: text_of(member.split) for number, member in splits_of.items()}
 
         def open_one(member: Fit) -> None:
             place = self._folder / self._planned[member].name
@@ -143,15 +138,20 @@ class Fits:
             logits_of = predict_rows(cohort, source, rows, size)
             for i, member in ended.items():
                 if (logits := logits_of[i]) is not None:
-                    outputs[member][part] = member.outputs(logits)
+                    outputs[member][part] = member.validation.outputs(logits)
         for member in ended.values():
             one = self._planned[member]
             assert member.files is not None
-            found = _report(cohort, member, outputs[member], one.is_drawn)
+            has_figures = not one.name  # of several members, `gcnbatch report --figures` draws them
+            found = _report(cohort, member, outputs[member], has_figures)
             written = self._writer.submit(found, member.files.end)
-            self._fitted[one.name] = FitResult(
-                written, member.position.epoch, *map(outputs[member].get, ("test", "valid"))
-            )
+            kept = {part: of for part, of in outputs[member].items() if part != "train"}
+            self._fitted[one.name] = FitResult(written, member.position.epoch, kept)
+
+
+def text_of(split: Split) -> str:
+    """Return the content of splits.json."""
+    return json.dumps({part: rows.tolist() for part, rows in split.parts().items()})
 
 
 def _rows(member: Fit, part: str) -> Any:
@@ -161,23 +161,32 @@ def _rows(member: Fit, part: str) -> Any:
 
 def _report(cohort: Runner, member: Fit, outputs: dict[str, Any], has_figures: bool) -> Report:
     assert member.files is not None
-    experiment, parts = member.experiment, member.split.parts()
+    experiment, split = member.experiment, member.split
     config = experiment.config
-    split = splits.describe(config.split, config.seed, experiment.split_rows, member.split)
+    about = splits.describe(config.split, config.seed, experiment.split_rows, split)
+    course = {**_course(cohort, member), "split": about, **_transforms(member)}
+    left_out = experiment.ids[split.valid] if config.split.cross_fit else None
+    own = report_of(experiment, member.files.folder, split, outputs, course)
+    return replace(own, history=member.rows, has_figures=has_figures, left_out_ids=left_out)
+
+
+def report_of(
+    experiment: Experiment, folder: Path, split: Split, outputs: dict[str, Any], course: dict[str, Any]
+) -> Report:
+    """Return the report of a model without epochs on the rows of a split, `outputs` by part."""
+    parts = split.parts()
     return Report(
-        folder=member.files.folder,
+        folder=folder,
         header=experiment.header,
         labels={part: experiment.measured[parts[part]] for part in outputs},
         outputs=outputs,
         data=experiment.dataset.path,
-        test_rows=member.split.test,
-        test_ids=experiment.ids[member.split.test],
-        history=member.rows,
-        course={**_course(cohort, member), "split": split, **_transforms(member)},
-        parquet=config.parquet,
-        level=config.train.level,
-        has_figures=has_figures,
-        left_out_ids=experiment.ids[parts["valid"]] if config.split.cross_fit else None,
+        test_rows=split.test,
+        test_ids=experiment.ids[split.test],
+        history=[],
+        course=course,
+        parquet=experiment.config.parquet,
+        level=experiment.config.train.level,
     )
 
 
@@ -241,7 +250,7 @@ def fit_in_memory(config: Config, graphs: GraphSet) -> tuple[bytes, list[dict[st
         with Dataset(path, config.data.memory_mb, check=False) as dataset:
             experiment = Experiment(config, dataset, warm_start.weights(config, dataset.header))
             member = Fit(experiment, splits.make_split(config.split, config.seed, experiment.split_rows))
-            experiment.check_learnable([member.split])
+            check_learnable(path, dataset.header, dataset.y, [member.split])
             warn_of_left_out(experiment.header, member.validation.left_out)
             backend = choice.backend_for([member.task])
             loop.fit([member], lambda waiting: make_runner(backend, [waiting[0].task]), None, quiet=True)

@@ -77,12 +77,13 @@ def fit(
                     done(cohort, ended)
             left = {i: member for i, member in enumerate(here) if member.running}
             for i, member in left.items():
-                member.leave(cohort.state(i))
+                member.carried = cohort.state(i)
             waiting = [*left.values(), *waiting]
         finally:
             with span("close a cohort"):
                 for member in here:
-                    member.close_files()
+                    if member.files:
+                        member.files.close()
                 cohort.close()
 
 
@@ -112,7 +113,7 @@ class CohortLoop:
         quietly = np.errstate(over="ignore", invalid="ignore")
         with quietly, ThreadPoolExecutor(THREADS) as self._threads, self._stop, self._progress() as progress:
             self._counted = time.monotonic()
-            while self._is_worth_it(running := self._running()):
+            while len(running := self._running()) > len(self.members) // 2:
                 self._epoch(running, progress)
 
     def _progress(self) -> Progress:
@@ -122,9 +123,6 @@ class CohortLoop:
 
     def _running(self) -> dict[int, Fit]:
         return {i: member for i, member in enumerate(self.members) if member.running}
-
-    def _is_worth_it(self, running: dict[int, Fit]) -> bool:
-        return len(running) > len(self.members) // 2
 
     # -------------------------------------------------------------------------------------------- an epoch
 

@@ -14,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from gcnbatch import folders, metrics
+from gcnbatch import folders, metrics, philox
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Members, Mixture, Molecules, Problem
+from gcnbatch.mixture import Members, Mixture, Molecules, Problem, choose_kinds
+from gcnbatch.mixture.folds import make_folds
 from gcnbatch.mixture.store import join, split
+from gcnbatch.mixture.transforms import Kind
 from gcnbatch.model.gcn import joins_graph_features
 from gcnbatch.text import listed
 from gcnbatch.training import checkpoint
@@ -224,3 +226,29 @@ def rows_of(dataset: Dataset, rows: Int64) -> Iterator[NDArray[np.float32]]:
             values = dataset.graph_features(first, stop)
             assert values is not None
             yield values[rows[low:high] - first]
+
+
+_MOST = 2000  # rows of each task from which a kernel chooses transforms
+
+
+def choose_transforms(dataset: Dataset, rows: Int64, groups: NDArray[Any], metric: str, seed: int) -> tuple[Kind, ...]:
+    """Return the kind of transform of each target with the least error of the metric, in the user's units.
+
+    A kernel that is fitted to left-out rows, before any network trains, chooses it.
+
+    Parameters
+    ----------
+    rows : (n,)
+        Training and validation rows, ascending.
+    groups : (n,)
+        Rows of equal groups, such as copies of a molecule, are left out together.
+    """
+    labelled = ~np.isnan(dataset.measured[rows])
+    order = philox.generator(seed, "transforms").permutation(len(rows))
+    drawn = (labelled[order] & (np.cumsum(labelled[order], axis=0) <= _MOST)).any(axis=1)
+    some = np.sort(order[drawn])
+    if len(np.unique(groups[some])) < 2:  # nothing can be left out
+        return ("none",) * labelled.shape[1]
+    folds = make_folds(groups[some], np.zeros(len(some)), seed)
+    given = problem(dataset, rows[some], folds, metric, seed)
+    return choose_kinds(given, molecules(dataset.header, rows_of(dataset, rows[some])))

@@ -42,21 +42,13 @@ class Planned:
     experiment : Experiment
         With the member's own seeds: trained alone with this configuration, it ends with the same bits.
     split : Split
-    number : int
-        Its place in the run, from 0.
     """
 
     name: str
     title: str
     experiment: Experiment
     split: Split
-    number: int
     block: str = ""
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether training draws the member's figures: of several, `gcnbatch report --figures` draws them."""
-        return not self.name
 
 
 def plan(experiment: Experiment) -> list[Planned]:
@@ -85,7 +77,7 @@ def plan(experiment: Experiment) -> list[Planned]:
             title = ", ".join(f"{what} {number + 1} of {count}" for what, number, count in numbers)
             own = seeded(config, repeat, part * config.train.ensemble + model)
             member = experiment.like(own) if numbers else experiment
-            found.append(Planned(name, title, member, split, len(found), block))
+            found.append(Planned(name, title, member, split, block))
     return found
 
 

@@ -8,6 +8,7 @@ placed above the axes, never over data. Names of tasks and classes are shortened
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from gcnbatch.data.schema import Target
+
 DRAWN_TASKS = 200  # curves of a ROC figure
 DRAWN_CLASSES = 500  # rows and columns of a confusion matrix; more would be smaller than a pixel
 NAMED_TASKS = 40  # more tasks than this are drawn without names
@@ -30,71 +33,78 @@ ANNOTATED_CLASSES = 16  # more classes than this are drawn without counts
 NAMED_CLASSES = 50  # more classes than this are drawn without names
 
 
-def learning_curves(history: Sequence[dict[str, Any]], path: StrPath) -> None:
-    """Draw loss, each validation metric and, if it changes, the learning rate over epochs.
+def learning_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath) -> None:
+    """Draw loss and each validation metric over epochs, of one model or of the members of a run.
 
-    Parameters
-    ----------
-    history : list of dict
-        Rows of ``history.jsonl``: "epoch", "train_loss", "valid_loss", "valid_<metric>", "learning_rate". A value that
-        is missing or None leaves a gap. The best epoch of each validation metric is marked.
-    path : path
-        PNG file, written atomically.
-    """
-    epochs = np.array([row["epoch"] for row in history])
-    curves = {key: _values(history, key) for row in history for key in row}
-    figures = [key for key in curves if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
-    rates = curves.get("learning_rate", np.zeros(0))
-    varies = len(np.unique(rates)) > 1
-    figure, axes = panels(1, 1 + len(figures) + varies, width=4.6, height=3.4)
-    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(epochs) <= 30 else {}
-    for key, label, colour in (("train_loss", "training", BLUE), ("valid_loss", "validation", ORANGE)):
-        if _any(curves.get(key, np.zeros(0))):
-            axes[0].plot(epochs, curves[key], color=colour, label=label, **style)
-    axes[0].set_ylabel("loss")
-    if axes[0].lines:
-        legend_above(axes[0])
-    for ax, key in zip(axes[1:], figures, strict=False):
-        _validation_curve(ax, epochs, curves[key], key.removeprefix("valid_"), style)
-    if varies:
-        axes[-1].plot(epochs, rates, color=GREY, drawstyle="steps-post", **style)
-        axes[-1].set(ylabel="learning rate", yscale="log" if rates.min() > 0 else "linear")
-    for ax in axes:
-        ax.set_xlabel("epoch")
-        ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
-    save(figure, path)
-
-
-def members_curves(histories: Sequence[Sequence[dict[str, Any]]], path: StrPath) -> None:
-    """Draw loss and each validation metric over epochs: a thin line per member, and a thick line of their mean.
+    The best epoch of one model is marked in each validation metric, and its learning rate drawn if it changes. Members
+    have a thin line each, and a thick one of their mean, at each epoch over those that trained it and have a value.
 
     Parameters
     ----------
     histories : sequence of lists of dict
-        Of each member, as in `learning_curves`. The mean at an epoch is over members that trained it and have a value.
+        Rows of ``history.jsonl``: "epoch", "train_loss", "valid_loss", "valid_<metric>", "learning_rate". A value that
+        is missing or None leaves a gap.
     path : path
-        PNG file.
+        PNG file, written atomically.
     """
-    epochs = np.arange(1, max(map(len, histories)) + 1)
+    alone, epochs = len(histories) == 1, np.arange(1, max(map(len, histories)) + 1)
     keys = dict.fromkeys(key for history in histories for row in history for key in row)
-    curves = {key: np.stack([_padded(_values(history, key), len(epochs)) for history in histories]) for key in keys}
+    curves = {key: np.stack([_values(history, key, len(epochs)) for history in histories]) for key in keys}
     figures = [key for key in keys if key.startswith("valid_") and key != "valid_loss" and _any(curves[key])]
-    figure, axes = panels(1, 1 + len(figures), width=4.6, height=3.4)
-    of_losses = [("train_loss", "training", BLUE), ("valid_loss", "validation", ORANGE)]
-    for key, label, colour in of_losses:
+    (rates, *_) = curves.get("learning_rate", np.zeros((1, 0)))
+    varies = alone and len(np.unique(rates)) > 1
+    figure, axes = panels(1, 1 + len(figures) + varies, width=4.6, height=3.4)
+    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(epochs) <= 30 else {}
+    for key, label, colour in (("train_loss", "training", BLUE), ("valid_loss", "validation", ORANGE)):
         if key in curves and _any(curves[key]):
-            _member_lines(axes[0], epochs, curves[key], label, colour)
+            _lines(axes[0], epochs, curves[key], style, label, colour)
     axes[0].set_ylabel("loss")
-    for ax, key in zip(axes[1:], figures, strict=True):
-        _member_lines(ax, epochs, curves[key], "validation", ORANGE)
-        ax.set_ylabel(metrics.label(key.removeprefix("valid_")))
+    for ax, key in zip(axes[1:], figures, strict=False):
+        metric = key.removeprefix("valid_")
+        _lines(ax, epochs, curves[key], style, "validation", ORANGE)
+        if alone:
+            _mark_best(ax, epochs, curves[key][0], metric)
+        ax.set_ylabel(metrics.label(metric))
     for ax in axes:
         if ax.lines:
             legend_above(ax)
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(ticker().MaxNLocator(integer=True, min_n_ticks=1))
-    _name_part(figure, f"{len(histories)} models; thick: mean")
+    if varies:
+        axes[-1].plot(epochs, rates, color=GREY, drawstyle="steps-post", **style)
+        axes[-1].set(ylabel="learning rate", yscale="log" if rates.min() > 0 else "linear")
+    _name_part(figure, "" if alone else f"{len(histories)} models; thick: mean")
     save(figure, path)
+
+
+TESTED = {"binary": "roc_pr.png", "multiclass": "confusion.png", "regression": "parity.png"}  # by kind of target
+
+
+def draw_tested(
+    folder: Path,
+    target: Target,
+    class_names: Sequence[str],
+    y: NDArray[Any],
+    outputs: NDArray[np.floating],
+    figures: Mapping[str, Any],
+    part: str = "test rows",
+) -> None:
+    """Draw the plot of a kind of target into a folder: ROC and PR curves, confusion matrix, or parity.
+
+    Parameters
+    ----------
+    y, outputs, figures
+        Arguments and result of `metrics.evaluate`.
+    part : str
+        Rows that are drawn, for the title.
+    """
+    path = folder / TESTED[target]
+    if target == "binary":
+        roc_pr(metrics.curves(y, outputs), figures["tasks"], path, part)
+    elif target == "multiclass":
+        confusion(y, outputs, class_names, path, part)
+    else:
+        parity(y, outputs, figures["tasks"], path, part)
 
 
 def roc_pr(
@@ -220,23 +230,23 @@ def parity(
 # ------------------------------------------------------------------------------------------------ panels
 
 
-def _validation_curve(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metric: str, style: dict[str, Any]) -> None:
+def _mark_best(ax: Axes, epochs: NDArray[Any], values: NDArray[Any], metric: str) -> None:
     best = int(np.nanargmax(values) if metrics.higher_is_better(metric) else np.nanargmin(values))
-    ax.plot(epochs, values, color=ORANGE, label="validation", **style)
     label = f"best: {values[best]:.4g} at epoch {epochs[best]}"
     ax.plot(epochs[best], values[best], "D", color=GREEN, markersize=6, label=label, linestyle="none", zorder=3)
-    ax.set_ylabel(metrics.label(metric))
-    legend_above(ax)
 
 
-def _member_lines(ax: Axes, epochs: NDArray[Any], curves: NDArray[np.float64], label: str, colour: str) -> None:
-    """Draw a line for each row of `curves`, (members, epochs), and their mean."""
+def _lines(
+    ax: Axes, epochs: NDArray[Any], curves: NDArray[np.float64], style: dict[str, Any], label: str, colour: str
+) -> None:
+    """Draw the row of `curves`, (members, epochs); of several, a line for each, and their mean."""
     known = np.isfinite(curves)
     count = known.sum(axis=0)
     mean = np.divide(np.where(known, curves, 0.0).sum(axis=0), count, out=np.full(len(epochs), np.nan), where=count > 0)
-    ax.plot(epochs, curves.T, color=colour, linewidth=0.6, alpha=0.4)
-    style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(epochs) <= 30 else {}
-    ax.plot(epochs, mean, color=colour, linewidth=2.0, label=label, **style)
+    if len(curves) > 1:
+        ax.plot(epochs, curves.T, color=colour, linewidth=0.6, alpha=0.4)
+        style = {**style, "linewidth": 2.0}
+    ax.plot(epochs, mean, color=colour, label=label, **style)
 
 
 def _name_part(figure: Figure, part: str) -> None:
@@ -323,14 +333,11 @@ def _summary(task: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------ values
 
 
-def _values(history: Sequence[dict[str, Any]], key: str) -> NDArray[np.float64]:
-    values = (row.get(key) for row in history)
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def _padded(values: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    """Return the values, followed by NaN up to a length."""
-    return np.concatenate([values, np.full(length - len(values), np.nan)])
+def _values(history: Sequence[dict[str, Any]], key: str, length: int) -> NDArray[np.float64]:
+    """Return the values of a key, followed by NaN up to a length."""
+    values = np.full(length, np.nan)
+    values[: len(history)] = [np.nan if (value := row.get(key)) is None else value for row in history]
+    return values
 
 
 def _any(values: NDArray[np.float64]) -> bool:

@@ -88,7 +88,6 @@ def fit_in_processes(
     GcnbatchError
         That of the first member that failed.
     """
-    text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
     together = _together(backend, config.jobs, planned, count)
     groups = [planned[start : start + together] for start in range(0, len(planned), together)]
     metrics: dict[str, dict[str, Any]] = {}
@@ -103,7 +102,7 @@ def fit_in_processes(
         names = [[one.name for one in group] for group in groups]
         ranks = world.current()
         sharing = count if ranks is None else ranks.local_size
-        about = fit_members, str(folder.resolve()), text
+        about = fit_members, str(folder.resolve()), json_of(config, backend)
         with span("wait for training processes"):
             run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
     return metrics
@@ -113,8 +112,13 @@ def _together(backend: Backend, jobs: int, planned: Sequence[Planned], count: in
     """Return how many members a process takes at once: those of a cohort, but as many as the others."""
     if not registry.entry(backend.name).on_gpu:
         return 1
-    size = cohort_size(backend, [one.experiment.task(one.split)[0] for one in planned])
-    return min(size, jobs or size, -(-len(planned) // count))
+    size = cohort_size(backend, [one.experiment.task(one.split)[0] for one in planned], jobs)
+    return min(size, -(-len(planned) // count))
+
+
+def json_of(config: Config, backend: Backend) -> str:
+    """Return the configuration, with this backend, as `open_again` takes it."""
+    return json.dumps(config.model_dump(mode="json") | {"backend": backend.name})
 
 
 @contextmanager
@@ -241,8 +245,7 @@ def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -
     GcnbatchError
         That of the first rank that cannot open data or backend, or sees other data.
     """
-    text = json.dumps(config.model_copy(update={"backend": backend.name}).model_dump(mode="json"))
-    ranks.start_all(_follow_run, str(folder.resolve()), text)
+    ranks.start_all(_follow_run, str(folder.resolve()), json_of(config, backend))
     refused = [error for rank in range(1, ranks.size) if (error := ranks.receive(rank)) is not None]
     communicator = ranks.communicator()
     communicator.send_call(not refused)

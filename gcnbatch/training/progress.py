@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
@@ -34,9 +33,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def step(self) -> None:
@@ -46,15 +43,11 @@ class Progress:
 
     def end(self, row: dict[str, Any], best: int) -> None:
         """Take the history row of a finished epoch and the number of the best epoch so far."""
-        self._show_epoch(row, best)
 
     def close(self) -> None:
         """Show what is not yet shown, and end."""
 
     def _show_step(self) -> None:
-        pass
-
-    def _show_epoch(self, row: dict[str, Any], best: int) -> None:
         pass
 
 
@@ -75,7 +68,8 @@ class Bar(Progress):
         self._bar.set_description_str(f"epoch {epoch + 1}/{self.epochs} step {step + 1}/{self.steps}", refresh=False)
         self._bar.update()
 
-    def _show_epoch(self, row: dict[str, Any], best: int) -> None:
+    def end(self, row: dict[str, Any], best: int) -> None:
+        """Show the row."""
         self._bar.set_postfix_str(describe(row, best), refresh=False)
 
     def close(self) -> None:
@@ -97,7 +91,8 @@ class Lines(Progress):
         if step and self._clock() - self._written >= STEP_SECONDS:
             self._write(f"epoch {epoch + 1}/{self.epochs}: step {step:,} of {self.steps:,}{self._left()}")
 
-    def _show_epoch(self, row: dict[str, Any], best: int) -> None:
+    def end(self, row: dict[str, Any], best: int) -> None:
+        """Write the row, if the last line is old."""
         self._waiting = f"epoch {row['epoch']}/{self.epochs}: {describe(row, best)}"
         if self._clock() - self._written >= EPOCH_SECONDS:
             self._write(self._waiting + self._left())

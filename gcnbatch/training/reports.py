@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,7 +27,6 @@ from gcnbatch.worker import INLINE
 METRICS, PREDICTIONS, UNCERTAINTY = "metrics.json", "predictions.csv", "uncertainty.safetensors"
 VALIDATION = "validation.csv"
 CURVES, RELIABILITY = "learning_curves.png", "uncertainty.png"
-TESTED = {"binary": "roc_pr.png", "multiclass": "confusion.png", "regression": "parity.png"}  # by kind of target
 
 Result = TypeVar("Result")
 
@@ -90,17 +89,18 @@ class Report:
         """
         plotted: list[Future[None]] = []
         if not self.has_figures:
-            for name in (CURVES, RELIABILITY, TESTED[self.header.target]):
+            for name in (CURVES, RELIABILITY, plots.TESTED[self.header.target]):
                 run_files.remove(self.folder / name)
         elif self.history:
-            plotted.append(draw_curves(self.folder, self.history, plotter))
+            plotted.append(plotter.submit(plots.learning_curves, [self.history], self.folder / CURVES))
         uncertainty = self._uncertainty(fitter)
         figures = {}
         for part in sorted(self.outputs, key="test".__ne__):  # test first: its plot overlaps with the other evaluations
             rows = self.labels[part], self.outputs[part]
             figures[part] = evaluate(self.header, *rows)
             if part == "test" and self.has_figures:
-                plotted.append(draw(self.folder, self.header, *rows, figures[part], plotter))
+                about = self.folder, self.header.target, self.header.class_names
+                plotted.append(plotter.submit(plots.draw_tested, *about, *rows, figures[part]))
         if "test" in self.outputs:
             predicted = Predictions(self.header, self.test_ids, self.outputs["test"])
             write_table(self.folder / PREDICTIONS, predicted, self.parquet)
@@ -114,7 +114,7 @@ class Report:
             if "test" in self.outputs:
                 rows = self.labels["test"], self.outputs["test"]
                 if self.has_figures:
-                    plotted.append(draw_uncertainty(self.folder, fitted, *rows, plotter))
+                    plotted.append(plotter.submit(uncertainty_plot.draw, fitted, *rows, self.folder / RELIABILITY))
                 summary["uncertainty"] = uncertainty_figures.evaluate(fitted, *rows, self.level)
         for plot in plotted:
             plot.result()
@@ -188,44 +188,3 @@ class ReportWriter:
 
 # Called with the number of members that a process fits, and of processes that share the cores of a host.
 OpenWriter = Callable[[int, int], AbstractContextManager[ReportWriter]]
-
-
-def draw_curves(folder: Path, history: Sequence[dict[str, Any]], plotter: Executor = INLINE) -> Future[None]:
-    """Start the plot of a fit's learning curves; `history` has rows of history.jsonl, `plotter` is as below."""
-    return plotter.submit(plots.learning_curves, history, folder / CURVES)
-
-
-def draw_uncertainty(
-    folder: Path, fitted: Uncertainty, y: NDArray[Any], outputs: NDArray[np.floating], plotter: Executor = INLINE
-) -> Future[None]:
-    """Start the plot of the uncertainty of test rows; `y` and `outputs` as in `metrics.evaluate`."""
-    return plotter.submit(uncertainty_plot.draw, fitted, y, outputs, folder / RELIABILITY)
-
-
-def draw(
-    folder: Path,
-    header: Header,
-    y: NDArray[Any],
-    outputs: NDArray[np.floating],
-    figures: dict[str, Any],
-    plotter: Executor = INLINE,
-    part: str = "test rows",
-) -> Future[None]:
-    """Start the plot of the target's kind: ROC and PR curves, confusion matrix, or parity.
-
-    Parameters
-    ----------
-    folder : Path
-    y, outputs, figures
-        Arguments and result of `metrics.evaluate`.
-    plotter : concurrent.futures.Executor
-        As in `Report.write`.
-    part : str
-        Rows that are drawn, for the title.
-    """
-    path = folder / TESTED[header.target]
-    if header.target == "binary":
-        return plotter.submit(plots.roc_pr, metrics.curves(y, outputs), figures["tasks"], path, part)
-    if header.target == "multiclass":
-        return plotter.submit(plots.confusion, y, outputs, header.class_names, path, part)
-    return plotter.submit(plots.parity, y, outputs, figures["tasks"], path, part)

@@ -25,6 +25,7 @@ from gcnbatch.data.copies import across_splits
 from gcnbatch.data.endings import is_table
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.folders import Held
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, make_runner
 from gcnbatch.timeline import span
@@ -82,9 +83,8 @@ def start(
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, config.name, hint))
-        target = held.folder
+        target, config = held.folder, with_absolute_paths(config)
         stack.enter_context(resumable("train", target / CONFIG))
-        config = with_absolute_paths(config)
         with begun_or_empty(target), _named(target / GENERATED, config.data.path if make else ""):
             if config.data.synthetic:
                 _create(target, config)
@@ -147,8 +147,7 @@ def resume(
     if not (folder / CONFIG).is_file():
         raise InputError(str(folder), "not a run folder", f"a folder with {CONFIG}", "Start with 'gcnbatch train'.")
     refuse_study(folder)
-    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
-        run_files.refuse_links(folder)
+    with held_again(folder) as held:
         config = read_config(folder)
         longer = config if epochs is None else _extended(config, epochs)
         extended, config = longer != config, longer
@@ -174,7 +173,7 @@ def resume(
                 if extended:
                     finished.check_digest(folder, planned[0].experiment, CHANGED)
                     _reopen(folder, longer)
-                return _fit(folders.Held(folder, lock), config, planned, backend, quiet, say, ReportWriter())
+                return _fit(held, config, planned, backend, quiet, say, ReportWriter())
 
 
 def refuse_study(folder: Path) -> None:
@@ -207,7 +206,7 @@ def read_config(folder: Path) -> Config:
 def _check_libraries(config: Config) -> None:
     """Refuse a run whose files need a library that is not installed."""
     if config.train.tensorboard:
-        fit_files.check_tensorboard()
+        fit_files.tensorboard()
     if config.parquet:
         tables.check_parquet("parquet")
 
@@ -252,7 +251,7 @@ def _prepared(
             weights = warm_start.weights(config, dataset.header, folder)
             planned = plan(Experiment(config, dataset, weights, bool(ranks), quiet))
             tasks = [one.experiment.task(one.split)[0] for one in planned]
-            planned[0].experiment.check_learnable(different_splits(planned))
+            targets.check_learnable(dataset.path, dataset.header, dataset.y, different_splits(planned))
             if config.train.mixture:
                 for block in blocks(planned).values():
                     cross_fit.check(block)
@@ -287,6 +286,14 @@ def generate(config: Config, folder: Path, make: Make | None = None) -> Config:
 
 
 @contextmanager
+def held_again(folder: Path) -> Iterator[Held]:
+    """Hold the folder of a run or study that has begun, and refuse links in it."""
+    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
+        run_files.refuse_links(folder)
+        yield Held(folder, lock)
+
+
+@contextmanager
 def begun_or_empty(folder: Path) -> Iterator[None]:
     """Empty the folder of a run or study after an error in the block, while it was set up; it was empty before.
 
@@ -317,7 +324,7 @@ def _create(folder: Path, config: Config) -> None:
 
 
 def _fit(
-    held: folders.Held,
+    held: Held,
     config: Config,
     planned: list[Planned],
     backend: Backend,
@@ -358,7 +365,7 @@ def _fit(
 
 
 def _fit_networks(
-    held: folders.Held,
+    held: Held,
     config: Config,
     planned: list[Planned],
     backend: Backend,

@@ -6,18 +6,18 @@ Anything else is an InputError that names the file. No symbolic link in a run fo
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError, model_validator
 
 from gcnbatch import environment, fileio
-from gcnbatch.config_tree import deeper, parse_toml
+from gcnbatch.config_tree import deeper, parse_json, parse_toml
 from gcnbatch.errors import InputError, misfit
 from gcnbatch.text import QUOTED, counted, printable, quoted
 
@@ -69,19 +69,17 @@ class _Metrics(BaseModel):
     baseline: _Baseline | None = None
 
 
-class _Fit(_Metrics):
-    epochs: int
-    best_epoch: int
-
-
 class _Member(_Metrics):
     """A fit, or a cross-fitted model, which has no best epoch."""
 
     epochs: int
 
 
-class _Members(_Metrics):
-    epochs: int
+class _Fit(_Member):
+    best_epoch: int
+
+
+class _Members(_Member):
     folds: list[_Member] | None = Field(default=None, min_length=1)
     members: list[_Member] | None = Field(default=None, min_length=1)
     mean: dict[str, dict[str, Number]]
@@ -104,8 +102,7 @@ class _Share(BaseModel):
     test: Number | None
 
 
-class _CrossFitted(_Metrics):
-    epochs: int
+class _CrossFitted(_Member):
     parts: list[_Fit] = Field(min_length=1)
     metric: str = ""
     members: list[_Share] = []
@@ -124,10 +121,12 @@ class _Environment(BaseModel):
     command: list[str] = []
 
 
-_ENVIRONMENT = TypeAdapter(_Environment)
-_EPOCH: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[str, Number | None])
-_FIGURES, _FIT, _MEMBERS = TypeAdapter(_Metrics), TypeAdapter(_Fit), TypeAdapter(_Members)
-_CROSS_FITTED = TypeAdapter(_CrossFitted)
+class _Epoch(RootModel[dict[str, Number | None]]):
+    """A row of the history."""
+
+
+Schema = TypeVar("Schema")
+_adapter: Any = cache(TypeAdapter)  # one for each schema
 
 
 def lacking(folder: Path, file: str, commands: str = "'gcnbatch train'") -> InputError:
@@ -207,7 +206,7 @@ def read_metrics(path: Path, members: bool, cross_fitted: bool = False) -> dict[
     ------
     InputError
     """
-    return _metrics(path, _CROSS_FITTED if cross_fitted else _MEMBERS if members else _FIT)
+    return _metrics(path, _CrossFitted if cross_fitted else _Members if members else _Fit)
 
 
 def read_figures(path: Path) -> dict[str, Any]:
@@ -217,8 +216,8 @@ def read_figures(path: Path) -> dict[str, Any]:
     ------
     InputError
     """
-    found = _metrics(path, _FIGURES)
-    return _metrics(path, _CROSS_FITTED) if "parts" in found else found
+    found = _metrics(path, _Metrics)
+    return _metrics(path, _CrossFitted) if "parts" in found else found
 
 
 def read_json(path: Path, expected: str) -> Any:
@@ -247,8 +246,7 @@ def read_environment(folder: Path) -> dict[str, Any]:
     """
     path, expected = folder / ENVIRONMENT, "the environment of a run"
     value = read_json(path, expected) if path.exists() else {}
-    found: _Environment = checked(str(path), value, _ENVIRONMENT, expected)
-    return found.model_dump()
+    return checked(str(path), value, _Environment, expected).model_dump()
 
 
 @contextmanager
@@ -266,7 +264,7 @@ def damaged(place: Path, expected: str) -> Iterator[None]:
         raise InputError(str(place), got, expected, _HINT) from error
 
 
-def _metrics(path: Path, schema: TypeAdapter[Any]) -> dict[str, Any]:
+def _metrics(path: Path, schema: type[_Metrics]) -> dict[str, Any]:
     expected = "the metrics of a finished run"
     value = read_json(path, expected)
     checked(str(path), value, schema, expected)
@@ -286,7 +284,7 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
         row = _parsed(place, line, expected)
-        checked(place, row, _EPOCH, expected)
+        checked(place, row, _Epoch, expected)
         if row.get("epoch") != number:
             raise InputError(place, f"epoch {quoted(row.get('epoch'))}", f"{number}", _HINT)
         rows.append(row)
@@ -295,8 +293,18 @@ def read_history(path: Path, epochs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> Any:
-    """Return the value as the schema has it.
+def read_as(path: Path, schema: type[Schema], expected: str) -> Schema:
+    """Return the value of a JSON file as the schema, a model or dataclass, has it.
+
+    Raises
+    ------
+    InputError
+    """
+    return checked(str(path), read_json(path, expected), schema, expected)
+
+
+def checked(place: str, value: Any, schema: type[Schema], expected: str) -> Schema:
+    """Return the value as the schema, a model or dataclass, has it.
 
     Raises
     ------
@@ -304,20 +312,17 @@ def checked(place: str, value: Any, schema: TypeAdapter[Any], expected: str) -> 
         Names the first key that does not fit.
     """
     try:
-        return schema.validate_python(value)
+        found: Schema = _adapter(schema).validate_python(value)
     except ValidationError as error:
         raise InputError(place, misfit(error), expected, _HINT) from error
+    return found
 
 
 def _parsed(place: str, text: str, expected: str) -> Any:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(place, "not JSON", expected, _HINT) from error
     if deeper(value, _DEEPEST):
         raise InputError(place, "JSON nested too deep", expected, _HINT)
     return value
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gcnbatch import fileio, metrics
 from gcnbatch.data.graphs import Int64
-from gcnbatch.data.schema import Header
 from gcnbatch.moments import in_units, unit_of
 from gcnbatch.predictions import Predictions, read_outputs, write_table
 from gcnbatch.timeline import span
@@ -48,13 +47,14 @@ def summarise(
     pairs = zip(planned, fitted, strict=True)
     histories = histories or [(folder / one.name / HISTORY, found.epochs) for one, found in pairs]
     written = [writer.submit_call(draw_curves, folder, histories)]
-    pool, figures = tested(folder, planned, fitted), None
+    pool, figures = pooled_part(folder, planned, fitted, "test"), None
     if pool:
         y, part = pool.labels(experiment.measured), "test rows of all folds" if config.split.folds else "test rows"
         one_split = config.split.folds == 0 and config.split.repeats == 1
         writer.examine(experiment.dataset.path, pool.rows, pool.mean, one_split)
         figures = reports.evaluate(header, y, pool.mean)
-        written.append(writer.submit_call(_draw, folder, header, y, pool.mean, figures, part))
+        about = folder, header.target, header.class_names, y, pool.mean, figures, part
+        written.append(writer.submit_call(plots.draw_tested, *about))
         predicted = Predictions(header, experiment.ids[pool.rows], pool.mean, pool.std)
         table = folder / reports.PREDICTIONS, predicted, config.parquet
         written.append(writer.submit_call(write_table, *table))
@@ -68,15 +68,21 @@ def summarise(
     return summary
 
 
-def tested(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult]) -> Pooled | None:
-    """Return the outputs for all test rows, by member from `fitted` or its predictions; None if there are none."""
-    rows = [one.split.test for one in planned]
+_FILES = {"test": reports.PREDICTIONS, "valid": reports.VALIDATION}
+
+
+def pooled_part(folder: Path, planned: Sequence[Planned], fitted: Sequence[FitResult], part: str) -> Pooled | None:
+    """Return the outputs for all "test" or "valid" rows, of each member from `fitted` or its file; None without rows.
+
+    Members of a cross-fitted run alone have a file of validation rows.
+    """
+    rows = [one.split.parts()[part] for one in planned]
     if not any(map(len, rows)):
         return None
-    header, outputs = planned[0].experiment.header, []
-    for one, found in zip(planned, fitted, strict=True):
-        path = folder / one.name / reports.PREDICTIONS
-        outputs.append(read_outputs(path, header, len(one.split.test)) if found.tested is None else found.tested)
+    outputs = [
+        read_outputs(folder / one.name / _FILES[part], one.experiment.header, len(own)) if of is None else of
+        for one, own, of in zip(planned, rows, (found.outputs.get(part) for found in fitted), strict=True)
+    ]
     return pooled(rows, outputs)
 
 
@@ -97,20 +103,15 @@ def _summary(planned: Sequence[Planned], results: Sequence[dict[str, Any]]) -> d
     return summary
 
 
-def _draw(folder: Path, header: Header, *about: Any) -> None:
-    y, outputs, figures, part = about
-    reports.draw(folder, header, y, outputs, figures, part=part).result()
-
-
 def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
-    """Draw the learning curves of all members of a run into one figure.
+    """Draw the learning curves of a fit, or of all members of a run into one figure.
 
     Parameters
     ----------
     folder : Path
-        The run's folder.
+        Of the fit or the run.
     histories : sequence of (Path, int)
-        The members' histories, and the epochs in each.
+        The histories, and the epochs in each.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def draw_curves(folder: Path, histories: Sequence[tuple[Path, int]]) -> None:
         When a history is damaged.
     """
     rows = [run_files.read_history(path, epochs) for path, epochs in histories]
-    plots.members_curves(rows, folder / reports.CURVES)
+    plots.learning_curves(rows, folder / reports.CURVES)
 
 
 def average(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

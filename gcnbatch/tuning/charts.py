@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from optuna.trial import FrozenTrial
 
 from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, ticker
 from gcnbatch.tuning.record import value_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from optuna.trial import FrozenTrial
 
 _NAMED = 12  # choices of a key that are named on its axis
 

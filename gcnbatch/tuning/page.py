@@ -5,7 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
 
 from gcnbatch.figures import png
 from gcnbatch.metrics import label
@@ -17,13 +20,10 @@ from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.run import read_config
 from gcnbatch.training.run_files import CONFIG
-from gcnbatch.tuning import charts, library
+from gcnbatch.tuning import charts
 from gcnbatch.tuning.record import value_of
 from gcnbatch.tuning.space import Space
 from gcnbatch.tuning.study import Study
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 SPACE, BEST = "space.toml", "best.toml"
 _LISTED = 10  # trials in the table
@@ -47,7 +47,7 @@ def not_learned(summary: dict[str, Any]) -> str:
     )
 
 
-def render(folder: Path, study: Study, space: Space, experiment: Experiment, summary: dict[str, Any]) -> str:
+def render(folder: Path, study: Study, experiment: Experiment, summary: dict[str, Any]) -> str:
     """Return the page.
 
     Parameters
@@ -57,13 +57,13 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
     summary : dict
         Of `gcnbatch.tuning.results.write`.
     """
-    names, title = space.names, f"Study: {folder.name}"
+    names, title = study.space.names, f"Study: {folder.name}"
     maximize, monitor = study.direction == "maximize", objective(summary)
     counts = ", ".join(f"{summary[state]} {state}" for state in ("complete", "pruned", "failed"))
     lead = paragraph(f"{counted(summary['trials'], 'trial')}: {counts}; {monitor}, {summary['direction']}d", "lead")
     complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     if not complete:
-        failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, space, experiment)]
+        failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, study.space, experiment)]
         return document(title, failed, failed=True)
     best, shares = summary["best"], _importance(study)
     found = f"Best: {monitor} {figure(best['value'])} in trial {best['number']}."
@@ -81,7 +81,7 @@ def render(folder: Path, study: Study, space: Space, experiment: Experiment, sum
             paragraph(not_learned(summary) or found, "verdict"),
             section("Best trials", _best(ranked[:_LISTED], names)),
             *(section(title, picture(png(figure), title)) for title, figure in drawn.items() if figure),
-            *_origin(folder, space, experiment),
+            *_origin(folder, study.space, experiment),
         ],
     )
 
@@ -127,7 +127,6 @@ def _shown(value: Any) -> str:
 
 def _importance(study: Study) -> dict[str, float]:
     """Return the share of each parameter in the objective's variance, largest first; empty if it is not defined."""
-    optuna = library.optuna()
     memory = optuna.create_study(direction=study.direction)
     memory.add_trials(study.trials)
     try:

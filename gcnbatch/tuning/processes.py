@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from optuna.trial import FrozenTrial
 
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.training.processes import open_again, run_calls
@@ -16,18 +17,22 @@ from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.trials import FAILED, Asked, Outcome, Trials
 from gcnbatch.worker import WorkerDied, Workers
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
 _ENDED = "its process ended, perhaps for lack of memory"
 
 
-class TrialProcesses:
-    """Runs trials in processes.
+def run_in_processes(
+    workers: RankWorkers | Workers,
+    folder: Path,
+    config: str,
+    together: int,
+    asked: Sequence[Asked],
+    complete: Sequence[FrozenTrial],
+    done: Callable[[Outcome], object],
+) -> None:
+    """Run trials in processes; `asked`, `complete` and `done` as in `Trials.run`.
 
     Parameters
     ----------
-    workers : Workers
     folder : Path
         The study's folder.
     config : str
@@ -35,24 +40,17 @@ class TrialProcesses:
     together : int
         Trials that a process takes at once.
     """
+    groups = {str(asked[start].number): asked[start : start + together] for start in range(0, len(asked), together)}
+    calls = {name: (run_trials, str(folder), config, group, complete) for name, group in groups.items()}
 
-    def __init__(self, workers: RankWorkers | Workers, folder: Path, config: str, together: int) -> None:
-        self._workers, self._folder, self._config, self._together = workers, folder, config, together
+    def ended(name: str, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            done(outcome)
 
-    def run(self, asked: Sequence[Asked], complete: Sequence[FrozenTrial], done: Callable[[Outcome], object]) -> None:
-        """Run these trials; see `Trials.run`."""
-        size = self._together
-        groups = {str(asked[start].number): asked[start : start + size] for start in range(0, len(asked), size)}
-        calls = {name: (run_trials, str(self._folder), self._config, group, complete) for name, group in groups.items()}
+    def died(name: str, error: WorkerDied) -> list[Outcome]:
+        return [Outcome(one.number, FAILED, reason=_ENDED) for one in groups[name]]
 
-        def ended(name: str, outcomes: Sequence[Outcome]) -> None:
-            for outcome in outcomes:
-                done(outcome)
-
-        def died(name: str, error: WorkerDied) -> list[Outcome]:
-            return [Outcome(one.number, FAILED, reason=_ENDED) for one in groups[name]]
-
-        run_calls(self._workers, calls, ended, died)
+    run_calls(workers, calls, ended, died)
 
 
 def run_trials(folder: str, config: str, asked: Sequence[Asked], complete: Sequence[FrozenTrial]) -> list[Outcome]:

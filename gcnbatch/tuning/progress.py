@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
+
+from optuna.trial import FrozenTrial
 
 from gcnbatch.progress import on_terminal, write_line
 from gcnbatch.text import figure
 from gcnbatch.tuning.record import value_of
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
     from gcnbatch.tuning.study import Study
 
 LINE_SECONDS = 2.0  # least time between two lines in a pipe
@@ -44,9 +43,7 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._waiting:
             self._write("\n" if on_terminal() else "")
 

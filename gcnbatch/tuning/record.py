@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
+from pydantic import BaseModel, ConfigDict, Field
 
 from gcnbatch import fileio
 from gcnbatch.errors import InputError
 from gcnbatch.machine import blame
 from gcnbatch.training import run_files
-from gcnbatch.tuning import library
 from gcnbatch.tuning.space import Space
-from gcnbatch.tuning.trials import COMPLETE, FAILED, PRUNED, Outcome
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
+from gcnbatch.tuning.trials import COMPLETE, FAILED, PRUNED, Direction, Outcome
 
 JOURNAL, STUDY = "study.journal", "gcnbatch"
 _EXPECTED = "the journal of a study"
@@ -43,13 +42,13 @@ class Record:
         When the disk is full or fails.
     """
 
-    def __init__(self, folder: Path, direction: str, space: Space) -> None:
-        optuna, self._path = library.optuna(), folder / JOURNAL
-        path = self._path
+    def __init__(self, folder: Path, direction: Direction, space: Space) -> None:
+        path = self._path = folder / JOURNAL
+        lock: Any = _Locked()
         _cut(path)
         try:
             with fileio.write_errors(path):
-                backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_Locked())
+                backend = JournalFileBackend(str(path), lock_obj=lock)
                 storage = optuna.storages.JournalStorage(backend)
                 self._study = optuna.create_study(
                     storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
@@ -94,17 +93,14 @@ class _Finished(BaseModel):
     intermediate_values: dict[Annotated[int, Field(ge=0, le=_MOST)], run_files.Number]
 
 
-_ABOUT, _FINISHED = TypeAdapter(_About), TypeAdapter(_Finished)
-
-
 def _number(place: str, trial: FrozenTrial, space: Mapping[str, BaseDistribution]) -> int:
     """Return the number of a trial of the journal, which may be damaged or a stranger's."""
     place = f"{place}, trial {trial.number}"
-    found: _About = run_files.checked(place, trial.user_attrs, _ABOUT, _EXPECTED)
+    found = run_files.checked(place, trial.user_attrs, _About, _EXPECTED)
     kept = {"values": trial.values, "intermediate_values": trial.intermediate_values}
-    run_files.checked(place, {"state": trial.state.name, **kept}, _FINISHED, _EXPECTED)
+    run_files.checked(place, {"state": trial.state.name, **kept}, _Finished, _EXPECTED)
     try:  # also of a value that is missing, or outside of the space
-        library.optuna().trial.create_trial(state=trial.state, **kept, params=trial.params, distributions=dict(space))
+        optuna.trial.create_trial(state=trial.state, **kept, params=trial.params, distributions=dict(space))
         is_of_space = trial.distributions == space
     except Exception:  # whatever Optuna raises
         is_of_space = False
@@ -115,7 +111,6 @@ def _number(place: str, trial: FrozenTrial, space: Mapping[str, BaseDistribution
 
 def frozen(outcome: Outcome, asked: FrozenTrial) -> FrozenTrial:
     """Return a finished trial as Optuna keeps it."""
-    optuna = library.optuna()
     states = optuna.trial.TrialState
     return optuna.trial.create_trial(
         state={COMPLETE: states.COMPLETE, PRUNED: states.PRUNED, FAILED: states.FAIL}[outcome.state],

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
-from gcnbatch import fileio, tables
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial
+
+from gcnbatch import fileio, metrics, tables
 from gcnbatch.config import Config
+from gcnbatch.data.graphs import Split
+from gcnbatch.moments import moments
 from gcnbatch.pages.document import REPORT
 from gcnbatch.training import run_files
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.tuning import library, page
-from gcnbatch.tuning.constant import constant_value
+from gcnbatch.training.targets import left_out
+from gcnbatch.tuning import page
 from gcnbatch.tuning.page import BEST
 from gcnbatch.tuning.record import JOURNAL, value_of
-from gcnbatch.tuning.space import Space, configured
+from gcnbatch.tuning.space import configured
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Study
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 TABLE = "trials.csv"
 
@@ -37,16 +42,10 @@ def lost_trials(folder: Path, study: Study) -> tuple[str, str, str] | None:
     return str(folder / JOURNAL), f"{len(study.trials)} trials", f"at least {count}, as {source} has"
 
 
-def write(
-    folder: Path, study: Study, space: Space, experiment: Experiment, base: Config, say: Callable[[str], object]
-) -> dict[str, Any]:
-    """Write best.toml, trials.csv and report.html; return the summary.
-
-    `base` is the configuration that the study began with, whatever machine goes on with it.
-    """
-    names = space.names
+def write(folder: Path, study: Study, experiment: Experiment, say: Callable[[str], object]) -> dict[str, Any]:
+    """Write best.toml, trials.csv and report.html; return the summary."""
     trials, best = study.trials, study.best
-    tables.write(folder / TABLE, _table(trials, names), experiment.config.parquet)
+    tables.write(folder / TABLE, _table(trials, study.space.names), experiment.config.parquet)
     summary: dict[str, Any] = {
         "objective": f"valid {experiment.monitor}",
         "direction": study.direction,
@@ -57,7 +56,7 @@ def write(
     if best is None:
         say("no trial is complete; trials.csv has the reasons")
     else:
-        values = space.suggest(library.optuna().trial.FixedTrial(best.params))
+        values = study.space.suggest(optuna.trial.FixedTrial(best.params))
         summary["best"] = {
             "number": best.user_attrs["number"],
             "value": best.value,
@@ -70,8 +69,8 @@ def write(
         summary["learned"] = constant is None or study.is_better(value_of(best), constant)
         if line := page.not_learned(summary):
             say(line)
-        fileio.write_text(folder / BEST, _alone(configured(base, values)).to_toml())
-    fileio.write_text(folder / REPORT, page.render(folder, study, space, experiment, summary))
+        fileio.write_text(folder / BEST, _alone(configured(study.base, values)).to_toml())
+    fileio.write_text(folder / REPORT, page.render(folder, study, experiment, summary))
     return summary
 
 
@@ -96,3 +95,29 @@ def _table(trials: Sequence[FrozenTrial], names: Sequence[str]) -> tables.Column
         **{name: [trial.params.get(name) for trial in trials] for name in names},
         "reason": [one["reason"] for one in about],
     }
+
+
+def constant_value(experiment: Experiment, splits: Sequence[Split]) -> float | None:
+    """Return the objective of a model that learned nothing: it gives all rows the mean of the training labels.
+
+    None for the loss, and where it is not defined.
+    """
+    if experiment.monitor == "loss":
+        return None
+    target, y = experiment.header.target, experiment.y
+    values = []
+    for split in splits:
+        mean = _mean_labels(y[split.train], experiment.header.n_outputs)
+        outputs = np.tile(mean, (len(split.valid), 1))
+        labels = metrics.without_tasks(experiment.measured[split.valid], left_out(experiment.header, y[split.train]))
+        values.append(metrics.score(experiment.monitor, target, labels, outputs))
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _mean_labels(y: NDArray[Any], outputs: int) -> NDArray[np.floating]:
+    """Return the mean of each column, or the shares of the classes."""
+    if y.dtype.kind == "i":
+        counts = np.bincount(y[y >= 0], minlength=outputs)
+        return (counts / max(counts.sum(), 1)).astype(np.float32)
+    return moments(y)[0].astype(y.dtype)

@@ -7,18 +7,18 @@ and number of trials), ``env.json``, ``data.sha256``, ``study.journal`` (finishe
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from gcnbatch import fileio, folders, tables
 from gcnbatch.backends import registry
@@ -28,6 +28,7 @@ from gcnbatch.config_tree import read_toml
 from gcnbatch.data.splits import notes
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from gcnbatch.folders import Held
 from gcnbatch.machine import cores
 from gcnbatch.metrics import label
 from gcnbatch.pages.document import REPORT
@@ -37,16 +38,16 @@ from gcnbatch.text import quoted
 from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.plan import data_file, with_absolute_paths
-from gcnbatch.training.processes import pool
-from gcnbatch.training.run import Make, begun_or_empty, check_data, generate, read_config
+from gcnbatch.training.processes import json_of, pool
+from gcnbatch.training.run import Make, begun_or_empty, check_data, generate, held_again, read_config
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
-from gcnbatch.tuning import library, results
+from gcnbatch.tuning import results
 from gcnbatch.tuning.page import SPACE
-from gcnbatch.tuning.processes import TrialProcesses
+from gcnbatch.tuning.processes import run_in_processes
 from gcnbatch.tuning.progress import Watch
 from gcnbatch.tuning.record import Record
-from gcnbatch.tuning.space import DEFAULT, Space, read_space
+from gcnbatch.tuning.space import DEFAULT, read_space
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Rounds, Run, Study
 from gcnbatch.tuning.trials import Trials, direction
@@ -89,9 +90,6 @@ class _Settings:
     backend: str | None = None  # as it was given, such as auto; earlier versions did not keep it
 
 
-_SETTINGS = TypeAdapter(_Settings)
-
-
 def start(
     config: Config,
     folder: Path | None,
@@ -117,7 +115,6 @@ def start(
     InputError
         When the folder is not empty, or data, configuration and space do not match. Nothing is left then.
     """
-    library.optuna()
     limits = limits or Limits()
     check_data(config, make)
     if config.train.ensemble > 1:
@@ -131,25 +128,25 @@ def start(
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
-        target = held.folder
+        target, config = held.folder, with_absolute_paths(config)
         stack.enter_context(resumable("tune", target / CONFIG))
-        config = with_absolute_paths(config)
         with begun_or_empty(target):
             config = generate(config, target, make)
             experiment = stack.enter_context(_opened(config, target))
             splits = splits_of(experiment)
-            backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-            base, config = config, config.model_copy(update={"backend": backend.name})
-            rounds = _rounds(backend, experiment)
+            tasks = [experiment.task(split)[0] for split in splits]
+            backend = choice.backend_for(tasks)
+            rounds = _ALIKE if cohort_size(backend, [tasks[0], tasks[0]]) > 1 else _MIXED
             count = TRIALS if limits == Limits() else limits.trials
             fileio.write_text(target / SPACE, tomli_w.dumps(tree))
-            settings = _Settings(count, rounds.trials, rounds.alike, base.backend)
+            settings = _Settings(count, rounds.trials, rounds.alike, config.backend)
+            config = config.model_copy(update={"backend": backend.name})
             fileio.write_json(target / STUDY, asdict(settings))
             run_files.write_environment(target)
             warm_start.keep(config, target, experiment.weights)
             finished.record_digest(target, experiment)
             fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
-        return target, _search(held, base, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+        return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
 
 
 def resume(
@@ -174,11 +171,9 @@ def resume(
         When `folder` is not a study, is damaged, or its data changed.
     """
     _check_study(folder)
-    with folders.locked(folder, wait=folders.ORPHANS_SECONDS) as lock:
-        run_files.refuse_links(folder)
+    with held_again(folder) as held:
         fileio.remove_abandoned(folder)
-        base, known = _read(folder)
-        given = limits or Limits()
+        known, given = _read(folder)[1], limits or Limits()
         config = resolve(read_config(folder).model_dump(mode="json") | (replaced or {}), where="--resume")
         if config.parquet:
             tables.check_parquet("parquet")
@@ -187,8 +182,7 @@ def resume(
         with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
             splits = splits_of(experiment)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-            held = folders.Held(folder, lock)
-            return _search(held, base, config, experiment, backend, Limits(count, given.minutes), quiet, say)
+            return _search(held, config, experiment, backend, Limits(count, given.minutes), quiet, say)
 
 
 def report(folder: Path, say: Say = lambda line: None) -> Path:
@@ -200,19 +194,15 @@ def report(folder: Path, say: Say = lambda line: None) -> Path:
         As `resume`.
     """
     _check_study(folder)
-    with folders.locked(folder, wait=folders.ORPHANS_SECONDS):
-        run_files.refuse_links(folder)
-        base, config = _read(folder)[0], read_config(folder)
-        with _reopened(config, folder) as experiment:
-            study, space = _study(folder, config, experiment)
-            if lost := results.lost_trials(folder, study):
-                raise InputError(*lost, "Restore it, or train the others again with 'gcnbatch tune --resume'.")
-            results.write(folder, study, space, experiment, base, say)
+    with held_again(folder), _reopened(read_config(folder), folder) as experiment:
+        study = _study(folder, experiment)
+        if lost := results.lost_trials(folder, study):
+            raise InputError(*lost, "Restore it, or train the others again with 'gcnbatch tune --resume'.")
+        results.write(folder, study, experiment, say)
     return folder / REPORT
 
 
 def _check_study(folder: Path) -> None:
-    library.optuna()
     if not (folder / CONFIG).is_file() or not (folder / STUDY).is_file():
         expected = f"a folder with {CONFIG} and {STUDY}"
         raise InputError(str(folder), "not a study", expected, "Start with 'gcnbatch tune'.")
@@ -221,24 +211,22 @@ def _check_study(folder: Path) -> None:
 def _read(folder: Path) -> tuple[Config, _Settings]:
     """Return the configuration that a study began with, whose backend is not chosen yet, and its settings."""
     place = folder / STUDY
-    known: _Settings = run_files.checked(str(place), run_files.read_json(place, "a study"), _SETTINGS, "a study")
+    known = run_files.read_as(place, _Settings, "a study")
     config = read_config(folder)
     tree = config.model_dump(mode="json") | {"backend": known.backend or config.backend}
     return resolve(tree, where=str(place)), known
 
 
-def _study(folder: Path, config: Config, experiment: Experiment) -> tuple[Study, Space]:
-    """Return the search of a folder that has all files of a study, and its space."""
-    space = read_space(run_files.read_toml(folder / SPACE), config, str(folder / SPACE), known_only=True)
-    known = _read(folder)[1]
+def _study(folder: Path, experiment: Experiment) -> Study:
+    """Return the search of a folder that has all files of a study."""
+    base, known = _read(folder)
+    space = read_space(run_files.read_toml(folder / SPACE), base, str(folder / SPACE), known_only=True)
     record = Record(folder, direction(experiment), space)
-    rounds = Rounds(known.at_once, known.alike)
-    return Study(space, record, rounds, config, direction(experiment)), space
+    return Study(space, record, Rounds(known.at_once, known.alike), base, direction(experiment))
 
 
 def _search(
-    held: folders.Held,
-    base: Config,
+    held: Held,
     config: Config,
     experiment: Experiment,
     backend: Backend,
@@ -248,14 +236,14 @@ def _search(
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results.
 
-    `base` is the configuration that the study began with, `config` that of this machine.
+    `config` is that of this machine.
     """
     folder, lock = held
     for line in notes(config.split, experiment.split_rows):
         say(line)
     if config.train.mixture:
         say("trials train the networks alone, by what they give for the rows that they leave out; best.toml mixes them")
-    study, space = _study(folder, config, experiment)
+    study = _study(folder, experiment)
     if lost := results.lost_trials(folder, study):
         say(f"warning: {InputError(*lost)}; the others are trained again")
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
@@ -264,7 +252,7 @@ def _search(
         run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
         with Watch(study, limits.trials, deadline, label(experiment.monitor), quiet) as watch:
             study.search(count, deadline, run, watch.show)
-    return results.write(folder, study, space, experiment, base, say)
+    return results.write(folder, study, experiment, say)
 
 
 def _runner(
@@ -283,16 +271,8 @@ def _runner(
     if ranks is None and (on_gpu or config.jobs == 1):
         return Trials(experiment, splits_of(experiment), backend).run
     workers = stack.enter_context(pool(jobs, lock))
-    there = config.model_copy(update={"backend": backend.name})
     together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
-    return TrialProcesses(workers, folder.resolve(), json.dumps(there.model_dump(mode="json")), together).run
-
-
-def _rounds(backend: Backend, experiment: Experiment) -> Rounds:
-    """Return the rounds that suit the backend: alike trials where it trains several models at once."""
-    splits = splits_of(experiment)
-    task = experiment.task(splits[0])[0]
-    return _ALIKE if cohort_size(backend, [task, task]) > 1 else _MIXED
+    return partial(run_in_processes, workers, folder.resolve(), json_of(config, backend), together)
 
 
 @contextmanager

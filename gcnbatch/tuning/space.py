@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from optuna.trial import BaseTrial
 
 from gcnbatch.config import Config, resolve
 from gcnbatch.config_tree import put
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.text import QUOTED, printable, shown
-
-if TYPE_CHECKING:
-    from optuna.trial import BaseTrial
 
 DEFAULT = Path(__file__).with_name("space.toml")
 _ON_STEP = 1e-6  # of a step: rounding of a value that lies on it

@@ -10,16 +10,15 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
 
 from gcnbatch.config import Config
-from gcnbatch.tuning import library
 from gcnbatch.tuning.record import Record, value_of
 from gcnbatch.tuning.space import Space
-from gcnbatch.tuning.trials import Asked, Outcome
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
+from gcnbatch.tuning.trials import Asked, Direction, Outcome
 
 # Runs trials; takes the complete ones before, and a function that takes each outcome as it ends.
 Run = Callable[[Sequence[Asked], Sequence["FrozenTrial"], Callable[[Outcome], object]], object]
@@ -51,16 +50,14 @@ class Study:
     record : Record
     rounds : Rounds
     base : Config
-        Its seed is that of the search; the first trial has its values, as far as the space holds them.
-    direction : {"maximize", "minimize"}
+        That the study began with, whatever machine goes on with it. Its seed is that of the search; the first trial
+        has its values, as far as the space holds them.
     """
 
-    def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: str) -> None:
-        self._space, self._record, self.rounds, self._base = space, record, rounds, base
+    def __init__(self, space: Space, record: Record, rounds: Rounds, base: Config, direction: Direction) -> None:
+        self.space, self._record, self.rounds, self.base = space, record, rounds, base
         self.direction = direction
-        self._study = library.optuna().create_study(
-            direction=direction
-        )  # in memory: trials are asked for and told here
+        self._study = optuna.create_study(direction=direction)  # in memory: trials are asked for and told here
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -89,37 +86,33 @@ class Study:
         shown : callable
             Called with each trial that ends now.
         """
-        first = 0
-        while first < count and (self._is_known(first, count) or time.monotonic() < deadline):
-            self._round(range(first, min(first + self.rounds.trials, count)), run, shown)
-            first += self.rounds.trials
-
-    def _is_known(self, first: int, count: int) -> bool:
-        numbers = range(first, min(first + self.rounds.trials, count))
-        return all(number in self._record.trials for number in numbers)
-
-    def _round(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
         known = self._record.trials
-        if not all(number in known for number in numbers):
-            asked = self._ask(numbers.start)
-            missing = [Asked(number, values) for number, (values, _) in asked.items() if number in numbers]
-            missing = [one for one in missing if one.number not in known]
-            complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+        for first in range(0, count, self.rounds.trials):
+            numbers = range(first, min(first + self.rounds.trials, count))
+            if not all(number in known for number in numbers):
+                if time.monotonic() >= deadline:
+                    return
+                self._run(numbers, run, shown)
+            self._study.add_trials([known[number] for number in numbers])
 
-            def ended(outcome: Outcome) -> None:
-                self._record.add(outcome, asked[outcome.number][1])
-                shown(known[outcome.number])
+    def _run(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
+        """Run the trials of a round that are not recorded."""
+        known, asked = self._record.trials, self._ask(numbers.start)
+        missing = [Asked(number, asked[number][0]) for number in numbers if number not in known]
+        complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
 
-            run(missing, complete, ended)
-        self._study.add_trials([known[number] for number in numbers])
+        def ended(outcome: Outcome) -> None:
+            self._record.add(outcome, asked[outcome.number][1])
+            shown(known[outcome.number])
+
+        run(missing, complete, ended)
 
     def _ask(self, first: int) -> dict[int, tuple[dict[str, Any], FrozenTrial]]:
         """Return values and parameters of the trials of a whole round by number.
 
         They are asked of a copy of the study, so that the study holds finished trials only.
         """
-        optuna = library.optuna()
-        sampler = optuna.samplers.TPESampler(seed=(self._base.seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
+        sampler = optuna.samplers.TPESampler(seed=(self.base.seed * 1_000_003 + first) % _SEEDS, constant_liar=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             copy = optuna.create_study(direction=self.direction, sampler=sampler)
@@ -127,13 +120,13 @@ class Study:
         asked: dict[int, tuple[dict[str, Any], FrozenTrial]] = {}
         common: dict[str, Any] = {}
         if not first:
-            copy.enqueue_trial(self._space.start(self._base))
+            copy.enqueue_trial(self.space.start(self.base))
         for number in range(first, first + self.rounds.trials):
             if common:
                 copy.enqueue_trial(common)
             trial = copy.ask()
-            values = self._space.suggest(trial)
+            values = self.space.suggest(trial)
             if self.rounds.alike:
-                common = self._space.architecture(trial.params)
+                common = self.space.architecture(trial.params)
             asked[number] = values, copy.get_trials(deepcopy=False)[trial.number]
         return asked

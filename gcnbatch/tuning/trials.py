@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
+
+import optuna
+from optuna.trial import FrozenTrial, Trial
 
 from gcnbatch import metrics
 from gcnbatch.backends.base import Backend, Runner
@@ -16,16 +19,12 @@ from gcnbatch.errors import BackendUnavailable, DeviceLost, GcnbatchError, Input
 from gcnbatch.machine import cores
 from gcnbatch.runners.choice import cohort_size, make_runner
 from gcnbatch.runners.cohort import JoinedRunner, group
-from gcnbatch.runners.task import RunnerTask
 from gcnbatch.training import loop
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import Fit
-from gcnbatch.tuning import library
 from gcnbatch.tuning.space import configured
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial, Trial
-
+Direction = Literal["maximize", "minimize"]
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
 _STARTUP_TRIALS = 5  # complete trials before any is pruned
 _WARM_UP = 0.1  # share of the epochs before a trial may be pruned
@@ -153,7 +152,8 @@ class Trials:
                 done(Outcome(one.number, FAILED, reason=str(error)))
         for numbers in group([run.members[0].task for run in runs]):
             together = [runs[number] for number in numbers]
-            size = self._size([member.task for run in together for member in run.members])
+            tasks = [member.task for run in together for member in run.members]
+            size = cohort_size(self._backend, tasks, self._jobs)
             count = max(size // len(self._splits), 1)
             for start in range(0, len(together), count):
                 self._train(together[start : start + count], asked, judge, done)
@@ -180,11 +180,6 @@ class Trials:
             alone = given[run.number]
             self._train([_Run(alone, self._members(alone), judge.ask())], asked, judge, done)
 
-    def _size(self, tasks: Sequence[RunnerTask]) -> int:
-        """Return how many of these tasks form a cohort."""
-        size = cohort_size(self._backend, tasks)
-        return min(size, self._jobs) if self._jobs else size
-
     def _members(self, asked: Asked) -> list[Fit]:
         config = configured(self._experiment.config, asked.values)
         experiment = self._experiment.like(config)
@@ -196,7 +191,7 @@ class Trials:
         tasks = [member.task for member in waiting]
         try:
             while tasks:
-                size = self._size(tasks)
+                size = cohort_size(self._backend, tasks, self._jobs)
                 runners.append(make_runner(self._backend, tasks[:size]))
                 tasks = tasks[size:]
         except BaseException:
@@ -213,7 +208,7 @@ def _after_epoch(runs: Sequence[_Run], members: dict[int, Fit]) -> None:
             run.after_epoch()
 
 
-def direction(experiment: Experiment) -> str:
+def direction(experiment: Experiment) -> Direction:
     """Return whether the objective is to be maximised or minimised, in Optuna's words."""
     return "maximize" if metrics.higher_is_better(experiment.monitor) else "minimize"
 
@@ -223,7 +218,6 @@ def pruning_study(experiment: Experiment, complete: Sequence[FrozenTrial]) -> An
 
     A trial is pruned when its best value so far is worse than the median of theirs after as many epochs.
     """
-    optuna = library.optuna()
     epochs = experiment.config.train.epochs
     pruner = optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=max(1, int(_WARM_UP * epochs)))
     study = optuna.create_study(direction=direction(experiment), pruner=pruner)

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import count
@@ -26,8 +25,7 @@ from typing import Any
 import pytest
 
 from gcnbatch import fileio, progress, worker
-from gcnbatch.errors import MachineError
-from gcnbatch.tuning import library, page
+from gcnbatch.tuning import page
 from tests.training.runs import environment, lighten
 
 _SECONDS = 300  # a case takes less than 5 s of processor time; one that hangs is ended by SIGALRM
@@ -130,8 +128,6 @@ def _serve(folder: Path, warm_up: Sequence[Sequence[str]]) -> None:
     patch = pytest.MonkeyPatch()
     lighten(patch)
     patch.setattr(page, "render", lambda *about: "")
-    with suppress(MachineError):
-        library.optuna()
     progress.LINE_SECONDS = math.inf  # no line of progress among the errors, however slow the machine
     disks = has_disks()
     said = os.dup(1)

@@ -44,6 +44,8 @@ def test_a_study_prints_its_best_trial_and_its_path_last(tmp_path: Path, call: C
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("gcnbatch.tuning")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
     code, _, err = call("tune", "-o", tmp_path / "study")
     message = "error: gcnbatch tune: Optuna is not installed. Install it: pip install 'gcnbatch[tune]'.\n"

@@ -43,7 +43,7 @@ def write_molecules(path: Path, smiles: Sequence[str], y: ArrayLike, task_names:
 
 def lighten(patch: pytest.MonkeyPatch) -> None:
     """Skip plots, which have their own tests and take most of a small run's time; and syncing, in a fresh process."""
-    for name in ("learning_curves", "members_curves", "roc_pr", "confusion", "parity"):
+    for name in ("learning_curves", "roc_pr", "confusion", "parity"):
         patch.setattr(plots, name, lambda *about: None)
     patch.setattr(uncertainty_plot, "draw", lambda *about: None)
     patch.setattr(os, "fsync", lambda file: None)

@@ -20,7 +20,7 @@ from gcnbatch.mixture import Mixture
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
-from gcnbatch.training import cross_fit, mixed, run
+from gcnbatch.training import cross_fit, mixed, reports, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
@@ -230,7 +230,7 @@ def test_report_shows_the_members(best: Path) -> None:
         (Fits, "_report", 2),
         (mixed.Mixed, "save", 0),
         (cross_fit, "_write_out_of_fold", 0),
-        (cross_fit.Report, "write", 4),
+        (reports.Report, "write", 4),
     ],
 )
 def test_a_killed_run_goes_on_to_equal_bits(molecules, best: Path, tmp_path: Path, place, name: str, call: int) -> None:

@@ -16,7 +16,7 @@ from gcnbatch.inference.ensemble import infer, predict
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison.comparison import compare
 from gcnbatch.run_report.files import write as write_report
-from gcnbatch.training import cross_fit, mixed, run
+from gcnbatch.training import cross_fit, mixed, reports, run
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import all_folders, member_folders
@@ -111,7 +111,7 @@ def test_the_folds_predict_together_and_alone(molecules: Path, folds: Path, tmp_
     ("place", "name", "call"),
     [
         (Fits, "_report", 3),
-        (cross_fit.Report, "write", 7),
+        (reports.Report, "write", 7),
         (cross_fit, "summarise_blocks", 0),
     ],
 )

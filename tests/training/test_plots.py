@@ -76,17 +76,17 @@ def pixels(path: Path, colour: str) -> int:
 
 def test_learning_curves_have_a_panel_per_validation_metric_and_one_for_a_changing_rate(tmp_path: Path) -> None:
     auc = [0.5, 0.7, 0.6]
-    plots.learning_curves(history(3), tmp_path / "loss.png")
-    plots.learning_curves(history(3, valid_roc_auc=auc), tmp_path / "figure.png")
-    plots.learning_curves(history(3, valid_roc_auc=auc, learning_rate=[1e-3, 1e-3, 1e-4]), tmp_path / "rate.png")
+    plots.learning_curves([history(3)], tmp_path / "loss.png")
+    plots.learning_curves([history(3, valid_roc_auc=auc)], tmp_path / "figure.png")
+    plots.learning_curves([history(3, valid_roc_auc=auc, learning_rate=[1e-3, 1e-3, 1e-4])], tmp_path / "rate.png")
     widths = [shape(tmp_path / f"{name}.png")[1] for name in ("loss", "figure", "rate")]
     assert widths[1:] == [2 * widths[0], 3 * widths[0]]
 
 
 @pytest.mark.numerical(bound="a history made by hand")
 def test_learning_curves_mark_the_best_epoch_only_of_defined_metrics(tmp_path: Path) -> None:
-    plots.learning_curves(history(3, valid_rmse=[0.5, None, 0.6]), tmp_path / "some.png")
-    plots.learning_curves(history(3, valid_rmse=[None, None, None]), tmp_path / "none.png")
+    plots.learning_curves([history(3, valid_rmse=[0.5, None, 0.6])], tmp_path / "some.png")
+    plots.learning_curves([history(3, valid_rmse=[None, None, None])], tmp_path / "none.png")
     assert pixels(tmp_path / "some.png", plots.GREEN) > 0
     assert pixels(tmp_path / "none.png", plots.GREEN) == 0
 
@@ -94,7 +94,7 @@ def test_learning_curves_mark_the_best_epoch_only_of_defined_metrics(tmp_path: P
 @pytest.mark.numerical(bound="a history made by hand")
 def test_learning_curves_mark_the_lowest_error_and_the_highest_score(tmp_path: Path) -> None:
     def place_of_mark(metric: str) -> float:
-        plots.learning_curves(history(2, **{f"valid_{metric}": [0.2, 0.8]}), tmp_path / "curves.png")
+        plots.learning_curves([history(2, **{f"valid_{metric}": [0.2, 0.8]})], tmp_path / "curves.png")
         picture = imread(tmp_path / "curves.png")[30:, :, :3]  # below the legend, whose mark has the same colour
         mark = np.all(np.abs(picture - np.array(to_rgb(plots.GREEN))) < 1 / 255, axis=-1)
         return float(np.mean(np.nonzero(mark)[0]))
@@ -105,14 +105,14 @@ def test_learning_curves_mark_the_lowest_error_and_the_highest_score(tmp_path: P
 @pytest.mark.numerical(bound="a history made by hand")
 @pytest.mark.parametrize("epochs", [0, 1, 100])
 def test_learning_curves_of_any_length_are_drawn(tmp_path: Path, epochs: int) -> None:
-    plots.learning_curves(history(epochs), tmp_path / "curves.png")
+    plots.learning_curves([history(epochs)], tmp_path / "curves.png")
     assert (pixels(tmp_path / "curves.png", plots.BLUE) > 0) == (epochs > 0)
 
 
 @pytest.mark.numerical(bound="a history made by hand")
 def test_learning_curves_without_validation_show_training_alone(tmp_path: Path) -> None:
     rows = [{**row, "valid_loss": None} for row in history(4)]
-    plots.learning_curves(rows, tmp_path / "curves.png")
+    plots.learning_curves([rows], tmp_path / "curves.png")
     assert pixels(tmp_path / "curves.png", plots.BLUE) > 0
     assert pixels(tmp_path / "curves.png", plots.ORANGE) == 0
 
@@ -204,14 +204,14 @@ def test_names_are_shortened_and_not_parsed_as_mathematics(tmp_path: Path) -> No
 
 def test_a_missing_folder_is_a_machine_error(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"nowhere/curves\.png: cannot write here"):
-        plots.learning_curves(history(2), tmp_path / "nowhere" / "curves.png")
+        plots.learning_curves([history(2)], tmp_path / "nowhere" / "curves.png")
 
 
 def test_drawing_does_not_touch_pyplots_global_state(tmp_path: Path) -> None:
     program = (
         "import sys; from gcnbatch.training import plots\n"
         "assert 'matplotlib' not in sys.modules\n"
-        f"plots.learning_curves([{{'epoch': 0, 'train_loss': 1.0}}], {str(tmp_path / 'curves.png')!r})\n"
+        f"plots.learning_curves([[{{'epoch': 0, 'train_loss': 1.0}}]], {str(tmp_path / 'curves.png')!r})\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -249,7 +249,7 @@ def test_members_have_a_thin_line_each_and_a_thick_mean(tmp_path: Path, monkeypa
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))
     scores = [[0.5, 0.7, None], [0.7, 0.9, 0.8]]
-    plots.members_curves([history(3, valid_roc_auc=scores[0])[:2], history(3, valid_roc_auc=scores[1])], tmp_path)
+    plots.learning_curves([history(3, valid_roc_auc=scores[0])[:2], history(3, valid_roc_auc=scores[1])], tmp_path)
     losses, figures = drawn[0].axes
     assert [len(ax.lines) for ax in (losses, figures)] == [6, 3]
     *thin, mean = figures.lines
@@ -262,5 +262,5 @@ def test_members_have_a_thin_line_each_and_a_thick_mean(tmp_path: Path, monkeypa
 
 def test_members_without_validation_rows_have_their_losses(tmp_path: Path) -> None:
     rows = [{"epoch": 1, "train_loss": 0.5, "valid_loss": None, "valid_roc_auc": None, "learning_rate": 1e-3}]
-    plots.members_curves([rows, rows], tmp_path / "curves.png")
+    plots.learning_curves([rows, rows], tmp_path / "curves.png")
     assert imread(tmp_path / "curves.png").ndim == 3

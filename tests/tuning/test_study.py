@@ -27,7 +27,7 @@ from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.finished import read_split
 from gcnbatch.training.plan import plan
 from gcnbatch.tuning import search as searches
-from gcnbatch.tuning.constant import constant_value
+from gcnbatch.tuning.results import constant_value
 from gcnbatch.tuning.search import Limits
 from gcnbatch.tuning.splits import search_splits, splits_of
 from tests.builders import build_graphset

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from gcnbatch import fileio, folders, tables
 from gcnbatch.baselines import start as start_baseline
@@ -118,9 +118,7 @@ def _enter(stack: ExitStack, out: Path | None, settings: Settings) -> Path:
         return target
     stack.enter_context(folders.locked(out, wait=folders.ORPHANS_SECONDS))
     run_files.refuse_links(out)
-    expected = "the settings of a benchmark"
-    held = run_files.read_json(out / SETTINGS, expected)
-    known: Settings = run_files.checked(str(out / SETTINGS), held, TypeAdapter(Settings), expected)
+    known = run_files.read_as(out / SETTINGS, Settings, "the settings of a benchmark")
     if known.suite != settings.suite:
         raise InputError(f"-o {out}", f"results of {known.suite}", f"those of {settings.suite}", "Choose another -o.")
     for name, value in asdict(settings).items():
