@@ -142,7 +142,8 @@ class LoadedRun:
         rows = Block(0, {SMILES: [smiles]})
         converter = replace(self._converter, readings=())
         parts = convert_guarded(rows, Shared(converter))
-        parts[0].texts().refuse_bad_row(0)
+        if reasons := parts[0].texts().errors:
+            raise InputError("smiles", reasons[0])
         return concatenate([part.graphs() for part in parts])
 
     def _read(self, begun: Begun) -> Part:

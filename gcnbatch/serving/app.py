@@ -105,8 +105,7 @@ class Service:
             if unknown := sorted(set(asked) - set(OF_CSV)):
                 raise Refused(422, f"no parameter {quoted(unknown[0])}. {nearest(unknown[0], OF_CSV)}")
             name, run = self._run(request, asked.get("model", ""))
-            columns = asked.get("smiles_column", ""), asked.get("id_column", "")
-            chunks = csv_chunks(request, self._limits, run.header, *columns)
+            chunks = csv_chunks(request, self._limits, run.header, asked)
             applicability = asked.get("applicability", "") in ("1", "true")
         tables = self._predicted(run, chunks, applicability)
         return await _written(ANSWERS[answer_kind], answer_kind, name, tables)

@@ -147,6 +147,9 @@ OF_CSV = {
     "model": "Name of the model.",
     "smiles_column": "Column of SMILES; empty: as in training, else detected.",
     "id_column": "Column of ids; empty: as in training, else detected.",
+    "delimiter": "Sign between fields: comma, semicolon, tab or bar; empty: detected.",
+    "decimal": "Decimal sign of measured values: . or ,; empty: detected.",
+    "encoding": "Encoding, such as cp1252; empty: UTF-8 or UTF-16.",
     "applicability": "1: add similarity and distance to the nearest training molecule.",
 }
 
