@@ -35,9 +35,8 @@ from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.ensemble import as_input
 from gcnbatch.inference.inputs import open_input
-from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.models import Model, load_wholes, network_shares
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.whole import network_shares
 from gcnbatch.model.gcn import FEATURES
 from gcnbatch.predictions import output_names
 from gcnbatch.reference.join import join
@@ -446,8 +445,9 @@ def attribute(
     InputError
         When runs and data do not fit, and as `Explainer`.
     """
-    members = load_models(runs, say)
-    for line in network_shares(runs, members):
+    wholes = load_wholes(runs, say)
+    members = [model for one in wholes for model in one.models]
+    for line in network_shares(wholes):
         say(line)
     explainer = Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps)
     with open_input(as_input(data), members, CsvOptions(processes=processes), 0) as source:

@@ -29,7 +29,7 @@ from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
-from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.models import Model, Sources, load_models
 from gcnbatch.metrics import spearman
 from gcnbatch.model.gcn import build
 from gcnbatch.moments import moments
@@ -141,16 +141,16 @@ class Domain:
         self._molecules = KnownMolecules(list(known), options) if options else None
         self._known = [(text, *about) for text, about in known.items()]
 
-    def columns(self, source_of: Callable[..., BatchSource], smiles: Sequence[str] | None) -> dict[str, Float32]:
+    def columns(self, sources: Sources, smiles: Sequence[str] | None) -> dict[str, Float32]:
         """Return ``nearest_similarity`` (the nearest of all members) and ``embedding_distance`` (their mean), (M,).
 
-        ``source_of(*reading)`` returns the batches of the rows for a reading. The similarity is left out where the
+        The similarity is left out where the
         training set or the molecules have no SMILES. The distance is NaN where an embedding is not finite.
         """
         found: dict[str, Float32] = {}
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
-        pairs = ((space, source_of(*space.member.reading)) for space in self._spaces)
+        pairs = ((space, sources(*space.member.reading)) for space in self._spaces)
         distances = [
             space.distance(self._embed(space.member, source)) if source.n_graphs else np.zeros(0)
             for space, source in pairs
@@ -165,8 +165,7 @@ class Domain:
         return [Neighbour(text, name, similarity, targets) for (text, name, targets), similarity in known]
 
     def _embed(self, member: Model, source: BatchSource) -> Float32:
-        progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
-        return member.outputs(self._choice, source, self._batch_size, progress)[0].astype(np.float32)
+        return member.outputs(self._choice, source, self._batch_size).astype(np.float32)
 
 
 def training_data(member: Model) -> Dataset:

@@ -53,10 +53,7 @@ class Machine(NamedTuple):
         return cls(choice, Workers(processes or cores(), conversion.prepare, quiet=True))
 
 
-class Begun(NamedTuple):
-    """SMILES that worker processes read: each chunk and its future."""
-
-    calls: list[tuple[Block, Future[Part]]]
+Begun = list[tuple[Block, Future[Part]]]  # chunks of SMILES that worker processes read
 
 
 class LoadedRun:
@@ -110,7 +107,7 @@ class LoadedRun:
         size = min(-(-len(smiles) // workers.count), molecule_graphs.CHUNK)
         chunks = [Block(at, {SMILES: list(smiles[at : at + size])}) for at in range(0, len(smiles), size)]
         submit, seconds = workers.submit, guard.SECONDS
-        return Begun([(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks])
+        return [(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks]
 
     def finish(self, begun: Begun, applicability: bool = False) -> Predictions:
         """Return the predictions of all rows; ids are their numbers.
@@ -118,7 +115,7 @@ class LoadedRun:
         A molecule that cannot be read, or crashes its process, has a reason in place of numbers. `applicability`: add
         similarity and distance to the nearest training molecule, if there is a domain.
         """
-        part = self._read(begun)
+        part = Part.joined([part for chunk in begun for part in self._read(*chunk)])
         predictor = self.predictor if applicability else self._alone
         made: Predictions = self._make(predictor.predict(part, lambda count: None), 0).rows
         return made
@@ -146,11 +143,8 @@ class LoadedRun:
             raise InputError("smiles", reasons[0])
         return concatenate([part.graphs() for part in parts])
 
-    def _read(self, begun: Begun) -> Part:
-        parts: list[Part] = []
-        for chunk, call in begun.calls:
-            try:
-                parts.append(call.result())
-            except (WorkerDied, MemoryError):
-                parts += convert_guarded(chunk, self._shared)
-        return Part.joined(parts)
+    def _read(self, chunk: Block, call: Future[Part]) -> list[Part]:
+        try:
+            return [call.result()]
+        except (WorkerDied, MemoryError):
+            return convert_guarded(chunk, self._shared)

@@ -154,6 +154,13 @@ class Block:
         return Texts.joined([pickle.loads(piece) for piece in self.packed])
 
 
+def spread(values: NDArray[Any], places: Int64, rows: int) -> NDArray[Any]:
+    """Return so many rows with `values` (M, …) at their places; NaN or "" in rows that could not be read."""
+    found = np.full((rows, *values.shape[1:]), np.nan if values.dtype.kind == "f" else "", values.dtype)
+    found[places] = values
+    return found
+
+
 @dataclass(frozen=True)
 class Share:
     """The parts with the numbers `first`, `first + every`, … of an input.

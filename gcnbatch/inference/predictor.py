@@ -21,12 +21,11 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.models import Model
+from gcnbatch.inference.models import Model, Whole, found_by, load_wholes
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import ALL, Input, Part, Reading, Share
 from gcnbatch.inference.tabulation import Predicted
 from gcnbatch.inference.trust import Level, Trust, load_trust
-from gcnbatch.inference.whole import Whole, found_by, load_wholes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
@@ -75,7 +74,7 @@ class Predictor:
         """
         with span("load the models"):
             wholes = load_wholes(request.runs, say)
-        trust = load_trust(wholes[0].models[0].header, [one.place for one in wholes], request.level)
+        trust = load_trust(wholes[0].models[0], [one.place for one in wholes], request.level)
         found = cls(wholes, choice, request.batch_size, trust, None)
         if not request.applicability:
             return found
@@ -107,7 +106,7 @@ class Predictor:
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
         single = [one.outputs for one in found]
         deviation = found[0].deviation if len(found) == 1 else None
-        return Predicted(part.blocks, single, beside, found[-1].backend, self.left_out, deviation)
+        return Predicted(part.blocks, single, beside, self.left_out, deviation)
 
 
 def own_share() -> Share:

@@ -11,21 +11,22 @@ from gcnbatch import __version__
 JSON, CSV, HTML = "application/json", "text/csv", "text/html"
 
 
-class PredictRequest(BaseModel):
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
+
+
+class PredictRequest(_Request):
     """Molecules to predict."""
 
-    model_config = ConfigDict(extra="forbid")
     smiles: list[str] = Field(min_length=1, description="SMILES, one per molecule.")
-    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
     applicability: bool = Field(False, description="Add similarity and distance to the nearest training molecule.")
 
 
-class ExplainRequest(BaseModel):
+class ExplainRequest(_Request):
     """A molecule to explain."""
 
-    model_config = ConfigDict(extra="forbid")
     smiles: str
-    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
 
 
 class Output(BaseModel):
