@@ -127,9 +127,7 @@ def embed(
     features = _features(header, fingerprint, descriptors)
     networks, choice, options = [*map(embedder, members)], BackendChoice(backend, device, cuda), csv or CsvOptions()
     parts, smiles, each, predicted = list[Texts](), list[str](), list[Float32](), list[NDArray[np.floating]]()
-    with open_input(data, members, options, 0) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
-        for note in source.notes:
-            say(note)
+    with open_input(data, members, options, say) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
         for part in source.parts:
             own = [one.outputs(choice, part.source(*one.reading)) for one in networks]
             if features:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
-from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
@@ -192,11 +190,8 @@ def explain(
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
         folders.results(out, "explain", whole=True) as (folder, _),
-        open_input(data, members, csv or CsvOptions(), 0) as source,
-        shared_processors() if source.featurised else nullcontext(),
+        open_input(data, members, csv or CsvOptions(), say) as source,
     ):
-        for note in source.notes:
-            say(note)
         if explainer.kinds - {"none"}:
             say(f"attributions are in {_unit(explainer)}, on which the networks learn")
         count = min(top or source.n_graphs, source.n_graphs) * len(members)

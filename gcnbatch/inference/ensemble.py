@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.chemistry import about_elements
@@ -23,10 +22,10 @@ from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath
 from gcnbatch.inference.columns import Remarks, joined_remarks, lines
-from gcnbatch.inference.inputs import Data, find, open_input
+from gcnbatch.inference.inputs import Data, find
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.predictor import Predictor, Request, own_share, predict_parts
+from gcnbatch.inference.predictor import Predictor, Request, predict_parts
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, Selection, tabulate
 from gcnbatch.inference.trust import Level
 from gcnbatch.outputs import STDOUT
@@ -137,7 +136,7 @@ def infer(
     request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
     with span("open the backend"):
         choice = BackendChoice(backend, device, cuda)
-    predictor = Predictor.load(request, choice, say)
+    predictor = Predictor.load(runs, choice, say, level, applicability, batch_size or 0)
     members = predictor.members
     header = members[0].header
     chosen.column(header)
@@ -147,10 +146,9 @@ def infer(
     known |= {"level": level, "applicability": applicability}
     with (
         _open_output(target, data, predictor, known, resume, say) as output,
-        open_input(data, members, options, batch_size or 0, output.rows, own_share(), predictor.readings) as source,
-        shared_processors() if source.featurised or source.workers else nullcontext(),
+        predictor.open_input(request, output.rows, say) as source,
     ):
-        for note in (*source.notes, *predictor.trust.notes):
+        for note in predictor.trust.notes:
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")

@@ -14,13 +14,12 @@ from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.graphs import GraphSet, concatenate
 from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
-from gcnbatch.inference import conversion
-from gcnbatch.inference.conversion import convert_guarded, convert_timed
+from gcnbatch.inference import molecules
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import check_smiles
-from gcnbatch.inference.molecules import SMILES, CsvOptions, smiles_converter
+from gcnbatch.inference.molecules import SMILES, Converter, convert_guarded, convert_timed, smiles_columns
 from gcnbatch.inference.parts import Part
-from gcnbatch.inference.predictor import Predictor, Request
+from gcnbatch.inference.predictor import Predictor
 from gcnbatch.inference.tabulation import RowMaker, Selection
 from gcnbatch.inference.trust import Level
 from gcnbatch.machine import cores
@@ -50,7 +49,7 @@ class Machine(NamedTuple):
             As `gcnbatch.backends.registry.open_backend`.
         """
         choice = KeptRunners(backend, device, cuda)
-        return cls(choice, Workers(processes or cores(), conversion.prepare, quiet=True))
+        return cls(choice, Workers(processes or cores(), molecules.prepare, quiet=True))
 
 
 Begun = list[tuple[Block, Future[Part]]]  # chunks of SMILES that worker processes read
@@ -82,17 +81,17 @@ class LoadedRun:
 
     def __init__(self, folder: Path, machine: Machine, level: Level = "training", say: Say = lambda line: None) -> None:
         self.folder, self._machine = folder, machine
-        request = Request([folder], [], machine.choice.fastest.name, 0, None, 0, CsvOptions(), level, False)
-        self.predictor = Predictor.load(request, machine.choice, say)
+        self.predictor = Predictor.load([folder], machine.choice, say, level)
         header = check_smiles(self.predictor.members, str(folder), "a model of graphs", "a model of molecules")
-        self._converter = smiles_converter(header, self.predictor.readings)
+        readings = tuple({member.reading: None for member in self.predictor.members})
+        self._converter = Converter(header, smiles_columns(header), readings)
         self.why_no_domain = ""
         try:
             self.predictor = replace(self.predictor, domain=Domain(self.predictor.members, machine.choice))
         except InputError as error:
             self.why_no_domain = str(error)
             say(f"no applicability and no nearest training molecules: {error}")
-        for note in (*self._converter.notes, *self.predictor.trust.notes):
+        for note in (*self._converter.columns.features.notes, *self.predictor.trust.notes):
             say(note)
         self.header = self.predictor.members[0].header
         self._make = RowMaker(self.header, self.predictor.trust, Selection(), as_it_is, fail=False)

@@ -1,12 +1,7 @@
-"""Parts of an input: consecutive rows, their graphs for the models, and what the table says of the rows.
-
-Another process may make a part and another one its table. So the texts of the rows are packed: this process only passes
-them on.
-"""
+"""Parts of an input: consecutive rows, their graphs for the models, and what the table says of the rows."""
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -120,25 +115,16 @@ class Block:
 
     Parameters
     ----------
-    packed : tuple of bytes
-        Their texts, one piece after the other; see `packed` and `texts`.
-    rows : int
-        R, their number.
+    texts : Texts
     places : (M,) int64
         Position among them of each row that could be read.
     alike : Counter of str
         Number of molecules with each element that has no feature of its own.
     """
 
-    packed: tuple[bytes, ...]
-    rows: int
+    texts: Texts
     places: Int64
     alike: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, texts: Texts, places: Int64, alike: Counter[str] | None = None) -> Block:
-        """Pack texts; `places` are the rows that could be read."""
-        return cls((pickle.dumps(texts, pickle.HIGHEST_PROTOCOL),), len(texts.ids), places, alike or Counter())
 
     @classmethod
     def joined(cls, blocks: Sequence[Block]) -> Block:
@@ -146,12 +132,13 @@ class Block:
         rows = [block.rows for block in blocks]
         starts = np.cumsum([0, *rows[:-1]]).tolist()
         places = [block.places + start for block, start in zip(blocks, starts, strict=True)]
-        pieces = tuple(piece for block in blocks for piece in block.packed)
-        return cls(pieces, sum(rows), np.concatenate(places), sum((block.alike for block in blocks), Counter()))
+        texts = Texts.joined([block.texts for block in blocks])
+        return cls(texts, np.concatenate(places), sum((block.alike for block in blocks), Counter()))
 
-    def texts(self) -> Texts:
-        """Return the texts of the rows."""
-        return Texts.joined([pickle.loads(piece) for piece in self.packed])
+    @property
+    def rows(self) -> int:
+        """R, the number of rows."""
+        return len(self.texts.ids)
 
 
 def spread(values: NDArray[Any], places: Int64, rows: int) -> NDArray[Any]:
@@ -228,7 +215,7 @@ class Part:
 
     def texts(self) -> Texts:
         """Return the texts of the rows."""
-        return Texts.joined([block.texts() for block in self.blocks])
+        return Texts.joined([block.texts for block in self.blocks])
 
     def smiles(self) -> list[str] | None:
         """Return the SMILES of the rows that could be read; None if the input has none."""

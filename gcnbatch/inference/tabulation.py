@@ -203,7 +203,7 @@ class RowMaker:
         """
         predicted, lost = predicted.without_lost()
         (block,) = predicted.blocks
-        texts = block.texts().with_errors(lost, before)
+        texts = block.texts.with_errors(lost, before)
         if self.fail:
             texts.refuse_bad_row(before)
         with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
