@@ -24,7 +24,7 @@ from gcnbatch.inference.domain import embedder, errors_of
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.models import found_together, load_wholes
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import Part, Texts, spread
+from gcnbatch.inference.parts import Part, RowBlock
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.predictions import output_names
 from gcnbatch.progress import counter
@@ -126,25 +126,25 @@ def embed(
         raise InputError(str(runs[0]), "predicts nodes of a graph", "a model of graphs")
     features = _features(header, fingerprint, descriptors)
     networks, choice, options = [*map(embedder, members)], BackendChoice(backend, device, cuda), csv or CsvOptions()
-    parts, smiles, each, predicted = list[Texts](), list[str](), list[Float32](), list[NDArray[np.floating]]()
+    blocks, smiles, each, predicted = list[RowBlock](), list[str](), list[Float32](), list[NDArray[np.floating]]()
     with open_input(data, members, options, say) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
         for part in source.parts:
             own = [one.outputs(choice, part.source(*one.reading)) for one in networks]
             if features:
                 own.append(_of_molecules(part, features, options.processes))
-            parts.append(part.texts())
-            each.append(spread(np.concatenate(own, axis=1, dtype=np.float32), part.places, part.rows))
+            blocks.append(block := part.block())
+            each.append(block.spread(np.concatenate(own, axis=1, dtype=np.float32)))
             if of_map is not None:
                 predicted.append(found_together(wholes, choice, part.source).outputs)
-                smiles += part.smiles() or [""] * len(part.places)
+                smiles += part.smiles() or [""] * len(block.places)
             bar.update(part.rows)
-    texts, vectors = Texts.joined(parts), np.concatenate(each)
+    rows, vectors = RowBlock.joined(blocks), np.concatenate(each)
     names = graph_feature_names(features) if features else ()
     width = vectors.shape[1] - len(names)
-    _write(target, of_ids, texts, vectors, [*(f"e{place}" for place in range(width)), *names])
+    _write(target, of_ids, rows, vectors, [*(f"e{place}" for place in range(width)), *names])
     if of_map is not None:
-        _draw(of_map, header, texts, smiles, vectors[:, :width], np.concatenate(predicted), say)
-    if unreadable := len(texts.errors or ()):
+        _draw(of_map, header, rows, smiles, vectors[:, :width], np.concatenate(predicted), say)
+    if unreadable := len(rows.errors or ()):
         say(f"{counted(unreadable, 'row')} could not be read")
     written = "" if map_file is None else str(map_file)
     return EmbeddingSummary(len(vectors), unreadable, len(members), width, len(names), str(out), written)
@@ -174,8 +174,8 @@ def _of_molecules(part: Part, options: FeaturizerOptions, processes: int) -> Flo
     return found
 
 
-def _write(out: Output, of_ids: Output | None, texts: Texts, vectors: Float32, names: Sequence[str]) -> None:
-    about: dict[str, Any] = {"id": [*map(str, texts.ids)]} | ({"error": texts.reasons()} if texts.errors else {})
+def _write(out: Output, of_ids: Output | None, rows: RowBlock, vectors: Float32, names: Sequence[str]) -> None:
+    about: dict[str, Any] = {"id": [*map(str, rows.ids)]} | ({"error": rows.reasons()} if rows.errors else {})
     if of_ids is not None:
         with fileio.atomic_path(out) as temporary, temporary.open("wb") as stream:
             np.save(stream, vectors)
@@ -187,24 +187,23 @@ def _write(out: Output, of_ids: Output | None, texts: Texts, vectors: Float32, n
 def _draw(
     out: Output,
     header: Header,
-    texts: Texts,
+    rows: RowBlock,
     smiles: Sequence[str],
     vectors: Float32,
     outputs: NDArray[np.floating],
     say: Say,
 ) -> None:
     """Write the map of at most MOST_POINTS rows with finite vectors; `smiles` and `outputs` are of readable rows."""
-    readable = np.flatnonzero([row not in (texts.errors or {}) for row in range(len(vectors))])
-    known = np.flatnonzero(np.isfinite(vectors[readable]).all(axis=1))  # among the readable rows
+    known = np.flatnonzero(np.isfinite(vectors[rows.places]).all(axis=1))  # among the readable rows
     if len(known) < 3:
         raise InputError("--map", counted(len(known), "row"), "at least 3")
     if len(known) > MOST_POINTS:
         say(f"the map shows {MOST_POINTS:,} rows of {len(known):,}, evenly drawn")
         known = known[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]
-    places, values = readable[known], outputs[known].astype(np.float64)
+    places, values = rows.places[known], outputs[known].astype(np.float64)
     colours: list[Colouring] = []
-    if texts.y is not None:
-        measured = texts.y[places]
+    if rows.y is not None:
+        measured = rows.y[places]
         y = measured.astype(np.float64)
         targets = np.where(y < 0, np.nan, y) if header.target == "multiclass" else y
         colours += [Colouring(f"{name}, target", of) for name, of in zip(header.task_names, targets.T, strict=True)]
@@ -212,5 +211,5 @@ def _draw(
         colours.append(Colouring("error", error.astype(np.float64)))
     named = zip(output_names(header), values.T, strict=True)
     colours += [Colouring(f"{name}, prediction", of) for name, of in named]
-    ids, texts_of = [str(texts.ids[row]) for row in places.tolist()], [smiles[row] for row in known.tolist()]
-    fileio.write_text(out, render(header.name, Points.of(vectors[places], ids, texts_of), colours))
+    ids, shown = [str(rows.ids[row]) for row in places.tolist()], [smiles[row] for row in known.tolist()]
+    fileio.write_text(out, render(header.name, Points.of(vectors[places], ids, shown), colours))

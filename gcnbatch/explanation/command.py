@@ -28,7 +28,7 @@ from gcnbatch.explanation.page import INDEX, MOST_CARDS, render
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.models import Model, load_wholes, mean_and_deviation, network_shares, outputs_of
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import Part, Texts
+from gcnbatch.inference.parts import Part, RowBlock
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
@@ -72,9 +72,11 @@ class Rows:
         return Rows(self.graphs.take(rows), self.predictions[rows], smiles, self.numbers[rows])
 
 
-def rows_of(part: Part, before: int, members: list[Model], choice: BackendChoice, places: list[int]) -> Iterator[Rows]:
-    """Yield the readable rows of a part in blocks; `before` rows come before it, `places` are the explained outputs."""
-    texts, readable = part.smiles(), part.places
+def rows_of(
+    part: Part, numbers: Int64, members: list[Model], choice: BackendChoice, places: list[int]
+) -> Iterator[Rows]:
+    """Yield the readable rows of a part, of these numbers, in blocks; `places` are the explained outputs."""
+    texts = part.smiles()
     left_out = np.stack([member.left_out for member in members])
     assert part.data is not None
     blocks = [(0, part.data)] if isinstance(part.data, GraphSet) else part.data.blocks(PART_BYTES)
@@ -83,7 +85,7 @@ def rows_of(part: Part, before: int, members: list[Model], choice: BackendChoice
         found = outputs_of(members, choice, cache(partial(BatchSource, graphs)))
         smiles = [""] * graphs.n_graphs if texts is None else texts[own]
         predictions, _ = mean_and_deviation(found, left_out, members[0].scaling)
-        yield Rows(graphs, predictions[:, places], smiles, before + 1 + readable[own])
+        yield Rows(graphs, predictions[:, places], smiles, numbers[own])
 
 
 DRAWINGS = "molecules"  # folder of the SVG files
@@ -205,10 +207,11 @@ def explain(
             best: Rows | None = None
             before = 0
             for part in source.parts:
+                block = part.block()
                 if on_bad_row == "fail":
-                    part.texts().refuse_bad_row(before)
-                writer.note_unreadable(part.texts(), before)
-                for rows in rows_of(part, before, members, choice, explainer.places):
+                    block.refuse_bad_row(before)
+                writer.note_unreadable(block, before)
+                for rows in rows_of(part, before + 1 + block.places, members, choice, explainer.places):
                     if top:
                         best = (rows if best is None else best.join(rows)).highest(top)
                     else:
@@ -244,10 +247,10 @@ class _Writer:
         self._largest_error = 0.0
         self._options = self._drawing_options()
 
-    def note_unreadable(self, texts: Texts, before: int) -> None:
+    def note_unreadable(self, rows: RowBlock, before: int) -> None:
         """Note the rows that could not be read; `before` rows come before these."""
-        bad = sorted((texts.errors or {}).items())
-        self._waiting += [Unreadable(before + row + 1, str(texts.ids[row]), reason) for row, reason in bad]
+        bad = sorted((rows.errors or {}).items())
+        self._waiting += [Unreadable(before + row + 1, str(rows.ids[row]), reason) for row, reason in bad]
         self._unreadable += len(bad)
 
     def write(self, rows: Rows, progress: Callable[[int], object], in_order: bool = False) -> None:

@@ -39,7 +39,7 @@ from gcnbatch.inference import molecules
 from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
 from gcnbatch.inference.models import Model, input_header
 from gcnbatch.inference.molecules import SMILES, CsvOptions
-from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
+from gcnbatch.inference.parts import ALL, Input, Part, Reading, RowBlock, Share
 from gcnbatch.machine import cores
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
@@ -136,7 +136,7 @@ def _given(data: GraphSet, members: Sequence[Model], options: CsvOptions, stack:
     notes = _other_labels("data", data.header, members[0].header, data.y)
     y, remarks = _labels(data, members[0].header)
     smiles = None if data.smiles is None else data.smiles.tolist()
-    part = Part(_blocks(Texts(data.ids, y=y)), data, smiles_of=lambda: smiles)
+    part = Part(_blocks(data.ids, y), data, smiles_of=lambda: smiles)
     workers = stack.enter_context(_workers(data.n_graphs, options.processes, ALL))
     return Input(data.n_graphs, iter([part]), notes=notes, workers=workers, remarks=remarks)
 
@@ -170,8 +170,8 @@ def _stored(
 
     def part(first: int, data: GraphSet | Dataset) -> Part:
         rows = slice(first, first + data.n_graphs if by_parts or skip else None)
-        about = Texts(dataset.ids[rows], y=None if y is None else y[rows])
-        return Part(_blocks(about), data, smiles_of=partial(smiles_of, rows))
+        about = dataset.ids[rows], None if y is None else y[rows]
+        return Part(_blocks(*about), data, smiles_of=partial(smiles_of, rows))
 
     def prepared(first: int, stop: int) -> Part:
         found = part(first, dataset.read_checked(first, stop))
@@ -214,11 +214,12 @@ def _other_labels(place: str, header: Header, trained: Header, y: NDArray[Any]) 
     return (f"no metrics: {place} has {other} of the model",)
 
 
-def _blocks(texts: Texts) -> tuple[Block, ...]:
+def _blocks(ids: NDArray[np.str_], y: NDArray[Any] | None) -> tuple[RowBlock, ...]:
     """Return the blocks of rows that all could be read."""
-    rows = len(texts.ids)
-    ranges = [slice(first, first + PART_ROWS) for first in range(0, rows, PART_ROWS)] or [slice(0)]
-    return tuple(Block(own := texts.rows(at), np.arange(len(own.ids), dtype=np.int64)) for at in ranges)
+    ranges = [slice(first, first + PART_ROWS) for first in range(0, len(ids), PART_ROWS)] or [slice(0)]
+    return tuple(
+        RowBlock(ids[at], np.arange(len(ids[at]), dtype=np.int64), y=None if y is None else y[at]) for at in ranges
+    )
 
 
 def _workers(rows: int, processes: int, share: Share) -> AbstractContextManager[Workers | None]:

@@ -138,7 +138,7 @@ class LoadedRun:
         rows = Block(0, {SMILES: [smiles]})
         converter = replace(self._converter, readings=())
         parts = convert_guarded(rows, Shared(converter))
-        if reasons := parts[0].texts().errors:
+        if reasons := parts[0].block().errors:
             raise InputError("smiles", reasons[0])
         return concatenate([part.graphs() for part in parts])
 

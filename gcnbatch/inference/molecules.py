@@ -29,9 +29,8 @@ from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.tables.table import Block, Table, with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
-from gcnbatch.inference import parts
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
-from gcnbatch.inference.parts import Input, Part, Reading, Share, Texts
+from gcnbatch.inference.parts import Input, Part, Reading, RowBlock, Share
 from gcnbatch.machine import cores
 from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
@@ -156,17 +155,18 @@ class Converter:
             errors = wrong | errors
         smiles = self.smiles(rows)
         y, remarks = (None, {}) if columns.labels is None else columns.labels.read(rows)
-        texts = Texts(
+        block = RowBlock(
             ids,
+            readable,
             errors,
             y,
             {name: rows.texts(name) for name in columns.kept},
             [smiles[row] for row in readable.tolist()],
             remarks,
+            sum((chunk.alike for chunk in chunks), Counter[str]()),
         )
         sources = {reading: BatchSource(data, *reading) for reading in self.readings}
-        alike = sum((chunk.alike for chunk in chunks), Counter[str]())
-        return Part((parts.Block(texts, readable, alike),), None if sources else data, sources)
+        return Part((block,), None if sources else data, sources)
 
 
 def prepare() -> None:
@@ -250,8 +250,8 @@ def open_molecules(
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
-        made = _parts(own, Converter(header, rows.columns, readings), workers, size)
-        yield Input(rows.total, made, trained_on, rows.notes, True, workers if rows.total - skip > size else None)
+        parts = _parts(own, Converter(header, rows.columns, readings), workers, size)
+        yield Input(rows.total, parts, trained_on, rows.notes, True, workers if rows.total - skip > size else None)
 
 
 def _bytes(path: Path) -> int:
@@ -331,5 +331,5 @@ def _parts(chunks: Iterator[Block], converter: Converter, workers: Workers | Non
         converted = chain.from_iterable(starmap(convert_guarded, calls))
     else:
         converted = guard.in_workers(workers, convert_timed, convert_guarded, calls, 2 * workers.count + of_part)
-    while found := list(islice(converted, of_part)):
-        yield Part.joined(found)
+    while parts := list(islice(converted, of_part)):
+        yield Part.joined(parts)
