@@ -179,13 +179,9 @@ def training_data(member: Model) -> Dataset:
     if member.header.level == "node":
         raise InputError("--applicability", f"{member.place} predicts nodes", "a model of graphs")
     run = member.place
-    while _PART.fullmatch(run.name) and not _recorded(run):
+    while _PART.fullmatch(run.name) and not (run / DIGEST).is_file():
         run = run.parent
     return RunData.of(run).open()
-
-
-def _recorded(folder: Path) -> bool:
-    return (folder / DIGEST).is_file()
 
 
 def _distances(points: Float32, norms: Float32, queries: Float32, skip: int = 0) -> NDArray[np.float64]:
@@ -292,19 +288,13 @@ def summarise(measure: NDArray[np.float32], error: NDArray[np.float32]) -> dict[
     }
 
 
-def _point_area(rows: int) -> float:
-    """Return the area of a point, so that few are seen and many do not cover each other."""
-    return float(np.clip(3000 / max(rows, 1), 5, 24))
-
-
 def _draw(columns: dict[str, NDArray[np.float32]], path: Path) -> None:
     names = [name for name in columns if name != "error"]
     figure, axes = panels(1, len(names), width=4.6, height=3.8)
+    area = float(np.clip(3000 / max(len(columns["error"]), 1), 5, 24))  # few are seen, many do not cover each other
     for ax, name in zip(axes, names, strict=True):
         found = summarise(columns[name], columns["error"])
-        ax.scatter(
-            columns[name], columns["error"], s=_point_area(len(columns["error"])), color=GREY, alpha=0.6, linewidths=0
-        )
+        ax.scatter(columns[name], columns["error"], s=area, color=GREY, alpha=0.6, linewidths=0)
         ax.plot([one["mean"] for one in found["bins"]], [one["error"] for one in found["bins"]], "o-", color=BLUE)
         rank = "–" if found["spearman"] is None else f"{found['spearman']:+.2f}"
         ax.set_title(f"rank correlation {rank}; line: fifths of the rows", loc="left", fontsize=9)

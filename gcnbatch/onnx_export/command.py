@@ -16,6 +16,7 @@ from gcnbatch import __version__, fileio, outputs
 from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED, HYBRIDISATIONS, RING_SIZES, SYMBOLS
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
+from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import CheckFailed, GcnbatchError, InputError
 from gcnbatch.inference.models import Found, Model, Whole, found_together, load_wholes
@@ -214,7 +215,8 @@ def plain(model: Model, features: bool, names: Sequence[str]) -> str:
     """Return the text of the Python file that makes the inputs of a model from SMILES."""
     header = model.header
     options = FeaturizerOptions.from_header(header.featurizer)
-    columns = len(header.graph_feature_names) - len(_own_features(options))
+    computed = graph_feature_names(options) if options.of_molecules else ()
+    columns = len(header.graph_feature_names) - len(computed)
     found = {
         "outputs": names,
         "symbols": SYMBOLS[:-1],
@@ -240,12 +242,6 @@ def plain(model: Model, features: bool, names: Sequence[str]) -> str:
         "size": options.size,
     }
     return PLAIN.read_text(encoding="utf-8").replace('r"""{}"""', f'r"""{json.dumps(found)}"""')
-
-
-def _own_features(options: FeaturizerOptions) -> Sequence[str]:
-    from gcnbatch.data.molecule_features import graph_feature_names
-
-    return graph_feature_names(options) if options.of_molecules else ()
 
 
 # ------------------------------------------------------------------------------------------------ check
