@@ -163,21 +163,15 @@ def infer(
                 written.append(made, found)
                 bar.update((found.rows - found.readable) * len(members))
         written.finish()
-        rows, labelled, metrics = output.rows - begun, sum(map(len, written.labels)), None
-        if begun and (labelled or written.remarks):  # metrics of a part of the rows would mislead
-            say("no metrics: they would leave out the rows that were there before")
-        else:
-            for line in lines(written.remarks, header, labelled, rows):
-                say(line)
-        if labelled and not begun:
-            metrics = evaluate(header, np.concatenate(written.labels), np.concatenate(written.outputs))
-            if source.trained_on:
-                say(f"caution: {data} holds the rows that the model was trained on; these metrics do not test it")
+        metrics = written.metrics(header, begun, say)
+        if metrics is not None and source.trained_on:
+            say(f"caution: {data} holds the rows that the model was trained on; these metrics do not test it")
     if note := about_elements(written.alike):
         say(note)
+    rows = output.rows - begun
     if unreadable := rows - written.predicted:
         say(f"{some_of(unreadable, rows, 'row', 'has', 'have')} no prediction; see column error")
-    seconds, labelled = round(time.monotonic() - started, 3), 0 if metrics is None else labelled
+    seconds, labelled = round(time.monotonic() - started, 3), 0 if metrics is None else written.labelled
     return InferenceSummary(begun + rows, unreadable, len(members), choice.used, seconds, metrics, labelled)
 
 
@@ -255,6 +249,20 @@ class _Written:
             self.output.rows += part.rows
         else:
             self.output.append([block.rows for block in made], part.rows)
+
+    @property
+    def labelled(self) -> int:
+        """The number of rows with a label and a prediction."""
+        return sum(map(len, self.labels))
+
+    def metrics(self, header: Header, before: int, say: Say) -> dict[str, Any] | None:
+        """Return the metrics, None without labels; say what they leave out. `before` rows were there before."""
+        if before and (self.labels or self.remarks):  # metrics of a part of the rows would mislead
+            say("no metrics: they would leave out the rows that were there before")
+            return None
+        for line in lines(self.remarks, header, self.labelled, self.output.rows - before):
+            say(line)
+        return evaluate(header, np.concatenate(self.labels), np.concatenate(self.outputs)) if self.labels else None
 
     def finish(self) -> None:
         """Write the best rows."""
