@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.data import guard
-from gcnbatch.inference import ensemble, journal, models, molecules, parts, tabulation
+from gcnbatch.inference import ensemble, journal, parts, predictor
 from gcnbatch.inference.molecules import CsvOptions
 
 spent: dict[str, float] = {}  # seconds of processor time of the main thread
@@ -61,12 +61,10 @@ def _counted(stage: str, call: Callable[[], Any]) -> Any:
 
 def measure(run: Path, data: Path, backend: str, processes: int, ending: str) -> dict[str, Any]:
     """Predict `data` into a temporary file and return the record."""
-    timed_steps(molecules, "_chunks", "read rows")
     timed_steps(guard, "in_workers", "read rows and take chunks")
     timed(parts.Part, "joined", "join chunks")
     timed(parts.Part, "source", "prepare batches")
-    timed(models.Model, "outputs", "predict")
-    timed(tabulation.RowsOut, "append", "make and write rows")
+    timed(predictor.Predictor, "predict", "predict")
     timed(journal.Journal, "append", "write")
     with tempfile.TemporaryDirectory() as folder:
         wall, own, thread = time.perf_counter(), time.process_time(), time.thread_time()

@@ -33,7 +33,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.schema import Target
 from gcnbatch.errors import InputError
 from gcnbatch.inference.ensemble import predict
-from gcnbatch.inference.whole import load_wholes
+from gcnbatch.inference.models import load_wholes
 from gcnbatch.resources import shipped_config
 from gcnbatch.training import fits, run
 from gcnbatch.training.fit_files import BEST

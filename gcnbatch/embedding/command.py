@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output
 from gcnbatch.inference.domain import embedder, errors_of
 from gcnbatch.inference.inputs import Data, open_input
-from gcnbatch.inference.models import mean_and_deviation
+from gcnbatch.inference.models import found_together, load_wholes
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import Part
-from gcnbatch.inference.whole import found_by, load_wholes
+from gcnbatch.inference.parts import Part, RowBlock
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.predictions import output_names
 from gcnbatch.progress import counter
@@ -71,18 +70,6 @@ class EmbeddingSummary:
     features: int
     out: str
     map: str = ""
-
-
-@dataclass
-class _Rows:
-    """Results of the parts so far."""
-
-    ids: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    vectors: list[Float32] = field(default_factory=list)
-    outputs: list[NDArray[np.floating]] = field(default_factory=list)
-    y: list[NDArray[Any]] = field(default_factory=list)
-    smiles: list[str] = field(default_factory=list)
 
 
 def embed(
@@ -138,36 +125,26 @@ def embed(
     if header.level == "node":
         raise InputError(str(runs[0]), "predicts nodes of a graph", "a model of graphs")
     features = _features(header, fingerprint, descriptors)
-    embedders, choice, found = [embedder(member) for member in members], BackendChoice(backend, device, cuda), _Rows()
-    options = csv or CsvOptions()
-    with open_input(data, members, options, 0) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
-        for note in source.notes:
-            say(note)
+    networks, choice, options = [*map(embedder, members)], BackendChoice(backend, device, cuda), csv or CsvOptions()
+    blocks, smiles, each, predicted = list[RowBlock](), list[str](), list[Float32](), list[NDArray[np.floating]]()
+    with open_input(data, members, options, say) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
         for part in source.parts:
-            readable = part.places
-            own = [one.outputs(choice, part.source(*one.reading), 0, lambda done: None)[0] for one in embedders]
+            own = [one.outputs(choice, part.source(*one.reading)) for one in networks]
             if features:
                 own.append(_of_molecules(part, features, options.processes))
-            texts = part.texts()
-            found.ids += [str(name) for name in texts.ids]
-            found.errors += [(texts.errors or {}).get(row, "") for row in range(part.rows)]
-            found.vectors.append(_spread(np.concatenate(own, axis=1, dtype=np.float32), readable, part.rows))
+            blocks.append(block := part.block())
+            each.append(block.spread(np.concatenate(own, axis=1, dtype=np.float32)))
             if of_map is not None:
-                each = [one.outputs for one in found_by(wholes, choice, part.source)]
-                mean, _ = mean_and_deviation(each, np.stack([one.left_out for one in wholes]))
-                found.outputs.append(mean)
-                found.smiles += part.smiles() or [""] * len(readable)
-                if texts.y is not None:
-                    found.y.append(texts.y[readable])
+                predicted.append(found_together(wholes, choice, part.source).outputs)
+                smiles += part.smiles() or [""] * len(block.places)
             bar.update(part.rows)
-    vectors = np.concatenate(found.vectors)
+    rows, vectors = RowBlock.joined(blocks), np.concatenate(each)
     names = graph_feature_names(features) if features else ()
     width = vectors.shape[1] - len(names)
-    _write(target, of_ids, found, vectors, [*(f"e{place}" for place in range(width)), *names])
+    _write(target, of_ids, rows, vectors, [*(f"e{place}" for place in range(width)), *names])
     if of_map is not None:
-        _draw(of_map, header, found, vectors[:, :width], say)
-    unreadable = sum(map(bool, found.errors))
-    if unreadable:
+        _draw(of_map, header, rows, smiles, vectors[:, :width], np.concatenate(predicted), say)
+    if unreadable := len(rows.errors or ()):
         say(f"{counted(unreadable, 'row')} could not be read")
     written = "" if map_file is None else str(map_file)
     return EmbeddingSummary(len(vectors), unreadable, len(members), width, len(names), str(out), written)
@@ -197,15 +174,8 @@ def _of_molecules(part: Part, options: FeaturizerOptions, processes: int) -> Flo
     return found
 
 
-def _spread(values: Float32, places: NDArray[np.int64], rows: int) -> Float32:
-    """Return rows with NaN in those that could not be read."""
-    found = np.full((rows, values.shape[1]), np.nan, np.float32)
-    found[places] = values
-    return found
-
-
-def _write(out: Output, of_ids: Output | None, found: _Rows, vectors: Float32, names: Sequence[str]) -> None:
-    about: dict[str, Any] = {"id": found.ids} | ({"error": found.errors} if any(found.errors) else {})
+def _write(out: Output, of_ids: Output | None, rows: RowBlock, vectors: Float32, names: Sequence[str]) -> None:
+    about: dict[str, Any] = {"id": [*map(str, rows.ids)]} | ({"error": rows.reasons()} if rows.errors else {})
     if of_ids is not None:
         with fileio.atomic_path(out) as temporary, temporary.open("wb") as stream:
             np.save(stream, vectors)
@@ -214,26 +184,32 @@ def _write(out: Output, of_ids: Output | None, found: _Rows, vectors: Float32, n
     tables.write(out, about | dict(zip(names, vectors.T, strict=True)))
 
 
-def _draw(out: Output, header: Header, found: _Rows, vectors: Float32, say: Say) -> None:
-    """Write the map of at most MOST_POINTS rows with finite vectors."""
-    readable = np.flatnonzero([not reason for reason in found.errors])
-    finite = np.isfinite(vectors[readable]).all(axis=1)
-    known = np.flatnonzero(finite)  # among the readable rows
+def _draw(
+    out: Output,
+    header: Header,
+    rows: RowBlock,
+    smiles: Sequence[str],
+    vectors: Float32,
+    outputs: NDArray[np.floating],
+    say: Say,
+) -> None:
+    """Write the map of at most MOST_POINTS rows with finite vectors; `smiles` and `outputs` are of readable rows."""
+    known = np.flatnonzero(np.isfinite(vectors[rows.places]).all(axis=1))  # among the readable rows
     if len(known) < 3:
         raise InputError("--map", counted(len(known), "row"), "at least 3")
     if len(known) > MOST_POINTS:
         say(f"the map shows {MOST_POINTS:,} rows of {len(known):,}, evenly drawn")
         known = known[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]
-    values = np.concatenate(found.outputs)[known].astype(np.float64)
-    names = output_names(header)
+    places, values = rows.places[known], outputs[known].astype(np.float64)
     colours: list[Colouring] = []
-    if found.y:
-        y = np.concatenate(found.y)[known].astype(np.float64)
+    if rows.y is not None:
+        measured = rows.y[places]
+        y = measured.astype(np.float64)
         targets = np.where(y < 0, np.nan, y) if header.target == "multiclass" else y
         colours += [Colouring(f"{name}, target", of) for name, of in zip(header.task_names, targets.T, strict=True)]
-        error = errors_of(header, np.concatenate(found.y)[known], np.arange(len(known)), values)
+        error = errors_of(header, measured, np.arange(len(known)), values)
         colours.append(Colouring("error", error.astype(np.float64)))
-    colours += [Colouring(f"{name}, prediction", of) for name, of in zip(names, values.T, strict=True)]
-    places = readable[known]
-    ids, smiles = [found.ids[row] for row in places.tolist()], [found.smiles[row] for row in known.tolist()]
-    fileio.write_text(out, render(header.name, Points.of(vectors[places], ids, smiles), colours))
+    named = zip(output_names(header), values.T, strict=True)
+    colours += [Colouring(f"{name}, prediction", of) for name, of in named]
+    ids, shown = [str(rows.ids[row]) for row in places.tolist()], [smiles[row] for row in known.tolist()]
+    fileio.write_text(out, render(header.name, Points.of(vectors[places], ids, shown), colours))

@@ -5,32 +5,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import fileio, folders
-from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
-from gcnbatch.data.molecule_drawings import NO_RDKIT, Layout, has_rdkit, layouts, too_large
+from gcnbatch.data.molecule_drawings import NO_RDKIT, has_rdkit, too_large
 from gcnbatch.explanation import drawing
-from gcnbatch.explanation.attribution_tables import Unreadable, open_tables
-from gcnbatch.explanation.attributions import Attributions
+from gcnbatch.explanation.attribution_tables import Tables, Unreadable, open_tables
+from gcnbatch.explanation.cards import Card, cards_of
 from gcnbatch.explanation.integrated import TOLERANCE, Explainer
-from gcnbatch.explanation.marks import marks_of, panels_of, strongest_of
-from gcnbatch.explanation.page import INDEX, MOST_CARDS, Card, render
+from gcnbatch.explanation.page import INDEX, MOST_CARDS, render
 from gcnbatch.inference.inputs import Data, open_input
-from gcnbatch.inference.models import Model, load_models, mean_and_deviation, sources_of
+from gcnbatch.inference.models import Model, load_wholes, mean_and_deviation, network_shares, outputs_of
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import Part, Texts
-from gcnbatch.inference.whole import network_shares
+from gcnbatch.inference.parts import Part, RowBlock
 from gcnbatch.progress import counter
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed, quoted
@@ -74,18 +72,20 @@ class Rows:
         return Rows(self.graphs.take(rows), self.predictions[rows], smiles, self.numbers[rows])
 
 
-def rows_of(part: Part, before: int, members: list[Model], choice: BackendChoice, places: list[int]) -> Iterator[Rows]:
-    """Yield the readable rows of a part in blocks; `before` rows come before it, `places` are the explained outputs."""
-    texts, readable = part.smiles(), part.places
+def rows_of(
+    part: Part, numbers: Int64, members: list[Model], choice: BackendChoice, places: list[int]
+) -> Iterator[Rows]:
+    """Yield the readable rows of a part, of these numbers, in blocks; `places` are the explained outputs."""
+    texts = part.smiles()
+    left_out = np.stack([member.left_out for member in members])
     assert part.data is not None
     blocks = [(0, part.data)] if isinstance(part.data, GraphSet) else part.data.blocks(PART_BYTES)
     for first, graphs in blocks:
         own = slice(first, first + graphs.n_graphs)
-        pairs = zip(members, sources_of(members, graphs), strict=True)
-        found = [member.outputs(choice, source, 0, lambda done: None)[0] for member, source in pairs]
+        found = outputs_of(members, choice, cache(partial(BatchSource, graphs)))
         smiles = [""] * graphs.n_graphs if texts is None else texts[own]
-        predictions, _ = mean_and_deviation(found, np.stack([member.left_out for member in members]))
-        yield Rows(graphs, predictions[:, places], smiles, before + 1 + readable[own])
+        predictions, _ = mean_and_deviation(found, left_out, members[0].scaling)
+        yield Rows(graphs, predictions[:, places], smiles, numbers[own])
 
 
 DRAWINGS = "molecules"  # folder of the SVG files
@@ -184,32 +184,34 @@ def explain(
         When runs, data or output cannot be used or do not match.
     """
     choice = BackendChoice(backend, device, cuda, say)
-    members = load_models(runs, say)
-    shares = network_shares(runs, members)
+    wholes = load_wholes(runs, say)
+    members = [model for one in wholes for model in one.models]
+    shares = network_shares(wholes)
     for line in shares:
         say(line)
     explainer = Explainer(members, choice, tasks, steps, batch_nodes)
     with (
         folders.results(out, "explain", whole=True) as (folder, _),
-        open_input(data, members, csv or CsvOptions(), 0) as source,
-        shared_processors() if source.featurised else nullcontext(),
+        open_input(data, members, csv or CsvOptions(), say) as source,
     ):
-        for note in source.notes:
-            say(note)
         if explainer.kinds - {"none"}:
             say(f"attributions are in {_unit(explainer)}, on which the networks learn")
         count = min(top or source.n_graphs, source.n_graphs) * len(members)
+        output = output or Output()
+        about = (".parquet" if output.parquet else ".csv", output.spreadsheet, explainer.joins)
         with (
-            _Writer(explainer, folder, output or Output(), source.featurised, say) as writer,
+            open_tables(folder, explainer.header, explainer.names, source.featurised, *about) as tables,
             counter(count, " molecules", quiet=quiet) as bar,
         ):
+            writer = _Writer(explainer, folder, tables, output.drawings, say)
             best: Rows | None = None
             before = 0
             for part in source.parts:
+                block = part.block()
                 if on_bad_row == "fail":
-                    part.texts().refuse_bad_row(before)
-                writer.note_unreadable(part.texts(), before)
-                for rows in rows_of(part, before, members, choice, explainer.places):
+                    block.refuse_bad_row(before)
+                writer.note_unreadable(block, before)
+                for rows in rows_of(part, before + 1 + block.places, members, choice, explainer.places):
                     if top:
                         best = (rows if best is None else best.join(rows)).highest(top)
                     else:
@@ -233,12 +235,10 @@ class _Writer:
     """Writes explained rows to the files of a folder, which are complete or not there."""
 
     def __init__(
-        self, explainer: Explainer, folder: Path, output: Output, with_errors: bool, say: Callable[[str], object]
+        self, explainer: Explainer, folder: Path, tables: Tables, drawings: bool, say: Callable[[str], object]
     ) -> None:
-        self._explainer, self._folder, self._output, self._say = explainer, folder, output, say
-        ending = ".parquet" if output.parquet else ".csv"
-        about = (explainer.header, explainer.names, with_errors, ending, output.spreadsheet, explainer.joins)
-        self._opened = open_tables(folder, *about)
+        self._explainer, self._folder, self._tables, self._say = explainer, folder, tables, say
+        self._drawings = drawings
         self._cards: list[Card] = []
         self._rows = self._unreadable = self._drawn = self._inexact = self._too_large = 0
         self._waiting: list[Unreadable] = []  # that are not written yet
@@ -247,30 +247,25 @@ class _Writer:
         self._largest_error = 0.0
         self._options = self._drawing_options()
 
-    def __enter__(self) -> _Writer:
-        self._tables = self._opened.__enter__()
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._opened.__exit__(kind, error, trace)
-
-    def note_unreadable(self, texts: Texts, before: int) -> None:
+    def note_unreadable(self, rows: RowBlock, before: int) -> None:
         """Note the rows that could not be read; `before` rows come before these."""
-        bad = sorted((texts.errors or {}).items())
-        self._waiting += [Unreadable(before + row + 1, str(texts.ids[row]), reason) for row, reason in bad]
+        bad = sorted((rows.errors or {}).items())
+        self._waiting += [Unreadable(before + row + 1, str(rows.ids[row]), reason) for row, reason in bad]
         self._unreadable += len(bad)
 
     def write(self, rows: Rows, progress: Callable[[int], object], in_order: bool = False) -> None:
         """Explain rows and write their drawings and tables; `in_order`: also unreadable rows among them."""
         found = self._explainer.explain(rows.graphs, progress)
-        shown = self._layouts(rows)
-        symbols = [() if layout is None else layout.symbols for layout in shown]
-        smiles = ["" if layout is None else layout.smiles for layout in shown]
+        cards = cards_of(found, rows.predictions, rows.smiles, self._options, self._explainer.joins)
+        symbols = [() if card.layout is None else card.layout.symbols for card in cards]
+        smiles = ["" if card.layout is None else card.layout.smiles for card in cards]
         last = rows.numbers[-1] if in_order and len(rows.numbers) else 0
         between = [row for row in self._waiting if row.number < last]
         self._waiting = self._waiting[len(between) :]
         self._tables.append(found, rows.predictions, symbols, smiles, rows.numbers, between)
-        self._draw(rows, found, shown)
+        self._cards += cards[: MOST_CARDS - len(self._cards)]
+        for number, card in zip(rows.numbers.tolist(), cards, strict=True):
+            self._draw(number, card)
         self._rows += rows.graphs.n_graphs
         self._steps.update(found.steps.tolist())
         error, wanted = np.abs(found.errors), np.abs(found.outputs - found.baselines)
@@ -319,35 +314,18 @@ class _Writer:
             return None
         return FeaturizerOptions.from_header(featurizer)
 
-    def _layouts(self, rows: Rows) -> list[Layout | None]:
-        """Return the molecules of rows whose atoms are the graph's nodes, None for others."""
-        sizes = np.diff(rows.graphs.node_ptr).tolist()
-        if self._options is None or not any(rows.smiles):
-            return [None] * len(sizes)
-        found = layouts(rows.smiles, self._options)
-        return [
-            one if one is not None and len(one.symbols) == size else None
-            for one, size in zip(found, sizes, strict=True)
-        ]
-
-    def _draw(self, rows: Rows, found: Attributions, shown: list[Layout | None]) -> None:
-        marks, strongest = marks_of(found, shown), strongest_of(found)
-        joined = [found.joined_sums] if self._explainer.joins else []
-        figures = np.stack([rows.predictions, found.sums, found.errors, *joined], axis=2)
-        for at, layout in enumerate(shown):
-            name = str(rows.graphs.ids[at])
-            if len(self._cards) < MOST_CARDS:
-                card = Card(name, rows.smiles[at], layout, *marks[at], figures[at], strongest[at])
-                self._cards.append(card)
-            if layout is not None and (why := too_large(layout)):
-                self._largest = self._largest or f"{quoted(name)} has {why}"
-                self._too_large += 1
-            if self._output.drawings and layout is not None and layout.paths:
-                panels = panels_of(found.names, figures[at], marks[at])
-                (self._folder / DRAWINGS).mkdir(exist_ok=True)
-                place = self._folder / DRAWINGS / f"{rows.numbers[at]}_{_UNSAFE.sub('_', name)[:60]}.svg"
-                place.write_text(drawing.file(layout, panels), encoding="utf-8")
-                self._drawn += 1
+    def _draw(self, number: int, card: Card) -> None:
+        """Write the drawing of a row, or note that it is too large for one."""
+        if card.layout is None:
+            return
+        if why := too_large(card.layout):
+            self._largest = self._largest or f"{quoted(card.name)} has {why}"
+            self._too_large += 1
+        if self._drawings and card.layout.paths:
+            (self._folder / DRAWINGS).mkdir(exist_ok=True)
+            place = self._folder / DRAWINGS / f"{number}_{_UNSAFE.sub('_', card.name)[:60]}.svg"
+            place.write_text(drawing.file(card.layout, card.panels(self._explainer.names)), encoding="utf-8")
+            self._drawn += 1
 
 
 def _title(runs: Sequence[Path], data: Data) -> str:

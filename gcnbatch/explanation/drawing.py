@@ -5,7 +5,7 @@ An atom has a disc that fades out, a bond a line. A drawing holds numbers, colou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,28 +31,6 @@ class Panel(NamedTuple):
 
     lines: tuple[str, str]
     values: NDArray[np.int64]
-
-
-def mark_values(
-    layout: Layout, atoms: NDArray[np.float64], bonds: Mapping[tuple[int, int], NDArray[np.float64]]
-) -> NDArray[np.int64]:
-    """Return the values of a molecule's marks for every output, (T, M): its bonds, then its atoms.
-
-    Parameters
-    ----------
-    atoms : (N, T)
-    bonds : mapping
-        Values (T,) of the pairs of atoms that have one.
-
-    Returns
-    -------
-    int64, (T, M)
-        Per cent of the strongest mark of the output.
-    """
-    none = np.zeros(atoms.shape[1])
-    marks = np.concatenate([np.array([bonds.get(pair, none) for pair in layout.bonds]).reshape(-1, len(none)), atoms])
-    strongest = np.abs(marks).max(axis=0, initial=0)
-    return np.rint(100 * marks / np.where(strongest > 0, strongest, 1)).astype(np.int64).T
 
 
 def radius(layout: Layout) -> float:

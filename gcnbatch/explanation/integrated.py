@@ -35,9 +35,8 @@ from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.ensemble import as_input
 from gcnbatch.inference.inputs import open_input
-from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.models import Model, load_wholes, network_shares
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.whole import network_shares
 from gcnbatch.model.gcn import FEATURES
 from gcnbatch.predictions import output_names
 from gcnbatch.reference.join import join
@@ -193,7 +192,7 @@ class Explainer:
         ]
         self.kinds = {member.scaling.kinds[at] for member in members for at in self.places}  # transforms of outputs
         self._shares = _shares(members)[:, self.places]
-        self._units = np.array([_std(member)[self.places] for member in members]) * self._shares
+        self._units = np.array([member.scaling.std[self.places] for member in members]) * self._shares
         self.unit: Float64 = self._units.sum(axis=0)  # of each explained output, in which the completeness error counts
 
     def explain(self, graphs: GraphSet, progress: Callable[[int], object] = lambda graphs: None) -> Attributions:
@@ -218,7 +217,7 @@ class Explainer:
             self._fill(_Sums(runner, member.adjacency, graphs, len(self.names), own, joined), progress)
             for member, runner, joined in made
         ]
-        offset = np.sum([_mean(member)[self.places] for member in self._members] * self._shares, axis=0)
+        offset = np.sum([member.scaling.mean[self.places] for member in self._members] * self._shares, axis=0)
 
         def mean(values: Sequence[Float64]) -> Float64:
             """Return the members' mean, in the unit of the outputs."""
@@ -399,18 +398,6 @@ def _heads(header: Header) -> NDArray[np.float32]:
     return np.eye(header.n_outputs, dtype=np.float32) - np.float32(centre)
 
 
-def _std(member: Model) -> Float64:
-    """Return what to multiply the combinations of logits by, (K,)."""
-    regression = member.header.target == "regression"
-    return member.scaling.std if regression else np.ones(member.header.n_outputs)
-
-
-def _mean(member: Model) -> Float64:
-    """Return what to add to these products, (K,)."""
-    regression = member.header.target == "regression"
-    return member.scaling.mean if regression else np.zeros(member.header.n_outputs)
-
-
 def attribute(
     runs: Sequence[Path],
     data: StrPath | GraphSet | Iterable[str],
@@ -446,9 +433,10 @@ def attribute(
     InputError
         When runs and data do not fit, and as `Explainer`.
     """
-    members = load_models(runs, say)
-    for line in network_shares(runs, members):
+    wholes = load_wholes(runs, say)
+    members = [model for one in wholes for model in one.models]
+    for line in network_shares(wholes):
         say(line)
     explainer = Explainer(members, BackendChoice(backend, device, cuda, say), tasks, steps)
-    with open_input(as_input(data), members, CsvOptions(processes=processes), 0) as source:
+    with open_input(as_input(data), members, CsvOptions(processes=processes)) as source:
         return explainer.explain(concatenate([part.graphs() for part in source.parts]))

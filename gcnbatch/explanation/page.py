@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.molecule_drawings import HEIGHT, WIDTH, Layout, too_large
+from gcnbatch.data.molecule_drawings import HEIGHT, WIDTH, too_large
+from gcnbatch.explanation.cards import Card
 from gcnbatch.explanation.drawing import GRADIENTS, MARGIN, blank
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, cards, choice, field, paragraph, toolbar
@@ -28,31 +28,6 @@ _JOINED = (
     "of them. They are measured against the mean of the training molecules, counts of fragments against 0."
 )
 _BOX = f"{-MARGIN} {-MARGIN} {WIDTH + 2 * MARGIN} {HEIGHT + 2 * MARGIN}"
-
-
-class Card(NamedTuple):
-    """An explained molecule.
-
-    Parameters
-    ----------
-    name, smiles : str
-    layout : Layout or None
-        None, or without paths: no drawing.
-    atoms, apart : int64, (T, M)
-        Marks of atoms with half of their bonds, and of bonds and atoms; see `gcnbatch.explanation.drawing.mark_values`.
-    figures : float64, (T, 3), or (T, 4) if the model joins features of whole molecules
-        Prediction, sum of the attributions, completeness error; sum of those of the features.
-    strongest : list of T lists of (str, float)
-        Features of the whole molecule with the largest attributions.
-    """
-
-    name: str
-    smiles: str
-    layout: Layout | None
-    atoms: NDArray[np.int64]
-    apart: NDArray[np.int64]
-    figures: NDArray[np.float64]
-    strongest: list[list[tuple[str, float]]]
 
 
 def render(title: str, about: Sequence[str], tasks: Sequence[str], unit: str, shown: Sequence[Card]) -> str:

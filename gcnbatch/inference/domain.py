@@ -29,7 +29,7 @@ from gcnbatch.data.similarity import KnownMolecules
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.figures import BLUE, GREY, ORANGE, panels, save
-from gcnbatch.inference.models import Model, load_models
+from gcnbatch.inference.models import Model, Sources, load_models
 from gcnbatch.metrics import spearman
 from gcnbatch.model.gcn import build
 from gcnbatch.moments import moments
@@ -141,16 +141,16 @@ class Domain:
         self._molecules = KnownMolecules(list(known), options) if options else None
         self._known = [(text, *about) for text, about in known.items()]
 
-    def columns(self, source_of: Callable[..., BatchSource], smiles: Sequence[str] | None) -> dict[str, Float32]:
+    def columns(self, sources: Sources, smiles: Sequence[str] | None) -> dict[str, Float32]:
         """Return ``nearest_similarity`` (the nearest of all members) and ``embedding_distance`` (their mean), (M,).
 
-        ``source_of(*reading)`` returns the batches of the rows for a reading. The similarity is left out where the
+        The similarity is left out where the
         training set or the molecules have no SMILES. The distance is NaN where an embedding is not finite.
         """
         found: dict[str, Float32] = {}
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
-        pairs = ((space, source_of(*space.member.reading)) for space in self._spaces)
+        pairs = ((space, sources(*space.member.reading)) for space in self._spaces)
         distances = [
             space.distance(self._embed(space.member, source)) if source.n_graphs else np.zeros(0)
             for space, source in pairs
@@ -165,8 +165,7 @@ class Domain:
         return [Neighbour(text, name, similarity, targets) for (text, name, targets), similarity in known]
 
     def _embed(self, member: Model, source: BatchSource) -> Float32:
-        progress: Callable[[int], object] = lambda graphs: None  # noqa: E731
-        return member.outputs(self._choice, source, self._batch_size, progress)[0].astype(np.float32)
+        return member.outputs(self._choice, source, self._batch_size).astype(np.float32)
 
 
 def training_data(member: Model) -> Dataset:
@@ -180,13 +179,9 @@ def training_data(member: Model) -> Dataset:
     if member.header.level == "node":
         raise InputError("--applicability", f"{member.place} predicts nodes", "a model of graphs")
     run = member.place
-    while _PART.fullmatch(run.name) and not _recorded(run):
+    while _PART.fullmatch(run.name) and not (run / DIGEST).is_file():
         run = run.parent
     return RunData.of(run).open()
-
-
-def _recorded(folder: Path) -> bool:
-    return (folder / DIGEST).is_file()
 
 
 def _distances(points: Float32, norms: Float32, queries: Float32, skip: int = 0) -> NDArray[np.float64]:
@@ -293,19 +288,13 @@ def summarise(measure: NDArray[np.float32], error: NDArray[np.float32]) -> dict[
     }
 
 
-def _point_area(rows: int) -> float:
-    """Return the area of a point, so that few are seen and many do not cover each other."""
-    return float(np.clip(3000 / max(rows, 1), 5, 24))
-
-
 def _draw(columns: dict[str, NDArray[np.float32]], path: Path) -> None:
     names = [name for name in columns if name != "error"]
     figure, axes = panels(1, len(names), width=4.6, height=3.8)
+    area = float(np.clip(3000 / max(len(columns["error"]), 1), 5, 24))  # few are seen, many do not cover each other
     for ax, name in zip(axes, names, strict=True):
         found = summarise(columns[name], columns["error"])
-        ax.scatter(
-            columns[name], columns["error"], s=_point_area(len(columns["error"])), color=GREY, alpha=0.6, linewidths=0
-        )
+        ax.scatter(columns[name], columns["error"], s=area, color=GREY, alpha=0.6, linewidths=0)
         ax.plot([one["mean"] for one in found["bins"]], [one["error"] for one in found["bins"]], "o-", color=BLUE)
         rank = "–" if found["spearman"] is None else f"{found['spearman']:+.2f}"
         ax.set_title(f"rank correlation {rank}; line: fifths of the rows", loc="left", fontsize=9)

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.chemistry import about_elements
@@ -23,11 +22,10 @@ from gcnbatch.data.shards import is_sharded
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import Output, StrPath
 from gcnbatch.inference.columns import Remarks, joined_remarks, lines
-from gcnbatch.inference.inputs import Data, find, open_input
+from gcnbatch.inference.inputs import Data, find
 from gcnbatch.inference.journal import Journal, can_resume, open_resumable, task_of
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import Input
-from gcnbatch.inference.predictor import Predictor, Request, own_share, predict_parts
+from gcnbatch.inference.predictor import Predictor, Request, predict_parts
 from gcnbatch.inference.tabulation import Made, Predicted, RowMaker, Selection, tabulate
 from gcnbatch.inference.trust import Level
 from gcnbatch.outputs import STDOUT
@@ -39,7 +37,6 @@ from gcnbatch.timeline import span
 from gcnbatch.training.reports import evaluate
 
 Say = Callable[[str], object]
-_Options = tuple[CsvOptions, Selection, bool, Level, bool]  # table, selection, spreadsheet, level, applicability
 
 
 @dataclass(frozen=True)
@@ -139,37 +136,43 @@ def infer(
     request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
     with span("open the backend"):
         choice = BackendChoice(backend, device, cuda)
-    predictor = Predictor.load(request, choice, say)
+    predictor = Predictor.load(runs, choice, say, level, applicability, batch_size or 0)
     members = predictor.members
-    chosen.column(members[0].header)
-    target = check_target(out, members[0].header, _reads(runs, data)) if isinstance(out, str) else out
+    header = members[0].header
+    chosen.column(header)
+    target = check_target(out, header, _reads(runs, data)) if isinstance(out, str) else out
     started = time.monotonic()
+    known = {"table": {**asdict(options), "processes": 0}, "selection": asdict(chosen), "spreadsheet": spreadsheet}
+    known |= {"level": level, "applicability": applicability}
     with (
-        _open_output(
-            target, data, predictor, (options, chosen, spreadsheet, level, applicability), resume, say
-        ) as output,
-        open_input(data, members, options, batch_size or 0, output.rows, own_share(), predictor.readings) as source,
-        shared_processors() if source.featurised or source.workers else nullcontext(),
+        _open_output(target, data, predictor, known, resume, say) as output,
+        predictor.open_input(request, output.rows, say) as source,
     ):
-        for note in (*source.notes, *predictor.trust.notes):
+        for note in predictor.trust.notes:
             say(note)
         if begun := output.rows:
             say(f"{begun:,} of {counted(source.n_graphs, 'row')} are there: going on after them")
         if predictor.left_out.any():
-            say(_without_model(members[0].header, predictor.left_out))
-        maker = RowMaker(members[0].header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
-        done = _predict(source, predictor, request, output, maker, quiet)
-        for note in done.about_labels(begun, members[0].header):
-            say(note)
-        if done.figures is not None and source.trained_on:
+            say(_without_model(header, predictor.left_out))
+        maker = RowMaker(header, predictor.trust, chosen, output.sink.encode, on_bad_row == "fail")
+        written = _Written(output, chosen, remarks=source.remarks)
+        with counter(source.n_graphs * len(members), " graphs", quiet=quiet) as bar:
+            bar.update(begun * len(members))
+            parts = predict_parts(source, predictor, request, begun, bar.update)
+            for found, made in tabulate(parts, begun, maker, source.workers):
+                written.append(made, found)
+                bar.update((found.rows - found.readable) * len(members))
+        written.finish()
+        metrics = written.metrics(header, begun, say)
+        if metrics is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics do not test it")
-    if note := about_elements(done.alike):
+    if note := about_elements(written.alike):
         say(note)
-    if done.unreadable:
-        say(f"{some_of(done.unreadable, done.rows, 'row', 'has', 'have')} no prediction; see column error")
-    seconds = round(time.monotonic() - started, 3)
-    rows, labelled = begun + done.rows, done.labelled if done.figures is not None else 0
-    return InferenceSummary(rows, done.unreadable, len(members), done.backend, seconds, done.figures, labelled)
+    rows = output.rows - begun
+    if unreadable := rows - written.predicted:
+        say(f"{some_of(unreadable, rows, 'row', 'has', 'have')} no prediction; see column error")
+    seconds, labelled = round(time.monotonic() - started, 3), 0 if metrics is None else written.labelled
+    return InferenceSummary(begun + rows, unreadable, len(members), choice.used, seconds, metrics, labelled)
 
 
 def _without_model(header: Header, left_out: NDArray[np.bool_]) -> str:
@@ -199,72 +202,27 @@ def _check_resume(out: str, selection: Selection) -> None:
 
 @contextmanager
 def _open_output(
-    out: Output | Sink | None, data: Data, predictor: Predictor, options: _Options, resume: bool, say: Say
+    out: Output | Sink | None, data: Data, predictor: Predictor, known: dict[str, Any], resume: bool, say: Say
 ) -> Iterator[Journal]:
-    table, selection, spreadsheet, level, applicability = options
+    """Open an output; `known` are the options that decide its rows."""
     if isinstance(out, Sink):
         yield Journal(out)
     elif out is not None and isinstance(data, Path) and can_resume(out.path.name):
-        known = {"table": {**asdict(table), "processes": 0}, "selection": asdict(selection), "spreadsheet": spreadsheet}
-        task = task_of(data, predictor.files, known | {"level": level, "applicability": applicability})
-        with open_resumable(out, predictor.members[0].header, task, resume, spreadsheet, say) as journal:
+        task = task_of(data, predictor.files, known)
+        with open_resumable(out, predictor.members[0].header, task, resume, known["spreadsheet"], say) as journal:
             yield journal
     else:
-        with open_sink(out, spreadsheet) as sink:
+        with open_sink(out, known["spreadsheet"]) as sink:
             yield Journal(sink)
-
-
-@dataclass(frozen=True)
-class _Done:
-    """What was predicted: backend, numbers of rows, of unreadable and labelled ones, remarks on labels, the metrics.
-
-    `alike` counts the molecules with each element that has no feature of its own.
-    """
-
-    backend: str
-    rows: int
-    unreadable: int
-    labelled: int
-    remarks: Remarks
-    figures: dict[str, Any] | None
-    alike: Counter[str]
-
-    def about_labels(self, before: int, header: Header) -> list[str]:
-        """Return lines on labels, such as those that the metrics leave out; `before` rows were there before."""
-        if before and (self.labelled or self.remarks):
-            return ["no metrics: they would leave out the rows that were there before"]
-        return lines(self.remarks, header, self.labelled, self.rows)
-
-
-def _predict(
-    source: Input, predictor: Predictor, request: Request, output: Journal, maker: RowMaker, quiet: bool
-) -> _Done:
-    header, count = maker.header, len(predictor.members)
-    before = output.rows  # metrics of a part of the rows would mislead
-    written = _Written(output, maker.selection, remarks=source.remarks)
-    backend, rows, predicted, alike = predictor.choice.fastest.name, before, 0, Counter[str]()
-    with counter(source.n_graphs * count, " graphs", quiet=quiet) as bar:
-        bar.update(before * count)
-        parts = predict_parts(source, predictor, request, before, bar.update)
-        for found, made in tabulate(parts, before, maker, source.workers):
-            written.append(made, found)
-            backend = found.backend
-            rows += found.rows
-            predicted += int(np.count_nonzero(found.finite))
-            alike.update(sum((block.alike for block in found.blocks), Counter()))
-            bar.update((found.rows - found.readable) * count)
-    written.finish()
-    figures = None
-    if written.labels and not before:
-        y, outputs = np.concatenate(written.labels), np.concatenate(written.outputs)
-        figures = evaluate(header, y, outputs)
-    labelled, unreadable = sum(map(len, written.labels)), rows - before - predicted
-    return _Done(backend, rows - before, unreadable, labelled, written.remarks, figures, alike)
 
 
 @dataclass
 class _Written:
-    """Writes rows, or keeps the best ones until the end; collects the labels."""
+    """Writes rows, or keeps the best ones until the end; collects what there is to say of them.
+
+    `predicted` is the number of rows with a prediction. `alike` counts the molecules with each element that has no
+    feature of its own.
+    """
 
     output: Journal
     selection: Selection
@@ -272,6 +230,8 @@ class _Written:
     remarks: Remarks = field(default_factory=dict)
     labels: list[NDArray[Any]] = field(default_factory=list)
     outputs: list[NDArray[np.floating]] = field(default_factory=list)
+    predicted: int = 0
+    alike: Counter[str] = field(default_factory=Counter)
 
     def append(self, made: list[Made], part: Predicted) -> None:
         """Take what was made of a part."""
@@ -279,13 +239,30 @@ class _Written:
             if block.labelled is not None:
                 self.labels.append(block.labelled[0])
                 self.outputs.append(block.labelled[1])
-            self.remarks = joined_remarks([(0, self.remarks), (0, block.remarks)])
-        if not self.selection.top:
+        self.remarks = joined_remarks([(0, self.remarks), *((0, block.remarks) for block in made)])
+        self.predicted += int(np.count_nonzero(part.finite))
+        for own in part.blocks:
+            self.alike.update(own.alike)
+        if self.selection.top:
+            tables = [table for table in (self.best, *(block.best for block in made)) if table is not None]
+            self.best = self.selection.best(*tables)
+            self.output.rows += part.rows
+        else:
             self.output.append([block.rows for block in made], part.rows)
-            return
-        tables = [table for table in (self.best, *(block.best for block in made)) if table is not None]
-        self.best = self.selection.best(*tables)
-        self.output.rows += part.rows
+
+    @property
+    def labelled(self) -> int:
+        """The number of rows with a label and a prediction."""
+        return sum(map(len, self.labels))
+
+    def metrics(self, header: Header, before: int, say: Say) -> dict[str, Any] | None:
+        """Return the metrics, None without labels; say what they leave out. `before` rows were there before."""
+        if before and (self.labels or self.remarks):  # metrics of a part of the rows would mislead
+            say("no metrics: they would leave out the rows that were there before")
+            return None
+        for line in lines(self.remarks, header, self.labelled, self.output.rows - before):
+            say(line)
+        return evaluate(header, np.concatenate(self.labels), np.concatenate(self.outputs)) if self.labels else None
 
     def finish(self) -> None:
         """Write the best rows."""

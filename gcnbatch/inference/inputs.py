@@ -11,16 +11,17 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import DataConfig
 from gcnbatch.data.endings import DATASETS, KNOWN, is_dataset, is_table
 from gcnbatch.data.featurizer import FeaturizerOptions
@@ -38,7 +39,7 @@ from gcnbatch.inference import molecules
 from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
 from gcnbatch.inference.models import Model, input_header
 from gcnbatch.inference.molecules import SMILES, CsvOptions
-from gcnbatch.inference.parts import ALL, Block, Input, Part, Reading, Share, Texts
+from gcnbatch.inference.parts import ALL, Input, Part, Reading, RowBlock, Share
 from gcnbatch.machine import cores
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
@@ -50,6 +51,7 @@ WHOLE_BYTES = 1 << 27  # a larger set of graphs is read in parts
 PART_BYTES = 1 << 25
 PROCESS_ROWS = 1 << 14  # a process that makes tables starts as long as it makes so many rows
 Data = Path | GraphSet | list[str]  # a file, graphs or SMILES
+Say = Callable[[str], object]
 
 
 @contextmanager
@@ -57,16 +59,18 @@ def open_input(
     data: Data,
     members: Sequence[Model],
     options: CsvOptions,
-    batch_size: int,
+    say: Say = lambda line: None,
+    *,
+    batch_size: int = 0,
     skip: int = 0,
     share: Share = ALL,
-    readings: Sequence[Reading] = (),
+    batches: bool = False,
 ) -> Iterator[Input]:
-    """Open a file by its ending, or data in memory, and check that they fit every member.
+    """Open a file by its ending, or data in memory, and check that they fit every member; say what was detected.
 
     A folder is that of shards, if it has an index, or of files of molecules. The parts begin after the first `skip`
-    rows of a file. Those of the share are read. Parts of molecules have batches for these readings, or graphs if there
-    is none.
+    rows of a file. Those of the share are read. With `batches`, parts of molecules have those that the members read,
+    else graphs. In the block, other processes may use the processors.
 
     Raises
     ------
@@ -74,31 +78,41 @@ def open_input(
         For an unknown ending, a damaged file, data that do not fit, and a file of molecules if the models were not
         trained on SMILES.
     """
-    if not isinstance(data, Path):
-        with _open_given(data, members, options, max(PART_ROWS, batch_size), tuple(readings)) as source:
-            yield source
-        return
-    path = data
-    if is_dataset(path) or is_sharded(path):
-        if options.keep_columns:
-            raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
-        with Dataset(path, DataConfig().memory_mb, check=False) as dataset:
-            by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
-            if by_parts:
-                dataset.check_targets()  # the graphs are checked when they are read
-            else:
-                dataset.check()
-            _check_members(members, str(path), dataset.header)
-            with _workers(dataset.n_graphs - skip, options.processes, share) as workers:
-                yield _stored(dataset, input_header(members), by_parts, skip, share, readings, workers)
-    elif path.is_dir() or is_table(path):
-        header = check_smiles(members, str(path), "a file of molecules", "an HDF5 data set")
-        about = (header, tuple(readings), options, max(PART_ROWS, batch_size), skip, share)
-        with molecules.open_file(path, *about) as source:
-            yield source
-    else:
-        known = ", ".join((*DATASETS, KNOWN))
-        raise InputError(str(path), "unknown ending", f"{known}; the data come last, after the runs")
+    readings = tuple({member.reading: None for member in members}) if batches else ()
+    with ExitStack() as stack:
+        if isinstance(data, GraphSet):
+            source = _given(data, members, options, stack)
+        elif isinstance(data, Path) and (is_dataset(data) or is_sharded(data)):
+            source = _stored(data, members, options, skip, share, readings, stack)
+        else:
+            header = _header_of(data, members)
+            about = (header, readings, options, max(PART_ROWS, batch_size), skip, share)
+            source = stack.enter_context(molecules.open_molecules(data, *about))
+        if source.featurised or source.workers:
+            stack.enter_context(shared_processors())
+        for note in source.notes:
+            say(note)
+        yield source
+
+
+def _header_of(data: Path | list[str], members: Sequence[Model]) -> Header:
+    """Return the header of the graphs to make of molecules.
+
+    Raises
+    ------
+    InputError
+        See `open_input`.
+    """
+    if isinstance(data, Path):
+        if not data.is_dir() and not is_table(data):
+            known = ", ".join((*DATASETS, KNOWN))
+            raise InputError(str(data), "unknown ending", f"{known}; the data come last, after the runs")
+        return check_smiles(members, str(data), "a file of molecules", "an HDF5 data set")
+    header = check_smiles(members, "data", "SMILES", "graphs")
+    for row, text in enumerate(data):
+        if not isinstance(text, str):
+            raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")
+    return header
 
 
 def _check_members(members: Sequence[Model], place: str, header: Header) -> None:
@@ -115,43 +129,39 @@ def check_smiles(members: Sequence[Model], place: str, got: str, expected: str) 
     return header
 
 
-@contextmanager
-def _open_given(
-    data: GraphSet | list[str],
-    members: Sequence[Model],
-    options: CsvOptions,
-    part_rows: int,
-    readings: tuple[Reading, ...],
-) -> Iterator[Input]:
-    """Open graphs or SMILES in memory."""
-    if isinstance(data, GraphSet):
-        check_graphset("data", data)
-        _check_members(members, "data", data.header)
-        notes = _other_labels("data", data.header, members[0].header, data.y)
-        y, remarks = _labels(data, members[0].header)
-        smiles = None if data.smiles is None else data.smiles.tolist()
-        part = Part(_blocks(Texts(data.ids, y=y)), data, smiles_of=lambda: smiles)
-        with _workers(data.n_graphs, options.processes, ALL) as workers:
-            yield Input(data.n_graphs, iter([part]), notes=notes, workers=workers, remarks=remarks)
-        return
-    header = check_smiles(members, "data", "SMILES", "graphs")
-    for row, text in enumerate(data):
-        if not isinstance(text, str):
-            raise InputError(f"data, row {row + 1}", type(text).__name__, "a SMILES")
-    with molecules.open_smiles(data, header, readings, options, part_rows) as source:
-        yield source
+def _given(data: GraphSet, members: Sequence[Model], options: CsvOptions, stack: ExitStack) -> Input:
+    """Return the Input of graphs in memory: one part."""
+    check_graphset("data", data)
+    _check_members(members, "data", data.header)
+    notes = _other_labels("data", data.header, members[0].header, data.y)
+    y, remarks = _labels(data, members[0].header)
+    smiles = None if data.smiles is None else data.smiles.tolist()
+    part = Part(_blocks(data.ids, y), data, smiles_of=lambda: smiles)
+    workers = stack.enter_context(_workers(data.n_graphs, options.processes, ALL))
+    return Input(data.n_graphs, iter([part]), notes=notes, workers=workers, remarks=remarks)
 
 
 def _stored(
-    dataset: Dataset,
-    trained: Header,
-    by_parts: bool,
+    path: Path,
+    members: Sequence[Model],
+    options: CsvOptions,
     skip: int,
     share: Share,
     readings: Sequence[Reading],
-    workers: Workers | None,
+    stack: ExitStack,
 ) -> Input:
     """Return the Input of a data set: one part, or parts of about PART_BYTES."""
+    if options.keep_columns:
+        raise InputError("--keep-columns", f"{path} has no columns", "a file of molecules")
+    dataset = stack.enter_context(Dataset(path, DataConfig().memory_mb, check=False))
+    by_parts = dataset.header.level == "graph" and dataset.nbytes > WHOLE_BYTES
+    if by_parts:
+        dataset.check_targets()  # the graphs are checked when they are read
+    else:
+        dataset.check()
+    _check_members(members, str(path), dataset.header)
+    workers = stack.enter_context(_workers(dataset.n_graphs - skip, options.processes, share))
+    trained = input_header(members)
     y, remarks = _labels(dataset, trained)
     texts = cache(dataset.smiles)
 
@@ -160,8 +170,8 @@ def _stored(
 
     def part(first: int, data: GraphSet | Dataset) -> Part:
         rows = slice(first, first + data.n_graphs if by_parts or skip else None)
-        about = Texts(dataset.ids[rows], y=None if y is None else y[rows])
-        return Part(_blocks(about), data, smiles_of=partial(smiles_of, rows))
+        about = dataset.ids[rows], None if y is None else y[rows]
+        return Part(_blocks(*about), data, smiles_of=partial(smiles_of, rows))
 
     def prepared(first: int, stop: int) -> Part:
         found = part(first, dataset.read_checked(first, stop))
@@ -204,11 +214,12 @@ def _other_labels(place: str, header: Header, trained: Header, y: NDArray[Any]) 
     return (f"no metrics: {place} has {other} of the model",)
 
 
-def _blocks(texts: Texts) -> tuple[Block, ...]:
+def _blocks(ids: NDArray[np.str_], y: NDArray[Any] | None) -> tuple[RowBlock, ...]:
     """Return the blocks of rows that all could be read."""
-    rows = len(texts.ids)
-    ranges = [slice(first, first + PART_ROWS) for first in range(0, rows, PART_ROWS)] or [slice(0)]
-    return tuple(Block.of(own := texts.rows(at), np.arange(len(own.ids), dtype=np.int64)) for at in ranges)
+    ranges = [slice(first, first + PART_ROWS) for first in range(0, len(ids), PART_ROWS)] or [slice(0)]
+    return tuple(
+        RowBlock(ids[at], np.arange(len(ids[at]), dtype=np.int64), y=None if y is None else y[at]) for at in ranges
+    )
 
 
 def _workers(rows: int, processes: int, share: Share) -> AbstractContextManager[Workers | None]:
@@ -223,7 +234,6 @@ _HEAD_BYTES = 1 << 16  # of standard input, in which its format is detected
 _NOT_TEXT = (b"\x89HDF", b"PK\x03\x04", b"PAR1", b"\x1f\x8b")  # HDF5, Excel, Parquet, gzip
 _SDF = re.compile(rb"^M  END|V[23]000\s*$", re.MULTILINE)
 _DELIMITER = re.compile(r"[,;\t|]")
-Say = Callable[[str], object]
 
 
 class Given(NamedTuple):
@@ -306,7 +316,7 @@ def _stdin_file(folder: Path, options: CsvOptions) -> Path:
     if sys.stdin is None:
         raise InputError(_STDIN_NAME, "closed", "a table or lines of SMILES")
     stream = sys.stdin.buffer
-    head = _head(stream)
+    head = stream.read(_HEAD_BYTES)
     if head.startswith(_NOT_TEXT):
         raise InputError(
             _STDIN_NAME, "not text", "a table or lines of SMILES", f"Give the file's name in place of {STDIN}."
@@ -316,14 +326,6 @@ def _stdin_file(folder: Path, options: CsvOptions) -> Path:
         copy.write(head)
         shutil.copyfileobj(stream, copy)
     return path
-
-
-def _head(stream: BinaryIO) -> bytes:
-    parts, size = [], 0
-    while size < _HEAD_BYTES and (part := stream.read(_HEAD_BYTES - size)):
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)
 
 
 def _ending(head: bytes, options: CsvOptions) -> str:

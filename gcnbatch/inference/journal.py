@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
@@ -49,21 +49,23 @@ class Journal:
         self.rows += rows
 
 
+@dataclass
 class _Resumable(Journal):
-    """An output that can be continued."""
+    """An output that can be continued: its stream, the file that records what is done, and what decides the rows."""
 
-    def __init__(self, out: Path, stream: IO[str], task: dict[str, Any], rows: int, spreadsheet: bool) -> None:
-        begun = os.fstat(stream.fileno()).st_size > 0
-        super().__init__(text_sink(out.suffix.lower(), stream, spreadsheet, begun), rows)
-        self._record, self._stream, self._task = _record_of(out), stream, task
+    stream: IO[str] = field(kw_only=True)
+    record: Path = field(kw_only=True)
+    task: dict[str, Any] = field(kw_only=True)
 
     def append(self, made: Sequence[Any], rows: int) -> None:
         super().append(made, rows)
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        fileio.write_json(
-            self._record, {"rows": self.rows, "bytes": os.fstat(self._stream.fileno()).st_size, "task": self._task}
-        )
+        self.sync()
+        size = os.fstat(self.stream.fileno()).st_size
+        fileio.write_json(self.record, {"rows": self.rows, "bytes": size, "task": self.task})
+
+    def sync(self) -> None:
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
 
 
 def can_resume(out: str) -> bool:
@@ -105,7 +107,7 @@ def open_resumable(
         When the folder cannot be written or the disk is full.
     """
     target = Path(os.path.realpath(out))
-    partial, record = _partial_of(target), _record_of(target)
+    partial, record = (target.with_name(f"{target.name}.partial{ending}") for ending in ("", ".json"))
     check_rows(partial, header)
     outputs.check_beside(record, _RECORD)
     with (
@@ -124,15 +126,16 @@ def open_resumable(
         if rows == 0:
             record.unlink(missing_ok=True)
         stream.truncate(size)
-        journal = _Resumable(target, stream, task, rows, spreadsheet)
+        sink = text_sink(target.suffix.lower(), stream, spreadsheet, begun=size > 0)
+        journal = _Resumable(sink, rows, stream=stream, record=record, task=task)
         try:
             yield journal
         except BaseException as error:
             if journal.rows == 0 or isinstance(error, InputError):  # another input cannot go on
-                _remove(partial, record)
+                partial.unlink(missing_ok=True)
+                record.unlink(missing_ok=True)
             raise
-        stream.flush()
-        os.fsync(stream.fileno())
+        journal.sync()
         record.unlink(missing_ok=True)  # first: once the name is free, a journal may be that of the next process
         os.replace(partial, target)
 
@@ -145,14 +148,6 @@ def task_of(data: Path, models: Sequence[Path], options: dict[str, Any]) -> dict
     about = {"files": found, "models": [fileio.sha256(path) for path in models], "options": options}
     read_back: dict[str, Any] = json.loads(json.dumps(about))
     return read_back
-
-
-def _partial_of(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial")
-
-
-def _record_of(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial.json")
 
 
 def _done(record: Path, task: dict[str, Any]) -> tuple[int, int]:
@@ -176,8 +171,3 @@ def _done(record: Path, task: dict[str, Any]) -> tuple[int, int]:
                 "Start again without --resume.",
             )
     return rows, size
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)

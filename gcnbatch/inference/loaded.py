@@ -14,13 +14,12 @@ from gcnbatch.data import guard, molecule_graphs
 from gcnbatch.data.graphs import GraphSet, concatenate
 from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
-from gcnbatch.inference import conversion
-from gcnbatch.inference.conversion import convert_guarded, convert_timed
+from gcnbatch.inference import molecules
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import check_smiles
-from gcnbatch.inference.molecules import SMILES, CsvOptions, smiles_converter
+from gcnbatch.inference.molecules import SMILES, Converter, convert_guarded, convert_timed, smiles_columns
 from gcnbatch.inference.parts import Part
-from gcnbatch.inference.predictor import Predictor, Request
+from gcnbatch.inference.predictor import Predictor
 from gcnbatch.inference.tabulation import RowMaker, Selection
 from gcnbatch.inference.trust import Level
 from gcnbatch.machine import cores
@@ -50,13 +49,10 @@ class Machine(NamedTuple):
             As `gcnbatch.backends.registry.open_backend`.
         """
         choice = KeptRunners(backend, device, cuda)
-        return cls(choice, Workers(processes or cores(), conversion.prepare, quiet=True))
+        return cls(choice, Workers(processes or cores(), molecules.prepare, quiet=True))
 
 
-class Begun(NamedTuple):
-    """SMILES that worker processes read: each chunk and its future."""
-
-    calls: list[tuple[Block, Future[Part]]]
+Begun = list[tuple[Block, Future[Part]]]  # chunks of SMILES that worker processes read
 
 
 class LoadedRun:
@@ -85,17 +81,17 @@ class LoadedRun:
 
     def __init__(self, folder: Path, machine: Machine, level: Level = "training", say: Say = lambda line: None) -> None:
         self.folder, self._machine = folder, machine
-        request = Request([folder], [], machine.choice.fastest.name, 0, None, 0, CsvOptions(), level, False)
-        self.predictor = Predictor.load(request, machine.choice, say)
+        self.predictor = Predictor.load([folder], machine.choice, say, level)
         header = check_smiles(self.predictor.members, str(folder), "a model of graphs", "a model of molecules")
-        self._converter = smiles_converter(header, self.predictor.readings)
+        readings = tuple({member.reading: None for member in self.predictor.members})
+        self._converter = Converter(header, smiles_columns(header), readings)
         self.why_no_domain = ""
         try:
             self.predictor = replace(self.predictor, domain=Domain(self.predictor.members, machine.choice))
         except InputError as error:
             self.why_no_domain = str(error)
             say(f"no applicability and no nearest training molecules: {error}")
-        for note in (*self._converter.notes, *self.predictor.trust.notes):
+        for note in (*self._converter.columns.features.notes, *self.predictor.trust.notes):
             say(note)
         self.header = self.predictor.members[0].header
         self._make = RowMaker(self.header, self.predictor.trust, Selection(), as_it_is, fail=False)
@@ -110,7 +106,7 @@ class LoadedRun:
         size = min(-(-len(smiles) // workers.count), molecule_graphs.CHUNK)
         chunks = [Block(at, {SMILES: list(smiles[at : at + size])}) for at in range(0, len(smiles), size)]
         submit, seconds = workers.submit, guard.SECONDS
-        return Begun([(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks])
+        return [(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks]
 
     def finish(self, begun: Begun, applicability: bool = False) -> Predictions:
         """Return the predictions of all rows; ids are their numbers.
@@ -118,7 +114,7 @@ class LoadedRun:
         A molecule that cannot be read, or crashes its process, has a reason in place of numbers. `applicability`: add
         similarity and distance to the nearest training molecule, if there is a domain.
         """
-        part = self._read(begun)
+        part = Part.joined([part for chunk in begun for part in self._read(*chunk)])
         predictor = self.predictor if applicability else self._alone
         made: Predictions = self._make(predictor.predict(part, lambda count: None), 0).rows
         return made
@@ -142,14 +138,12 @@ class LoadedRun:
         rows = Block(0, {SMILES: [smiles]})
         converter = replace(self._converter, readings=())
         parts = convert_guarded(rows, Shared(converter))
-        parts[0].texts().refuse_bad_row(0)
+        if reasons := parts[0].block().errors:
+            raise InputError("smiles", reasons[0])
         return concatenate([part.graphs() for part in parts])
 
-    def _read(self, begun: Begun) -> Part:
-        parts: list[Part] = []
-        for chunk, call in begun.calls:
-            try:
-                parts.append(call.result())
-            except (WorkerDied, MemoryError):
-                parts += convert_guarded(chunk, self._shared)
-        return Part.joined(parts)
+    def _read(self, chunk: Block, call: Future[Part]) -> list[Part]:
+        try:
+            return [call.result()]
+        except (WorkerDied, MemoryError):
+            return convert_guarded(chunk, self._shared)

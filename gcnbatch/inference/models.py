@@ -1,4 +1,8 @@
-"""The models of an ensemble, one per run or member of a run: loading, outputs, and their mean and deviation."""
+"""The models of runs: loading, outputs, and their mean and deviation.
+
+A `Model` is a network. A `Whole` is what a run predicts as one: a model, or the models of a cross-fitted run, with its
+mixture if it has one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +21,10 @@ from gcnbatch import metrics
 from gcnbatch.backends.base import Runner
 from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.parts import Reading
+from gcnbatch.machine import cores
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
@@ -26,9 +32,23 @@ from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
 from gcnbatch.runners.cohort import group
 from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
+from gcnbatch.timeline import span
+from gcnbatch.training import mixed, run_files
+from gcnbatch.training.fit_files import BEST
+from gcnbatch.training.mixed import NETWORK, Mixed
+from gcnbatch.training.plan import block_folders
 from gcnbatch.training.reports import METRICS
 from gcnbatch.training.run_files import CONFIG
+from gcnbatch.training.targets import Scaling
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
+
+Progress = Callable[[int], object]  # receives numbers of predicted graphs
+Sources = Callable[..., BatchSource]  # ``sources(*reading)`` returns the batches of the rows for a reading
+Float64 = NDArray[np.float64]
+
+
+def silent(graphs: int) -> None:
+    """Receive the progress of work that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +61,15 @@ class Model(Trained):
         return Reading(self.adjacency, self.joins_graph_features)
 
     def outputs(
-        self, choice: BackendChoice, source: BatchSource, batch_size: int, progress: Callable[[int], object]
-    ) -> tuple[NDArray[np.floating], str]:
-        """Return outputs (R, K) for all rows of `source`, and the name of the backend that computed them.
+        self, choice: BackendChoice, source: BatchSource, batch_size: int = 0, progress: Progress = silent
+    ) -> NDArray[np.floating]:
+        """Return outputs (R, K) for all rows of `source`.
 
-        Outputs are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
+        They are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
         that training left out.
         """
         with choice.runner(self.task(source)) as runner:
-            return _outputs([self], runner, source, batch_size, progress)[0], runner.backend
+            return _outputs([self], runner, source, batch_size, progress)[0]
 
     def task(self, source: BatchSource) -> RunnerTask:
         """Return the task to predict all rows of `source`."""
@@ -73,18 +93,14 @@ class Model(Trained):
 
 
 def outputs_of(
-    models: Sequence[Model],
-    choice: BackendChoice,
-    source_of: Callable[..., BatchSource],
-    batch_size: int,
-    progress: Callable[[int], object],
-) -> list[tuple[NDArray[np.floating], str]]:
-    """Return what `Model.outputs` gives for each model, of the rows that ``source_of(*reading)`` has batches of.
+    models: Sequence[Model], choice: BackendChoice, sources: Sources, batch_size: int = 0, progress: Progress = silent
+) -> list[NDArray[np.floating]]:
+    """Return what `Model.outputs` gives for each model.
 
     Where the backend computes several models in the same launches, those of one architecture predict together.
     """
-    found: dict[int, tuple[NDArray[np.floating], str]] = {}
-    tasks = [model.task(source_of(*model.reading)) for model in models]
+    found: dict[int, NDArray[np.floating]] = {}
+    tasks = [model.task(sources(*model.reading)) for model in models]
     for waiting in group(tasks):
         while waiting:
             together = [tasks[number] for number in waiting]
@@ -97,16 +113,12 @@ def outputs_of(
                 continue
             with closing(make_runner(backend, together[:size])) as runner:
                 outputs = _outputs([models[number] for number in here], runner, source, batch_size, progress)
-            found |= {number: (one, runner.backend) for number, one in zip(here, outputs, strict=True)}
+            found |= zip(here, outputs, strict=True)
     return [found[number] for number in range(len(models))]
 
 
 def _outputs(
-    models: Sequence[Model],
-    runner: Runner,
-    source: BatchSource,
-    batch_size: int,
-    progress: Callable[[int], object],
+    models: Sequence[Model], runner: Runner, source: BatchSource, batch_size: int, progress: Progress
 ) -> list[NDArray[np.floating]]:
     """Return the outputs of the models of a runner."""
     rows = [np.arange(model.rows(source), dtype=np.int64) for model in models]
@@ -121,12 +133,6 @@ def input_header(members: Sequence[Model]) -> Header:
         if member.joins_graph_features:
             return member.header
     return members[0].header.model_copy(update={"graph_feature_names": (), "graph_feature_counts": 0})
-
-
-def sources_of(members: Sequence[Model], data: GraphSet) -> list[BatchSource]:
-    """Return the batches of `data` that each member reads; members that read the same share them."""
-    sources = {member.reading: BatchSource(data, *member.reading) for member in members}
-    return [sources[member.reading] for member in members]
 
 
 def load_models(folders: Sequence[Path], say: Callable[[str], object]) -> list[Model]:
@@ -160,13 +166,15 @@ def load_models(folders: Sequence[Path], say: Callable[[str], object]) -> list[M
     return members
 
 
-Float64 = NDArray[np.float64]
+class Found(NamedTuple):
+    """Outputs (R, K), and their standard deviation (R, K) where several models or members gave them."""
+
+    outputs: NDArray[np.floating]
+    deviation: NDArray[np.floating] | None
 
 
-def mean_and_deviation(
-    single: Sequence[NDArray[np.floating]], left_out: NDArray[np.bool_]
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return mean and standard deviation (n - 1), (R, K), over the members that have a task; NaN where too few have it.
+def mean_and_deviation(single: Sequence[NDArray[np.floating]], left_out: NDArray[np.bool_], scaling: Scaling) -> Found:
+    """Return mean and standard deviation (n - 1) over the members that have a task; NaN where too few have it.
 
     Parameters
     ----------
@@ -174,12 +182,15 @@ def mean_and_deviation(
         Outputs of each member.
     left_out : bool, (members, T)
         Tasks that a member has no outputs of; of classes, T is 1.
+    scaling : Scaling
+        Of the targets. It rounds values of regression, as those of each member are.
     """
     first = single[0]
     if len(single) == 1:
-        return first, np.full_like(first, np.nan)
+        return Found(first, None)
     exponent = 0
-    if first.dtype == np.float64:  # of regression: squares of large values overflow
+    is_regression = first.dtype == np.float64
+    if is_regression:  # squares of large values overflow
         exponent = unit_of(*single)
         single = in_units(exponent, *single)
     if left_out.any():
@@ -187,9 +198,9 @@ def mean_and_deviation(
     else:
         mean = np.mean(single, axis=0, dtype=np.float64)
         deviation = np.std(single, axis=0, ddof=1, dtype=np.float64)
-    if exponent:
-        mean, deviation = np.ldexp(mean, exponent), np.ldexp(deviation, exponent)
-    return mean.astype(first.dtype), deviation.astype(first.dtype)
+    if not is_regression:
+        return Found(mean.astype(first.dtype), deviation.astype(first.dtype))
+    return Found(*(scaling.rounded(np.ldexp(values, exponent)) for values in (mean, deviation)))
 
 
 def _of_some(values: Float64, absent: NDArray[np.bool_]) -> tuple[Float64, Float64]:
@@ -199,3 +210,119 @@ def _of_some(values: Float64, absent: NDArray[np.bool_]) -> tuple[Float64, Float
         mean = np.where(absent, 0.0, values).sum(axis=0) / count
         squares = np.where(absent, 0.0, (values - mean) ** 2).sum(axis=0)
         return mean, np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a run predicts as one.
+
+    Parameters
+    ----------
+    place : Path
+        The folder that has what training knows of their errors.
+    models : list of Model
+    mixed : Mixed or None
+        The mixture that they are a member of.
+    """
+
+    place: Path
+    models: list[Model]
+    mixed: Mixed | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """Its files."""
+        return [*(model.place / BEST for model in self.models), *([self.place / mixed.FILE] if self.mixed else [])]
+
+    @property
+    def left_out(self) -> NDArray[np.bool_]:
+        """Which tasks (T,) it has no outputs of."""
+        absent = np.stack([model.left_out for model in self.models]).all(axis=0)
+        return np.asarray(absent & self.mixed.left_out if self.mixed else absent)
+
+    @property
+    def needed(self) -> list[Model]:
+        """The models whose outputs it reads: none where its mixture does not need them."""
+        return self.models if self.mixed is None or self.mixed.needs_network else []
+
+    def outputs(self, of_models: Sequence[NDArray[np.floating]], sources: Sources) -> Found:
+        """Return what it gives, from the outputs of the models that it needs.
+
+        The deviation is that of the models; with a mixture, that of `Mixed.deviation`.
+        """
+        found = self._networks(of_models)
+        if self.mixed is None:
+            return found
+        model = self.models[0]
+        features = mixed.molecules(model.header, sources(*model.reading).feature_blocks())
+        of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, cores()))
+        if self.mixed.needs_network:
+            of_members[NETWORK] = found.outputs
+        outputs = self.mixed.outputs(of_members)
+        return Found(outputs, self.mixed.deviation(outputs, of_members, found.deviation))
+
+    def _networks(self, of_models: Sequence[NDArray[np.floating]]) -> Found:
+        if not of_models:
+            return Found(np.zeros((0, 0)), None)
+        return mean_and_deviation(
+            of_models, np.stack([model.left_out for model in self.models]), self.models[0].scaling
+        )
+
+
+def found_by(
+    wholes: Sequence[Whole], choice: BackendChoice, sources: Sources, batch_size: int = 0, progress: Progress = silent
+) -> list[Found]:
+    """Return what each gives; their networks run together."""
+    with span("predict with the networks"):
+        needed = [model for one in wholes for model in one.needed]
+        of_models = iter(outputs_of(needed, choice, sources, batch_size, progress))
+    for one in wholes:
+        if not one.needed:
+            progress(len(one.models) * sources(*one.models[0].reading).n_graphs)
+    with span("combine the models"):
+        return [one.outputs(list(islice(of_models, len(one.needed))), sources) for one in wholes]
+
+
+def found_together(wholes: Sequence[Whole], choice: BackendChoice, sources: Sources, batch_size: int = 0) -> Found:
+    """Return what these give as an ensemble."""
+    found = found_by(wholes, choice, sources, batch_size)
+    if len(found) == 1:
+        return found[0]
+    left_out = np.stack([one.left_out for one in wholes])
+    return mean_and_deviation([one.outputs for one in found], left_out, wholes[0].models[0].scaling)
+
+
+def load_wholes(folders: Sequence[Path], say: Callable[[str], object]) -> list[Whole]:
+    """Load these runs: a cross-fitted run is one, as each of its folds is, and so is each model of the others.
+
+    Raises
+    ------
+    InputError
+        As `load_models`, and for a damaged mixture.
+    """
+    models = load_models(folders, say)
+    found: list[Whole] = []
+    for folder in chain.from_iterable(map(block_folders, folders)):
+        own = [model for model in models if folder in (model.place, model.place.parent)]
+        metrics = {}
+        if (folder / METRICS).is_file() and any(folder.glob("part*")):
+            metrics = run_files.read_figures(folder / METRICS)
+        if "parts" in metrics:  # a finished cross-fitted run
+            found.append(Whole(folder, own, Mixed.load(folder, own[0].header) if "members" in metrics else None))
+        else:
+            found += [Whole(model.place, [model]) for model in own]
+    return found
+
+
+def network_shares(wholes: Sequence[Whole]) -> list[str]:
+    """Return a line for each mixture: the share of its networks, which alone are explained."""
+    found = []
+    for one in wholes:
+        if one.mixed is not None:
+            mixture = one.mixed.mixture
+            weights = dict(zip(mixture.names, mixture.weights.mean(axis=1).tolist(), strict=True))
+            own = weights.pop(NETWORK, 0.0)
+            others = ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
+            line = f"{one.place} is a mixture: its networks, of weight {own:.2f}, are explained ({others} are not)"
+            found.append(line)
+    return found

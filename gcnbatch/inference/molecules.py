@@ -5,6 +5,7 @@ A folder of files of molecules is read as one table.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,21 +13,24 @@ from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import NamedTuple
 
-from gcnbatch.data import guard, molecule_graphs
+import numpy as np
+
+from gcnbatch.data import featurizer_worker, guard, molecule_graphs
+from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.endings import KNOWN, is_table
-from gcnbatch.data.featurizer import load_rdkit
+from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk, load_rdkit
+from gcnbatch.data.graphs import concatenate
 from gcnbatch.data.importers.molecule_tables import MoleculeColumns, about_blank_ids, find_columns
+from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.smi import about_extensions, without_extension
-from gcnbatch.data.tables.table import Block, Table
+from gcnbatch.data.tables.table import Block, Table, with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
-from gcnbatch.inference import conversion
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
-from gcnbatch.inference.conversion import Columns, Converter, convert_guarded, convert_timed
-from gcnbatch.inference.parts import Input, Part, Reading, Share
+from gcnbatch.inference.parts import Input, Part, Reading, RowBlock, Share
 from gcnbatch.machine import cores
 from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
@@ -103,33 +107,99 @@ ALL_COLUMNS = "all"
 SMILES = "smiles"  # the column of SMILES in memory
 
 
-@contextmanager
-def open_smiles(
-    smiles: list[str], header: Header, readings: tuple[Reading, ...], options: CsvOptions, part_rows: int
-) -> Iterator[Input]:
-    """Open SMILES in memory: a table of one column, whose rows are numbered."""
-    names = (SMILES,)
-    converter, size = smiles_converter(header, readings, _kept(names, "", options)), _size(part_rows)
-    given = Table(Path("data"), names, [Block(0, {SMILES: smiles})])
-    with _workers(len(smiles), options.processes) as workers:
-        parts, notes = _parts(given.chunks(molecule_graphs.CHUNK, names), converter, workers, size), converter.notes
-        several = len(smiles) > molecule_graphs.CHUNK
-        yield Input(len(smiles), parts, False, notes, several, workers if len(smiles) > size else None)
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns that are read; an empty `id`: row numbers."""
+
+    smiles: str
+    id: str
+    kept: tuple[str, ...]
+    labels: LabelColumns | None
+    features: FeatureColumns
+
+    def names(self) -> list[str]:
+        """Return each name once."""
+        labels = () if self.labels is None else self.labels.names.values()
+        return list(dict.fromkeys((self.smiles, *filter(None, [self.id]), *self.kept, *labels, *self.features.names)))
 
 
-def smiles_converter(header: Header, readings: tuple[Reading, ...], kept: tuple[str, ...] = ()) -> Converter:
-    """Return what converts chunks of a table with the column of SMILES alone.
+@dataclass(frozen=True)
+class Converter:
+    """Converts chunks of rows into parts: with batches for these readings, or with graphs if there is none."""
+
+    header: Header
+    columns: Columns
+    readings: tuple[Reading, ...]
+
+    def smiles(self, rows: Block) -> list[str]:
+        """Return the SMILES without blanks around them and extensions of CXSMILES."""
+        return list(map(without_extension, rows[self.columns.smiles]))
+
+    def part(self, chunks: Sequence[MoleculeArrays], rows: Block) -> Part:
+        """Join the graphs of consecutive rows."""
+        columns, errors, first = self.columns, dict[int, str](), rows.before
+        ids = with_numbers(rows.texts(columns.id) if columns.id else [""] * len(rows), first)
+        names = np.array(ids, dtype=np.str_)
+        values, wrong = columns.features.read(rows)
+        graphs = []
+        for chunk in chunks:
+            places = chunk.rows - first
+            own = None if values is None else values[places]
+            targets = missing_targets(self.header, len(places))
+            graphs.append(graph_part(chunk, self.header, targets, names[places], columns=own))
+            errors |= {bad.index - first: bad.reason for bad in chunk.bad}
+        data, readable = concatenate(graphs), np.concatenate([chunk.rows - first for chunk in chunks])
+        if wrong:
+            left = np.flatnonzero(~np.isin(readable, list(wrong)))
+            data, readable = data.take(left), readable[left]
+            errors = wrong | errors
+        smiles = self.smiles(rows)
+        y, remarks = (None, {}) if columns.labels is None else columns.labels.read(rows)
+        block = RowBlock(
+            ids,
+            readable,
+            errors,
+            y,
+            {name: rows.texts(name) for name in columns.kept},
+            [smiles[row] for row in readable.tolist()],
+            remarks,
+            sum((chunk.alike for chunk in chunks), Counter[str]()),
+        )
+        sources = {reading: BatchSource(data, *reading) for reading in self.readings}
+        return Part((block,), None if sources else data, sources)
+
+
+def prepare() -> None:
+    """Prepare a worker process, which has imported this module."""
+    featurizer_worker.prepare()
+
+
+def convert_timed(seconds: float, rows: Block, converter: Shared) -> Part:
+    """Convert a chunk in a worker process, which ends if a molecule takes too long."""
+    own: Converter = converter.load()
+    arrays = featurize_chunk(guard.timed(own.smiles(rows), seconds), rows.before, own.columns.features.options, False)
+    return own.part([arrays], rows)
+
+
+def convert_guarded(rows: Block, converter: Shared) -> list[Part]:
+    """Convert a chunk, its graphs in forks; a molecule that crashes RDKit is a bad row."""
+    own: Converter = converter.load()
+    return [own.part(guarded(own.smiles(rows), rows.before, own.columns.features.options, False), rows)]
+
+
+def smiles_columns(header: Header, kept: tuple[str, ...] = ()) -> Columns:
+    """Return the columns of a table with the column of SMILES alone.
 
     Raises
     ------
     InputError
         When the models read features from columns.
     """
-    return Converter(header, Columns(SMILES, "", kept, None, FeatureColumns.of("data", (), header)), readings)
+    return Columns(SMILES, "", kept, None, FeatureColumns.of("data", (), header))
 
 
 class Rows(NamedTuple):
-    """Rows of a file of molecules: which columns are read, how many rows there are, notes for the user, the chunks."""
+    """Rows of a table of molecules: which columns are read, how many rows there are, notes for the user, the chunks."""
 
     columns: Columns
     total: int
@@ -138,22 +208,29 @@ class Rows(NamedTuple):
 
 
 @contextmanager
-def open_rows(path: Path, header: Header, options: CsvOptions, skip: int = 0) -> Iterator[Rows]:
-    """Open a file or a folder of molecules, after its first `skip` rows; a first pass counts rows and checks the table.
+def open_rows(given: Path | list[str], header: Header, options: CsvOptions, skip: int = 0) -> Iterator[Rows]:
+    """Open SMILES, a file or a folder of molecules, after the first `skip` rows.
+
+    A first pass over a file counts its rows and checks the table.
 
     Raises
     ------
     InputError
         For a table that cannot be read, has no row, or lacks a column.
     """
-    columns, total, notes = _checked(path, header, options)
-    with open_tables(path, options.format) as source:
+    if isinstance(given, list):
+        columns = smiles_columns(header, _kept((SMILES,), "", options))
+        chunks = Table(Path("data"), (SMILES,), [Block(0, {SMILES: given})]).chunks(molecule_graphs.CHUNK, (SMILES,))
+        yield Rows(columns, len(given), columns.features.notes, chunks)
+        return
+    columns, total, notes = _checked(given, header, options)
+    with open_tables(given, options.format) as source:
         yield Rows(columns, total, notes, source.chunks(molecule_graphs.CHUNK, columns.names(), skip))
 
 
 @contextmanager
-def open_file(
-    path: Path,
+def open_molecules(
+    given: Path | list[str],
     header: Header,
     readings: tuple[Reading, ...],
     options: CsvOptions,
@@ -161,17 +238,19 @@ def open_file(
     skip: int,
     share: Share,
 ) -> Iterator[Input]:
-    """Open a file or a folder of molecules; a first pass counts the rows and checks the table."""
+    """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks."""
     processes = options.processes or max(cores() // share.beside, 1)
+    about = len(given) if isinstance(given, list) else _bytes(given) // ROW_BYTES
     with (
-        _workers(_bytes(path) // ROW_BYTES, processes) as workers,  # they start during the first pass
-        open_rows(path, header, options, skip) as rows,
+        _workers(about, processes) as workers,  # they start during the first pass
+        open_rows(given, header, options, skip) as rows,
     ):
-        alone = rows.columns.labels is not None and not path.is_dir()
-        trained_on = alone and header.source.get("sha256") == sha256(path)
-        converter, size = Converter(header, rows.columns, readings), _size(part_rows)
+        trained_on = False
+        if isinstance(given, Path) and rows.columns.labels is not None and not given.is_dir():
+            trained_on = header.source.get("sha256") == sha256(given)
+        size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
-        parts = _parts(own, converter, workers, size)
+        parts = _parts(own, Converter(header, rows.columns, readings), workers, size)
         yield Input(rows.total, parts, trained_on, rows.notes, True, workers if rows.total - skip > size else None)
 
 
@@ -230,20 +309,15 @@ def _kept(names: Sequence[str], id_name: str, options: CsvOptions) -> tuple[str,
     return tuple(dict.fromkeys(options.keep_columns))
 
 
-def _size(part_rows: int) -> int:
-    """Return the rows of a part: whole chunks."""
-    return -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
-
-
 @contextmanager
 def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
     """Start the processes that convert about so many rows; None for one process, or for a single chunk."""
-    count = min(processes or cores(), -(-rows // molecule_graphs.CHUNK))
+    count = min(processes, -(-rows // molecule_graphs.CHUNK))
     if count <= 1:
         load_rdkit()
         yield None
         return
-    with Workers(count, conversion.prepare, quiet=True) as workers:
+    with Workers(count, prepare, quiet=True) as workers:
         load_rdkit()  # while the processes do so, too
         yield workers
 

@@ -1,12 +1,7 @@
-"""Parts of an input: consecutive rows, their graphs for the models, and what the table says of the rows.
-
-Another process may make a part and another one its table. So the texts of the rows are packed: this process only passes
-them on.
-"""
+"""Parts of an input: consecutive rows, their graphs for the models, and what the table says of the rows."""
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,60 +27,70 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Texts:
-    """What the table says of R rows beside the predictions.
+class RowBlock:
+    """R rows whose table is made at once: what it says of them beside the predictions.
 
     Parameters
     ----------
     ids : (R,) str
+    places : (M,) int64
+        Position of each row that could be read.
     errors : dict of str, or None
         Reasons why rows could not be read, by position; None if the input has no such rows.
     y : (R, K) or None
         Targets, if the input has those of the models.
     kept : dict of (R,) str
         Columns of the input that go to the output.
-    smiles : list of str, or None
+    smiles : list of M str, or None
         SMILES of the rows that could be read; None: the input has none, or gives them in another way.
     remarks : dict of Cells
         What there is to say of the targets.
+    alike : Counter of str
+        Number of molecules with each element that has no feature of its own.
     """
 
     ids: Sequence[str] | NDArray[np.str_]
+    places: Int64
     errors: dict[int, str] | None = None
     y: NDArray[Any] | None = None
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     smiles: list[str] | None = None
     remarks: Remarks = field(default_factory=dict)
+    alike: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def joined(cls, parts: Sequence[Texts]) -> Texts:
+    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
         """Return all rows."""
-        if len(parts) == 1:
-            return parts[0]
-        first, errors, remarks, before = parts[0], dict[int, str](), list[tuple[int, Remarks]](), 0
-        for part in parts:
-            errors |= {before + row: reason for row, reason in (part.errors or {}).items()}
-            remarks.append((before, part.remarks))
-            before += len(part.ids)
+        first = blocks[0]
+        if len(blocks) == 1:
+            return first
+        starts = np.cumsum([0, *(len(one.ids) for one in blocks)]).tolist()
+        every = list(zip(starts, blocks, strict=False))
+        errors = {before + row: reason for before, one in every for row, reason in (one.errors or {}).items()}
         return cls(
-            [text for part in parts for text in part.ids],
+            [text for one in blocks for text in one.ids],
+            np.concatenate([one.places + before for before, one in every]),
             None if first.errors is None else errors,
-            None if first.y is None else np.concatenate([part.y for part in parts if part.y is not None]),
-            {name: [text for part in parts for text in part.kept[name]] for name in first.kept},
-            None if first.smiles is None else [text for part in parts for text in part.smiles or ()],
-            joined_remarks(remarks),
+            None if first.y is None else np.concatenate([one.y for one in blocks if one.y is not None]),
+            {name: [text for one in blocks for text in one.kept[name]] for name in first.kept},
+            None if first.smiles is None else [text for one in blocks for text in one.smiles or ()],
+            joined_remarks((before, one.remarks) for before, one in every),
+            sum((one.alike for one in blocks), Counter()),
         )
 
-    def rows(self, at: slice) -> Texts:
-        """Return some rows of an input without bad rows and columns of its own."""
-        return Texts(self.ids[at], y=None if self.y is None else self.y[at])
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return `values` (M, …) for all rows, (R, …); NaN or "" in those that could not be read."""
+        missing = np.nan if values.dtype.kind == "f" else ""
+        found = np.full((len(self.ids), *values.shape[1:]), missing, values.dtype)
+        found[self.places] = values
+        return found
 
     def reasons(self) -> NDArray[np.str_] | None:
         """Return why each row could not be read, (R,), "" for the others; None if the input has no such rows."""
         return None if self.errors is None else np.array([self.errors.get(row, "") for row in range(len(self.ids))])
 
-    def with_errors(self, more: Mapping[int, str], first: int) -> Texts:
-        """Return the texts with more reasons by position; `first` is the number of rows before them.
+    def with_errors(self, more: Mapping[int, str], first: int) -> RowBlock:
+        """Return the rows with more reasons by position; `first` is the number of rows before them.
 
         Raises
         ------
@@ -112,46 +117,6 @@ class Texts:
 
     def _bad_row(self, at: int, errors: Mapping[int, str], first: int, hint: str) -> InputError:
         return InputError(f"row {first + at + 1}, id {printable(str(self.ids[at]), QUOTED)}", errors[at], hint=hint)
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows of a part whose table is made at once.
-
-    Parameters
-    ----------
-    packed : tuple of bytes
-        Their texts, one piece after the other; see `packed` and `texts`.
-    rows : int
-        R, their number.
-    places : (M,) int64
-        Position among them of each row that could be read.
-    alike : Counter of str
-        Number of molecules with each element that has no feature of its own.
-    """
-
-    packed: tuple[bytes, ...]
-    rows: int
-    places: Int64
-    alike: Counter[str] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, texts: Texts, places: Int64, alike: Counter[str] | None = None) -> Block:
-        """Pack texts; `places` are the rows that could be read."""
-        return cls((pickle.dumps(texts, pickle.HIGHEST_PROTOCOL),), len(texts.ids), places, alike or Counter())
-
-    @classmethod
-    def joined(cls, blocks: Sequence[Block]) -> Block:
-        """Return all rows."""
-        rows = [block.rows for block in blocks]
-        starts = np.cumsum([0, *rows[:-1]]).tolist()
-        places = [block.places + start for block, start in zip(blocks, starts, strict=True)]
-        pieces = tuple(piece for block in blocks for piece in block.packed)
-        return cls(pieces, sum(rows), np.concatenate(places), sum((block.alike for block in blocks), Counter()))
-
-    def texts(self) -> Texts:
-        """Return the texts of the rows."""
-        return Texts.joined([pickle.loads(piece) for piece in self.packed])
 
 
 @dataclass(frozen=True)
@@ -183,7 +148,7 @@ class Part:
 
     Parameters
     ----------
-    blocks : tuple of Block
+    blocks : tuple of RowBlock
         All rows.
     data : GraphSet, Dataset or None
         The rows that could be read; None if `sources` has them.
@@ -193,7 +158,7 @@ class Part:
         Returns their SMILES, or None if the input has none; None: the texts have them.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[RowBlock, ...]
     data: GraphSet | Dataset | None
     sources: dict[Reading, BatchSource] = field(default_factory=dict)
     smiles_of: Callable[[], list[str] | None] | None = None
@@ -201,10 +166,10 @@ class Part:
     @classmethod
     def joined(cls, parts: Sequence[Part]) -> Part:
         """Return all rows of parts whose graphs are in memory, as one block."""
-        known = [part for part in parts if part.blocks[0].places.size] or parts[:1]
+        known = [part for part in parts if len(part.blocks[0].places)] or parts[:1]
         graphs = [part.data for part in known if isinstance(part.data, GraphSet)]
         return cls(
-            (Block.joined([block for part in parts for block in part.blocks]),),
+            (RowBlock.joined([block for part in parts for block in part.blocks]),),
             concatenate(graphs) if graphs else None,
             {reading: BatchSource.joined([part.sources[reading] for part in known]) for reading in parts[0].sources},
         )
@@ -212,20 +177,15 @@ class Part:
     @property
     def rows(self) -> int:
         """R, the number of rows."""
-        return sum(block.rows for block in self.blocks)
+        return sum(len(block.ids) for block in self.blocks)
 
-    @property
-    def places(self) -> Int64:
-        """Position of each row that could be read, (M,)."""
-        return Block.joined(self.blocks).places
-
-    def texts(self) -> Texts:
-        """Return the texts of the rows."""
-        return Texts.joined([block.texts() for block in self.blocks])
+    def block(self) -> RowBlock:
+        """Return all rows as one block."""
+        return RowBlock.joined(self.blocks)
 
     def smiles(self) -> list[str] | None:
         """Return the SMILES of the rows that could be read; None if the input has none."""
-        return self.smiles_of() if self.smiles_of is not None else self.texts().smiles
+        return self.smiles_of() if self.smiles_of is not None else self.block().smiles
 
     def graphs(self) -> GraphSet:
         """Return the rows that could be read, in memory."""

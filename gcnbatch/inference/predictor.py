@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.blas import shared_processors
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.models import Model
+from gcnbatch.inference.models import Model, Whole, found_by, load_wholes
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import ALL, Input, Part, Reading, Share
+from gcnbatch.inference.parts import ALL, Input, Part, Share
 from gcnbatch.inference.tabulation import Predicted
 from gcnbatch.inference.trust import Level, Trust, load_trust
-from gcnbatch.inference.whole import Whole, found_by, load_wholes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
@@ -65,7 +63,15 @@ class Predictor:
     domain: Domain | None
 
     @classmethod
-    def load(cls, request: Request, choice: BackendChoice, say: Callable[[str], object]) -> Predictor:
+    def load(
+        cls,
+        runs: Sequence[Path],
+        choice: BackendChoice,
+        say: Callable[[str], object],
+        level: Level = "training",
+        applicability: bool = False,
+        batch_size: int = 0,
+    ) -> Predictor:
         """Load the models and what they know of their errors.
 
         Raises
@@ -74,22 +80,15 @@ class Predictor:
             As `load_wholes`, `load_trust` and `Domain`.
         """
         with span("load the models"):
-            wholes = load_wholes(request.runs, say)
-        trust = load_trust(wholes[0].models[0].header, [one.place for one in wholes], request.level)
-        found = cls(wholes, choice, request.batch_size, trust, None)
-        if not request.applicability:
-            return found
-        return replace(found, domain=Domain(found.members, choice, request.batch_size))
+            wholes = load_wholes(runs, say)
+        trust = load_trust(wholes[0].models[0], [one.place for one in wholes], level)
+        found = cls(wholes, choice, batch_size, trust, None)
+        return replace(found, domain=Domain(found.members, choice, batch_size)) if applicability else found
 
     @property
     def members(self) -> list[Model]:
         """All models."""
         return [model for one in self.wholes for model in one.models]
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """How the members read graphs, each way once."""
-        return tuple({member.reading: None for member in self.members})
 
     @property
     def left_out(self) -> NDArray[np.bool_]:
@@ -101,19 +100,22 @@ class Predictor:
         """The files that decide the outputs."""
         return [path for one in self.wholes for path in one.files]
 
+    def open_input(
+        self, request: Request, skip: int, say: Callable[[str], object] = lambda line: None
+    ) -> AbstractContextManager[Input]:
+        """Open the parts of this rank after the first `skip` rows; without ranks, all."""
+        ranks = world.current()
+        share = ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
+        about: dict[str, Any] = {"batch_size": request.batch_size, "skip": skip, "share": share, "batches": True}
+        return open_input(request.data, self.members, request.csv, say, **about)
+
     def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
         """Return what the models give for a part. "auto" may change to another backend."""
         found = found_by(self.wholes, self.choice, part.source, self.batch_size, progress)
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
         single = [one.outputs for one in found]
         deviation = found[0].deviation if len(found) == 1 else None
-        return Predicted(part.blocks, single, beside, found[-1].backend, self.left_out, deviation)
-
-
-def own_share() -> Share:
-    """Return the parts of this rank: all without ranks."""
-    ranks = world.current()
-    return ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
+        return Predicted(part.blocks, single, beside, self.left_out, deviation)
 
 
 def predict_parts(
@@ -180,15 +182,14 @@ def _follow(request: Request, files: dict[str, Any], skip: int) -> None:
 def _predicted(ranks: World, request: Request, files: dict[str, Any], skip: int) -> Iterator[Predicted | Exception]:
     try:
         with world.named():
-            device = ranks.device(request.device)
-            predictor = Predictor.load(request, BackendChoice(request.backend, device, request.cuda), lambda line: None)
+            choice = BackendChoice(request.backend, ranks.device(request.device), request.cuda)
+            how = request.level, request.applicability, request.batch_size
+            predictor = Predictor.load(request.runs, choice, lambda line: None, *how)
             if _files(request, predictor) != files:
                 expected = "the same names, sizes and times of change"
                 raise InputError(str(request.data), "not that of rank 0", expected, "Copy data and runs with cp -p.")
-            opened = open_input(
-                request.data, predictor.members, request.csv, request.batch_size, skip, own_share(), predictor.readings
-            )
-        with opened as source, shared_processors() if source.featurised else nullcontext():
+            opened = predictor.open_input(request, skip)
+        with opened as source:
             for part in source.parts:
                 yield predictor.predict(part, lambda count: None)
     except Exception as error:  # rank 0 raises it in place of the part

@@ -17,7 +17,7 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.inference.columns import Remarks, joined_remarks
 from gcnbatch.inference.domain import DISTANCE
 from gcnbatch.inference.models import mean_and_deviation
-from gcnbatch.inference.parts import Block
+from gcnbatch.inference.parts import RowBlock
 from gcnbatch.inference.trust import Trust
 from gcnbatch.predictions import Predictions, output_names
 from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
@@ -89,31 +89,28 @@ class Predicted:
 
     Parameters
     ----------
-    blocks : tuple of Block
+    blocks : tuple of RowBlock
         Its rows.
     single : list of (M, K)
         Outputs of each member for the rows that could be read.
     beside : dict of (M,)
         Further columns.
-    backend : str
-        The backend that computed.
     left_out : bool, (members, T)
         Tasks that a member has no outputs of: they are NaN in all rows.
     deviation : (M, K) or None
         Of the only member, where it consists of several models.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[RowBlock, ...]
     single: list[NDArray[np.floating]]
     beside: Columns
-    backend: str
     left_out: NDArray[np.bool_]
     deviation: NDArray[np.floating] | None = None
 
     @property
     def rows(self) -> int:
         """R, the number of rows."""
-        return sum(block.rows for block in self.blocks)
+        return sum(len(block.ids) for block in self.blocks)
 
     @property
     def readable(self) -> int:
@@ -205,22 +202,24 @@ class RowMaker:
             With `fail`, for a row without a prediction; else for one whose reason has no column.
         """
         predicted, lost = predicted.without_lost()
-        (block,) = predicted.blocks
-        texts = block.texts().with_errors(lost, before)
+        block = predicted.blocks[0].with_errors(lost, before)
         if self.fail:
-            texts.refuse_bad_row(before)
+            block.refuse_bad_row(before)
         with np.errstate(over="ignore"):  # the deviation, or an end of the interval, of huge outputs is infinite
-            outputs, std = _combined(block, predicted)
+            mean, deviation = mean_and_deviation(predicted.single, predicted.left_out, self.trust.scaling)
             columns = self.trust.columns(predicted.single) | predicted.beside
-        more = {name: _spread(block, values) for name, values in columns.items()}
-        kept = {name: np.array(values, dtype=np.str_) for name, values in texts.kept.items()}
-        ids = np.array(texts.ids, dtype=np.str_)
-        table = Predictions(self.header, ids, outputs, std, texts.reasons(), kept, more)
+        deviation = deviation if predicted.deviation is None else predicted.deviation
+        outputs = block.spread(mean)
+        std = None if deviation is None else block.spread(deviation)
+        more = {name: block.spread(values) for name, values in columns.items()}
+        kept = {name: np.array(values, dtype=np.str_) for name, values in block.kept.items()}
+        ids = np.array(block.ids, dtype=np.str_)
+        table = Predictions(self.header, ids, outputs, std, block.reasons(), kept, more)
         labelled = None
         absent = np.asarray(predicted.left_out.all(axis=0))
-        if texts.y is not None and (known := _known(texts.y, outputs, absent)).any():
-            labelled = texts.y[known], outputs[known]
-        remarks = joined_remarks([(before, texts.remarks)])
+        if block.y is not None and (known := _known(block.y, outputs, absent)).any():
+            labelled = block.y[known], outputs[known]
+        remarks = joined_remarks([(before, block.remarks)])
         chosen = self.selection.chosen(table)
         if self.selection.top:
             return Made(None, self.selection.best(chosen), labelled, remarks)
@@ -261,22 +260,6 @@ def _made(maker: RowMaker, own: Predicted, before: int, call: Future[Made] | Non
         with suppress(WorkerDied, MemoryError):
             return call.result()
     return maker(own, before)
-
-
-def _combined(block: Block, predicted: Predicted) -> tuple[NDArray[np.floating], NDArray[np.floating] | None]:
-    """Return the members' mean (R, K) and, for several, their standard deviation; NaN in unreadable rows."""
-    single, own = predicted.single, predicted.deviation
-    outputs, deviations = np.full((2, block.rows, single[0].shape[1]), np.nan, single[0].dtype)
-    mean, deviation = mean_and_deviation(single, predicted.left_out)
-    outputs[block.places], deviations[block.places] = mean, deviation if own is None else own
-    return outputs, None if len(single) == 1 and own is None else deviations
-
-
-def _spread(block: Block, values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column (R,) from the values of the readable rows; "" or NaN in the others."""
-    column = np.full(block.rows, np.nan if values.dtype.kind == "f" else "", dtype=values.dtype)
-    column[block.places] = values
-    return column
 
 
 def _known(y: NDArray[Any], outputs: NDArray[np.floating], absent: NDArray[np.bool_]) -> NDArray[np.bool_]:

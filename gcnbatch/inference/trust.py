@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.columns import labels_of
+from gcnbatch.inference.models import Model
 from gcnbatch.training import checkpoint
 from gcnbatch.training.reports import METRICS, UNCERTAINTY
+from gcnbatch.training.targets import Scaling
 from gcnbatch.uncertainty.model import LEVEL, Uncertainty
 
 Columns = dict[str, NDArray[np.floating] | NDArray[np.str_]]
@@ -25,11 +27,14 @@ EMPTY, BETWEEN = "{}", "|"  # a set without a label; labels of a set
 class Trust:
     """What the members' runs know of their errors, one entry per member; without entries there are no columns.
 
+    `scaling` rounds values of regression.
+
     Of an ensemble, calibrated probabilities, p-values and half widths are the members' means. `notes` say what is
     missing, for the user.
     """
 
     header: Header
+    scaling: Scaling
     level: float
     uncertainties: tuple[Uncertainty, ...]
     notes: tuple[str, ...] = ()
@@ -50,10 +55,11 @@ class Trust:
         share = 1 / len(single)  # a sum of large values can overflow
         mean = np.sum([outputs * share for outputs in single], axis=0)
         half = np.sum([one.half_widths(self.level) * share for one in self.uncertainties], axis=0)
+        low, high = self.scaling.rounded(mean - half), self.scaling.rounded(mean + half)
         columns: Columns = {}
         for k, name in enumerate(self.header.task_names):
             if np.isfinite(half[k]):
-                columns[f"{name}_low"], columns[f"{name}_high"] = mean[:, k] - half[k], mean[:, k] + half[k]
+                columns[f"{name}_low"], columns[f"{name}_high"] = low[:, k], high[:, k]
         return columns
 
     def _calibrated(self, single: Sequence[NDArray[np.floating]]) -> Columns:
@@ -95,22 +101,23 @@ def _texts(p_values: NDArray[np.float64], labels: Sequence[str], most: float) ->
 Level = float | Literal["training"] | None  # "training": the level that the runs were trained for; None: none
 
 
-def load_trust(header: Header, places: Sequence[Path], level: Level) -> Trust:
-    """Load what training stored in the folders of runs or models; nothing if `level` is None.
+def load_trust(model: Model, places: Sequence[Path], level: Level) -> Trust:
+    """Load what training stored in the folders of runs or models; nothing if `level` is None. `model` is one of them.
 
     Raises
     ------
     InputError
         When a file is damaged or does not fit the model, the level is out of range, or that of the runs differs.
     """
+    header, scaling = model.header, model.scaling
     if level is None:
-        return Trust(header, LEVEL, ())
+        return Trust(header, scaling, LEVEL, ())
     if not isinstance(level, str) and not 0.5 <= level < 1:
         raise InputError("--level", f"{level:g}", "at least 0.5 and below 1")
     paths = [place / UNCERTAINTY for place in places]
     if missing := [path.parent for path in paths if not path.is_file()]:
         note = f"no calibrated probabilities, intervals or sets: {missing[0]} has no {UNCERTAINTY}"
-        return Trust(header, LEVEL, (), (note,) if (missing[0] / METRICS).is_file() else ())
+        return Trust(header, scaling, LEVEL, (), (note,) if (missing[0] / METRICS).is_file() else ())
     found = []
     for path in paths:
         stored = checkpoint.load(path)
@@ -122,7 +129,7 @@ def load_trust(header: Header, places: Sequence[Path], level: Level) -> Trust:
         shown = ", ".join(lacking[:5]) + (", …" if len(lacking) > 5 else "")
         what = "intervals" if header.target == "regression" else "sets"
         notes.append(f"no {what} at level {level:g} for {shown}: too few validation rows")
-    return Trust(header, level, tuple(found), tuple(notes))
+    return Trust(header, scaling, level, tuple(found), tuple(notes))
 
 
 def _level_of(found: Sequence[Uncertainty]) -> float:

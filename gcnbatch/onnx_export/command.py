@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,16 +16,15 @@ from gcnbatch import __version__, fileio, outputs
 from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED, HYBRIDISATIONS, RING_SIZES, SYMBOLS
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
+from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import CheckFailed, GcnbatchError, InputError
-from gcnbatch.inference.models import Model, mean_and_deviation
-from gcnbatch.inference.whole import Found, Whole, found_by, load_wholes
+from gcnbatch.inference.models import Found, Model, Whole, found_together, load_wholes
 from gcnbatch.mixture.members import KERNEL, TREES
 from gcnbatch.mixture.trees import Trees
 from gcnbatch.onnx_export import outputs as computed
 from gcnbatch.onnx_export.graph import Graph, load_onnx
-from gcnbatch.onnx_export.inputs import Arrays, inputs_of
-from gcnbatch.onnx_export.networks import Inputs
+from gcnbatch.onnx_export.networks import Arrays, Inputs, inputs_of
 from gcnbatch.outputs import Kind, begins_with
 from gcnbatch.predictions import output_names
 from gcnbatch.runners.choice import BackendChoice
@@ -216,7 +215,8 @@ def plain(model: Model, features: bool, names: Sequence[str]) -> str:
     """Return the text of the Python file that makes the inputs of a model from SMILES."""
     header = model.header
     options = FeaturizerOptions.from_header(header.featurizer)
-    columns = len(header.graph_feature_names) - len(_own_features(options))
+    computed = graph_feature_names(options) if options.of_molecules else ()
+    columns = len(header.graph_feature_names) - len(computed)
     found = {
         "outputs": names,
         "symbols": SYMBOLS[:-1],
@@ -242,12 +242,6 @@ def plain(model: Model, features: bool, names: Sequence[str]) -> str:
         "size": options.size,
     }
     return PLAIN.read_text(encoding="utf-8").replace('r"""{}"""', f'r"""{json.dumps(found)}"""')
-
-
-def _own_features(options: FeaturizerOptions) -> Sequence[str]:
-    from gcnbatch.data.molecule_features import graph_feature_names
-
-    return graph_feature_names(options) if options.of_molecules else ()
 
 
 # ------------------------------------------------------------------------------------------------ check
@@ -279,7 +273,7 @@ def _check(
     blocks = np.split(np.arange(len(rows)), range(_BATCH, len(rows), _BATCH))
     of_graphs = graphs.graph_features if features else None
     feeds = [inputs_of(source.batch(of), None if of_graphs is None else of_graphs[of]) for of in blocks]
-    ours = _ours(wholes, cache(lambda *how: BatchSource(graphs, *how)))
+    ours = found_together(wholes, BackendChoice("cpu"), cache(partial(BatchSource, graphs)), _BATCH)
     difference = _difference(wholes, ours, _run(session, feeds))
     if not difference <= TOLERANCE:
         got = f"{difference:.2g} from ours on {counted(len(rows), 'row')} of its data"
@@ -294,14 +288,6 @@ def _check(
 def _run(session: Any, feeds: Sequence[Arrays]) -> list[Any]:
     parts = [session.run(None, feed) for feed in feeds]
     return [np.concatenate(found) for found in zip(*parts, strict=True)]
-
-
-def _ours(wholes: Sequence[Whole], source_of: Callable[..., BatchSource]) -> Found:
-    found = found_by(wholes, BackendChoice("cpu"), source_of, _BATCH)
-    if len(found) == 1:
-        return found[0]
-    left_out = np.stack([one.left_out for one in wholes])
-    return Found(*mean_and_deviation([one.outputs for one in found], left_out), found[0].backend)
 
 
 def _difference(wholes: Sequence[Whole], ours: Found, theirs: Sequence[Any]) -> float:

@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
+from gcnbatch.data.batches import GraphBatch
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.data.schema import Header
+from gcnbatch.data.sparse import Csr
 from gcnbatch.errors import InputError
 from gcnbatch.inference.models import Model
 from gcnbatch.model.frozen import Stage, freeze
 from gcnbatch.model.junctions import Add, Concatenate, Maximum
 from gcnbatch.model.layers import Join, LayerNormRelu, ReadoutLayer, Relu, VirtualNode
 from gcnbatch.onnx_export.graph import Graph, Value
+
+Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,28 @@ class Inputs:
             graph.input("nodes", np.int64, "B", "M"),
             graph.input("features", np.float32, "B", width) if features else None,
         )
+
+
+def inputs_of(batch: GraphBatch, features: NDArray[np.float32] | None) -> Arrays:
+    """Return the values of `Inputs` for a batch, by name; `features` (B, D) are all of its graphs."""
+    forward, x = batch.adjacency.forward, batch.x
+    if isinstance(x, Csr):
+        x = sp.csr_array((x.data, x.indices, x.indptr), shape=(batch.n_nodes, x.n_cols)).toarray()
+    into = np.diff(forward.indptr)
+    found = {
+        "x": x,
+        "edges": _padded(forward.indices.astype(np.int64), into, 0),
+        "weights": _padded(forward.data, into, 0),
+        "nodes": _padded(np.arange(batch.n_nodes), np.diff(batch.node_ptr), -1),
+    }
+    return found if features is None else found | {"features": features}
+
+
+def _padded(values: NDArray[Any], lengths: NDArray[Any], fill: int) -> NDArray[Any]:
+    """Return a row of the next `lengths` values each, padded to the longest."""
+    found = np.full((len(lengths), max(int(lengths.max(initial=0)), 1)), fill, values.dtype)
+    found[np.arange(found.shape[1]) < lengths[:, None]] = values
+    return found
 
 
 def logits(graph: Graph, model: Model, inputs: Inputs) -> Value:

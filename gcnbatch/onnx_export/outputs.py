@@ -1,6 +1,6 @@
 """What a run predicts as ONNX nodes: each model's outputs, their mean, mixture and standard deviation.
 
-They are those of `gcnbatch.inference.whole` and `gcnbatch.training.mixed`, except that regressions are not rounded to
+They are those of `gcnbatch.inference.models` and `gcnbatch.training.mixed`, except that regressions are not rounded to
 decimal places, and that rows with infinite logits are not NaN. Values are float64, (B, K).
 """
 
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.inference.models import Model
-from gcnbatch.inference.whole import Whole
+from gcnbatch.inference.models import Model, Whole
 from gcnbatch.onnx_export import members
 from gcnbatch.onnx_export.graph import Graph, Value
 from gcnbatch.onnx_export.networks import Inputs, logits

@@ -70,6 +70,12 @@ class BackendChoice:
     say : callable
         Receives a line with the reason when a slower backend takes a task.
 
+    Attributes
+    ----------
+    fastest : Backend
+    used : str
+        Name of the backend that the last task got; at first, of the fastest.
+
     Raises
     ------
     InputError, BackendUnavailable, MachineError
@@ -87,6 +93,7 @@ class BackendChoice:
         self._ready = registry.ready(name, device)
         self._opened: list[Backend] = []
         self.fastest = next(self._backends())
+        self.used = self.fastest.name
 
     def backend_for(self, tasks: Sequence[RunnerTask], ranks: World | None = None) -> Backend:
         """Return the fastest backend that supports all of these tasks, each trained by these ranks together.
@@ -109,6 +116,7 @@ class BackendChoice:
             if reason is None:
                 if why:
                     self._say(f"backend {backend.name}: {why}")
+                self.used = backend.name
                 return backend
             why = why or f"{backend.name} does not take {reason}"
         raise refused or _refused(backend, str(reason))

@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from gcnbatch import __version__
 from gcnbatch.data.tables.smi import without_extension
@@ -23,7 +25,7 @@ from gcnbatch.errors import GcnbatchError, InputError, nearest
 from gcnbatch.inference.loaded import LoadedRun
 from gcnbatch.inference.molecules import SMILES
 from gcnbatch.predictions import Predictions, output_names
-from gcnbatch.serving import pages
+from gcnbatch.serving import explaining, pages
 from gcnbatch.serving.answers import ANSWERS, Answer
 from gcnbatch.serving.bodies import Chunk, Limits, Refused, csv_chunks, read_json
 from gcnbatch.serving.explaining import RunExplainer
@@ -62,8 +64,8 @@ class Service:
 
     def app(self) -> Starlette:
         """Return the application."""
-        described = openapi(bool(self._keys))
-        routes = []  # the first that matches answers: those that must be quick come first
+        described, policy = openapi(bool(self._keys)), {"Content-Security-Policy": pages.FRAME_POLICY}
+        routes: list[Mount | Route] = []  # the first that matches answers: those that must be quick come first
         for start in ("", "/models/{name}"):
             routes.append(Route(f"{start}/predict", self._checked(self.predict), methods=["POST"]))
             routes.append(Route(f"{start}/explain", self._checked(self.explain), methods=["POST"]))
@@ -74,7 +76,8 @@ class Service:
             Route("/docs", _fixed(pages.interface(described), HTML)),
             Route("/openapi.json", _fixed(json.dumps(described), JSON)),
             Route("/favicon.ico", _fixed(b"", "image/x-icon")),  # browsers ask for it
-            *(Route(f"/editor/{name}", _fixed(*file)) for name, file in pages.editor().items()),
+            Route("/editor/index.html", _fixed(pages.FRAME_PAGE, HTML, policy)),
+            Mount("/editor", StaticFiles(directory=pages.JSME)),
         ]
         handlers: dict[Any, Any] = {Refused: _refuse, HTTPException: _no_such, Exception: _failed}
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -105,8 +108,7 @@ class Service:
             if unknown := sorted(set(asked) - set(OF_CSV)):
                 raise Refused(422, f"no parameter {quoted(unknown[0])}. {nearest(unknown[0], OF_CSV)}")
             name, run = self._run(request, asked.get("model", ""))
-            columns = asked.get("smiles_column", ""), asked.get("id_column", "")
-            chunks = csv_chunks(request, self._limits, run.header, *columns)
+            chunks = csv_chunks(request, self._limits, run.header, asked)
             applicability = asked.get("applicability", "") in ("1", "true")
         tables = self._predicted(run, chunks, applicability)
         return await _written(ANSWERS[answer_kind], answer_kind, name, tables)
@@ -117,17 +119,13 @@ class Service:
         kind = _kind_of_answer(request, JSON, (JSON, HTML))
         given = await read_json(request, ExplainRequest, self._limits)
         name, _ = self._run(request, given.model)
-        explainer = self._explainers[name]
         try:
-            found = await self._in_time(self._queue.call(lambda: explainer(given.smiles)))
+            found = await self._in_time(self._queue.call(partial(self._explainers[name], given.smiles)))
         except InputError as error:
             raise Refused(422, str(error)) from error
         if kind == HTML:
-            return Response(await run_in_threadpool(explainer.page, found), media_type=HTML)
-        nearest = [{**one._asdict(), "measured": explainer.measured(one)} for one in found.nearest]
-        for one in nearest:
-            del one["targets"]
-        return JSONResponse({"model": name, **found._asdict(), "nearest": nearest})
+            return Response(await run_in_threadpool(explaining.page, found), media_type=HTML)
+        return JSONResponse({"model": name, **found._asdict()})
 
     def _checked(self, handler: Handler) -> Handler:
         async def call(request: Request) -> Response:

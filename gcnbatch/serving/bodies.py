@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from gcnbatch.data.schema import Header
+from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.smi import without_extension
 from gcnbatch.data.tables.table import with_numbers
-from gcnbatch.errors import GcnbatchError, misfit
+from gcnbatch.errors import GcnbatchError, InputError, nearest
 from gcnbatch.inference.molecules import CsvOptions, open_rows
+from gcnbatch.serving.schema import OF_CSV
+from gcnbatch.text import shown
 
 Body = TypeVar("Body", bound=BaseModel)
 TABLE = "the table"  # what messages call the file of a CSV
+_TYPES: dict[Any, str] = {list[str]: "a list of texts, at least one", str: "a text", bool: "true or false"}
 
 
 class Refused(Exception):
@@ -90,7 +94,24 @@ async def read_json(request: Request, kind: type[Body], limits: Limits) -> Body:
     try:
         return kind.model_validate_json(body, strict=True)
     except ValidationError as error:
-        raise Refused(422, misfit(error, "body")) from None
+        raise Refused(422, str(_misfit(error, kind))) from None
+
+
+def _misfit(error: ValidationError, kind: type[BaseModel]) -> InputError:
+    """Return the first field of a body that is not as expected, and why."""
+    first = error.errors(include_url=False)[0]
+    name, *place = first["loc"] or ("body",)
+    subject, got = ".".join(map(str, (name, *place))), shown(first["input"])
+    match first["type"]:
+        case "json_invalid":
+            return InputError(subject, f"not JSON ({first['ctx']['error']})", "an object of fields")
+        case "extra_forbidden":
+            return InputError(subject, "unknown field", hint=nearest(subject, kind.model_fields))
+        case "missing":
+            got = "missing"
+    if name == "body":
+        return InputError(subject, got, "an object of fields")
+    return InputError(subject, got, _TYPES[str if place else kind.model_fields[str(name)].annotation])
 
 
 class Chunk(NamedTuple):
@@ -102,9 +123,9 @@ class Chunk(NamedTuple):
 
 
 async def csv_chunks(
-    request: Request, limits: Limits, header: Header, smiles_column: str, id_column: str
+    request: Request, limits: Limits, header: Header, asked: Mapping[str, str]
 ) -> AsyncGenerator[Chunk]:
-    """Yield the rows of a CSV for models of this header, after the whole body has arrived.
+    """Yield the rows of a CSV for models of this header, after the whole body has arrived; `asked` are its parameters.
 
     An earlier answer could deadlock with a client that sends the whole body before it reads.
 
@@ -119,7 +140,9 @@ async def csv_chunks(
             async for piece in pieces(request, limits):
                 file.write(piece)
         try:
-            opened = open_rows(path, header, CsvOptions(smiles_column, id_column))
+            form = TableFormat(asked.get("delimiter", ""), asked.get("decimal", ""), asked.get("encoding", ""))
+            options = CsvOptions(asked.get("smiles_column", ""), asked.get("id_column", ""), format=form)
+            opened = open_rows(path, header, options)
             columns, _, _, chunks = await run_in_threadpool(stack.enter_context, opened)
             while (rows := await run_in_threadpool(next, chunks, None)) is not None:
                 ids = with_numbers(rows.texts(columns.id) if columns.id else [""] * len(rows), rows.before)
@@ -127,4 +150,6 @@ async def csv_chunks(
                 yield Chunk(list(map(without_extension, rows[columns.smiles])), np.array(ids, dtype=np.str_), kept)
         except GcnbatchError as error:
             error.rename(str(path), TABLE)
+            for name in OF_CSV:  # as the command line calls it
+                error.rename(f"--{name.replace('_', '-')}", name)
             raise Refused(422, str(error)) from error

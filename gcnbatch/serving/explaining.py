@@ -6,17 +6,15 @@ import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gcnbatch.data.featurizer import FeaturizerOptions
-from gcnbatch.data.molecule_drawings import draw, layouts
+from gcnbatch.data.molecule_drawings import draw
 from gcnbatch.explanation import drawing
+from gcnbatch.explanation.cards import cards_of
 from gcnbatch.explanation.integrated import Explainer
-from gcnbatch.explanation.marks import marks_of, panels_of, strongest_of
 from gcnbatch.inference.columns import labels_of
 from gcnbatch.inference.domain import Neighbour
 from gcnbatch.inference.loaded import LoadedRun
-from gcnbatch.inference.whole import network_shares
+from gcnbatch.inference.models import network_shares
 from gcnbatch.pages.elements import Html, cards, paragraph, section
 from gcnbatch.predictions import json_values
 from gcnbatch.text import printable
@@ -31,9 +29,8 @@ class Explanation(NamedTuple):
     ----------
     smiles : str
         The molecule with its atoms in the order of the attributions.
-    outputs : list of dict
-        As `gcnbatch.serving.schema.Explained`.
-    nearest : list of Neighbour
+    outputs, nearest : list of dict
+        As `gcnbatch.serving.schema.Explained` and `Nearest`.
     drawing : str
         SVG; "" for a molecule that is not drawn.
     notes : list of str
@@ -41,7 +38,7 @@ class Explanation(NamedTuple):
 
     smiles: str
     outputs: list[dict[str, Any]]
-    nearest: list[Neighbour]
+    nearest: list[dict[str, Any]]
     drawing: str
     notes: list[str]
 
@@ -65,10 +62,7 @@ class RunExplainer:
 
     @cached_property
     def _notes(self) -> list[str]:
-        return [
-            line.replace(f"{self._run.folder}", "the model")
-            for line in network_shares([self._run.folder], self._run.predictor.members)
-        ]
+        return [line.replace(f"{self._run.folder}", "the model") for line in network_shares(self._run.predictor.wholes)]
 
     def __call__(self, smiles: str) -> Explanation:
         """Return the explanation of a molecule.
@@ -82,12 +76,10 @@ class RunExplainer:
         graphs = run.graphs(smiles)
         predictions = run.predict([smiles]).outputs[:, explainer.places]
         found = explainer.explain(graphs)
-        (layout,) = layouts([smiles], FeaturizerOptions.from_header(run.header.featurizer))
-        layout = layout if layout is not None and len(layout.symbols) == graphs.n_nodes else None
-        (marks,), (strongest,) = marks_of(found, [layout]), strongest_of(found)
-        joined = [found.joined_sums] if explainer.joins else []
-        (figures,) = np.stack([predictions, found.sums, found.errors, *joined], axis=2)
-        symbols = layout.symbols if layout is not None else ("?",) * graphs.n_nodes
+        options = FeaturizerOptions.from_header(run.header.featurizer)
+        (card,) = cards_of(found, predictions, [smiles], options, explainer.joins)
+        layout = card.layout
+        symbols = ("?",) * graphs.n_nodes if layout is None else layout.symbols
         outputs = []
         for at, name in enumerate(found.names):
             atoms = zip(symbols, found.atoms[:, at].tolist(), strict=True)
@@ -96,18 +88,20 @@ class RunExplainer:
                     "output": name,
                     "prediction": json_values(predictions[:, at])[0],
                     "atoms": [{"name": symbol, "attribution": value} for symbol, value in atoms],
-                    "features": [{"name": printable(one), "attribution": value} for one, value in strongest[at]],
+                    "features": [{"name": printable(one), "attribution": value} for one, value in card.strongest[at]],
                     "completeness_error": float(found.errors[0, at]),
                 }
             )
-        svg = ""
-        if layout is not None and layout.paths:
-            svg = drawing.file(layout, panels_of(found.names, figures, marks))
+        svg = drawing.file(layout, card.panels(found.names)) if layout is not None and layout.paths else ""
         domain = None if self._private else run.predictor.domain
-        nearest = domain.neighbours(smiles, NEIGHBOURS) if domain is not None else []
+        known = domain.neighbours(smiles, NEIGHBOURS) if domain is not None else []
+        nearest = [
+            {"id": one.id, "smiles": one.smiles, "similarity": one.similarity, "measured": self._measured(one)}
+            for one in known
+        ]
         return Explanation(smiles if layout is None else layout.smiles, outputs, nearest, svg, self._notes)
 
-    def measured(self, one: Neighbour) -> dict[str, float | str | None]:
+    def _measured(self, one: Neighbour) -> dict[str, float | str | None]:
         """Return the targets of a training molecule by task: a number, a label, or None."""
         header = self._run.header
         found: dict[str, float | str | None] = {}
@@ -118,25 +112,21 @@ class RunExplainer:
                 found[name] = value if header.target == "regression" else labels_of(header, name)[int(value)]
         return found
 
-    def page(self, found: Explanation) -> Html:
-        """Return the explanation as part of a page."""
-        shown = [Html(f'<figure class="scroll drawing" tabindex="0">{found.drawing}</figure>')] if found.drawing else []
-        shown += [paragraph(note, "note") for note in found.notes]
-        for of in found.outputs:
-            strongest = ", ".join(f"{part['name']} {part['attribution']:+.3g}" for part in of["features"])
-            if strongest:
-                shown.append(
-                    paragraph(f"{of['output']}: strongest features of the whole molecule: {strongest}.", "note")
-                )
-        drawings = draw([one.smiles for one in found.nearest])
-        entries = []
-        for one, picture in zip(found.nearest, drawings, strict=True):
-            measured = {name: value for name, value in self.measured(one).items() if value is not None}
-            values = [
-                f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}"
-                for name, value in measured.items()
-            ]
-            entries.append((Html(picture), [one.id, f"similarity {one.similarity:.2f}", *values, one.smiles]))
-        return Html(
-            "".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))])
-        )
+
+def page(found: Explanation) -> Html:
+    """Return an explanation as part of a page."""
+    shown = [Html(f'<figure class="scroll drawing" tabindex="0">{found.drawing}</figure>')] if found.drawing else []
+    shown += [paragraph(note, "note") for note in found.notes]
+    for of in found.outputs:
+        strongest = ", ".join(f"{part['name']} {part['attribution']:+.3g}" for part in of["features"])
+        if strongest:
+            shown.append(paragraph(f"{of['output']}: strongest features of the whole molecule: {strongest}.", "note"))
+    entries = []
+    for one, picture in zip(found.nearest, draw([one["smiles"] for one in found.nearest]), strict=True):
+        values = [
+            f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}"
+            for name, value in one["measured"].items()
+            if value is not None
+        ]
+        entries.append((Html(picture), [one["id"], f"similarity {one['similarity']:.2f}", *values, one["smiles"]]))
+    return Html("".join([section("Atoms that matter", *shown), section("Nearest training molecules", cards(entries))]))

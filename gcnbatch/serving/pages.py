@@ -8,23 +8,20 @@ policy forbids requests; the policy of the page allows no such code.
 
 from __future__ import annotations
 
-import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, paragraph, section, table
-from gcnbatch.serving.schema import HTML
 from gcnbatch.text import html
 
-_JSME = Path(__file__).with_name("jsme")
-FRAME = "index.html"
-_FRAME_POLICY = (
+JSME = Path(__file__).with_name("jsme")
+FRAME_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:"
 )
-_FRAME_PAGE = """<!doctype html>
+FRAME_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Molecule editor</title>
 <style>body { margin: 0; background: #fff; } #editor { width: 100%; height: 360px; }</style></head>
 <body><div id="editor"></div>
@@ -111,13 +108,3 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if isinstance(of := schema.get("additionalProperties"), Mapping):
         return f"object of {_kind(of)}"
     return str(schema.get("type", ""))
-
-
-def editor() -> dict[str, tuple[bytes, str, dict[str, str]]]:
-    """Return the files of the editor by path below its folder: content, type and headers."""
-    found = {FRAME: (_FRAME_PAGE.encode(), HTML, {"Content-Security-Policy": _FRAME_POLICY})}
-    kept = {"Cache-Control": "max-age=86400"}
-    for path in sorted(path for path in _JSME.rglob("*") if path.is_file()):
-        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        found[str(path.relative_to(_JSME))] = path.read_bytes(), kind, kept
-    return found

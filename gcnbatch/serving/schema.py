@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
 
 from gcnbatch import __version__
 
 JSON, CSV, HTML = "application/json", "text/csv", "text/html"
 
 
-class PredictRequest(BaseModel):
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
+
+
+class PredictRequest(_Request):
     """Molecules to predict."""
 
-    model_config = ConfigDict(extra="forbid")
     smiles: list[str] = Field(min_length=1, description="SMILES, one per molecule.")
-    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
     applicability: bool = Field(False, description="Add similarity and distance to the nearest training molecule.")
 
 
-class ExplainRequest(BaseModel):
+class ExplainRequest(_Request):
     """A molecule to explain."""
 
-    model_config = ConfigDict(extra="forbid")
     smiles: str
-    model: str = Field("", description="Name of the model; empty: the only one, or that of the path.")
 
 
 class Output(BaseModel):
@@ -147,69 +149,69 @@ OF_CSV = {
     "model": "Name of the model.",
     "smiles_column": "Column of SMILES; empty: as in training, else detected.",
     "id_column": "Column of ids; empty: as in training, else detected.",
+    "delimiter": "Sign between fields: comma, semicolon, tab or bar; empty: detected.",
+    "decimal": "Decimal sign of measured values: . or ,; empty: detected.",
+    "encoding": "Encoding, such as cp1252; empty: UTF-8 or UTF-16.",
     "applicability": "1: add similarity and distance to the nearest training molecule.",
 }
 
 
-class _Schemas(dict[str, Any]):
-    """Schemas by name, collected while operations are described."""
+_MODELS = (PredictRequest, Predicted, ExplainRequest, Explanation, ModelInfo, Health, Refusal)
+_TEXT = {"type": "string"}
+_REFERENCE = "#/components/schemas/{model}"
 
-    def of(self, kind: Any) -> dict[str, Any]:
-        """Return the schema of a type, or of text for None; a class becomes a reference."""
-        if kind is None:
-            return {"type": "string"}
-        made = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
-        self.update(made.pop("$defs", {}))
-        if not isinstance(kind, type) or not issubclass(kind, BaseModel):
-            return made
-        self[kind.__name__] = made
-        return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
-    def contents(self, kinds: dict[str, Any]) -> dict[str, Any]:
-        """Return bodies by content type."""
-        return {name: {"schema": self.of(kind)} for name, kind in kinds.items()}
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(model=model.__name__)}
 
-    def call(self, summary: str, answers: dict[str, Any], statuses: tuple[int, ...], **more: Any) -> dict[str, Any]:
-        """Return an operation with its responses."""
-        responses = {"200": {"description": "Done.", "content": self.contents(answers)}}
-        for status in statuses:
-            responses[str(status)] = {"description": STATUSES[status], "content": self.contents({JSON: Refusal})}
-        return {"summary": summary, "responses": responses, **more}
+
+def _call(summary: str, answers: dict[str, Any], statuses: tuple[int, ...], **more: Any) -> dict[str, Any]:
+    """Return an operation with its responses; `answers` are schemas by content type."""
+    responses: dict[str, Any] = {"200": {"description": "Done.", "content": _contents(answers)}}
+    refusal = _contents({JSON: _reference(Refusal)})
+    responses |= {str(status): {"description": STATUSES[status], "content": refusal} for status in statuses}
+    return {"summary": summary, "responses": responses, **more}
+
+
+def _contents(schemas: dict[str, Any]) -> dict[str, Any]:
+    return {kind: {"schema": schema} for kind, schema in schemas.items()}
 
 
 def openapi(keys: bool) -> dict[str, Any]:
     """Return the OpenAPI description; with `keys`, requests need one."""
-    schemas = _Schemas()
     every = (401, 421) if keys else (421,)
     working = (*every, 404, 406, 408, 413, 415, 422, 500, 503, 504)
     paths: dict[str, Any] = {
-        "/health": {"get": schemas.call("State of the server; needs no key.", {JSON: Health}, (503,), security=[])},
-        "/models": {"get": schemas.call("The models.", {JSON: list[ModelInfo]}, every)},
+        "/health": {
+            "get": _call("State of the server; needs no key.", {JSON: _reference(Health)}, (503,), security=[])
+        },
+        "/models": {"get": _call("The models.", {JSON: {"type": "array", "items": _reference(ModelInfo)}}, every)},
     }
     named = [_parameter("name", "path", "Name of the model.")]
     of_csv = [_parameter(name, "query", f"Of a CSV. {text}") for name, text in OF_CSV.items()]
     predict = "Predict molecules. A CSV is answered by a CSV unless the header Accept asks for another kind."
     explain = "Explain a prediction: attributions of atoms, and the nearest training molecules."
     for start, own in (("", []), ("/models/{name}", named)):
-        for name, summary, parameters, bodies, answers in (
-            ("predict", predict, own + of_csv, {JSON: PredictRequest, CSV: None}, {JSON: Predicted, CSV: None}),
-            ("explain", explain, own, {JSON: ExplainRequest}, {JSON: Explanation}),
+        for name, summary, parameters, models, texts in (
+            ("predict", predict, own + of_csv, (PredictRequest, Predicted), {CSV: _TEXT}),
+            ("explain", explain, own, (ExplainRequest, Explanation), {}),
         ):
-            body = {"required": True, "content": schemas.contents(bodies)}
-            kinds = {**answers, HTML: None}
-            call = schemas.call(summary, kinds, working, requestBody=body, parameters=parameters)
+            given, found = ({JSON: _reference(model)} | texts for model in models)
+            body = {"required": True, "content": _contents(given)}
+            call = _call(summary, found | {HTML: _TEXT}, working, requestBody=body, parameters=parameters)
             paths[f"{start}/{name}"] = {"post": call}
-    found: dict[str, Any] = {
+    _, schemas = models_json_schema([(one, "validation") for one in _MODELS], ref_template=_REFERENCE)
+    described: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "gcnbatch serve", "version": __version__, "description": "Predictions of trained models."},
         "paths": paths,
-        "components": {"schemas": dict(sorted(schemas.items()))},
+        "components": {"schemas": dict(sorted(schemas["$defs"].items()))},
     }
     if keys:
-        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"key": []}]
-    return found
+        described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        described["security"] = [{"key": []}]
+    return described
 
 
 def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}, "description": text}
+    return {"name": name, "in": place, "required": place == "path", "schema": _TEXT, "description": text}

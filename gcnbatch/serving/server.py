@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import ipaddress
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -96,13 +97,11 @@ def serve(
     """
     models.names()
     keys = read_keys(token_file) if token_file is not None else ()
-    if not keys and not _is_local(host):
-        raise InputError("--token-file", f"missing, with --host {host}", "a file of keys", "Or serve 127.0.0.1 alone.")
-    with _bound(host, port) as listener:
+    with _bound(host, port, only_local=not keys) as listener:
         queue = PredictionQueue(lambda: loaded(models, say), limits.waiting)
         try:
             service = Service(queue, queue.start(), limits, keys, private)
-            _run(service.app(), listener, lambda: ready(_url(host, listener)))
+            _run(service.app(), listener, lambda: ready(_url(host, listener, say)))
         finally:
             queue.close()
 
@@ -127,29 +126,27 @@ def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
         yield runs
 
 
-def _is_local(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+@contextmanager
+def _bound(host: str, port: int, only_local: bool) -> Iterator[socket.socket]:
+    """Yield a socket that is bound to the address; it does not listen yet. `only_local`: no other host may reach it."""
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InputError("--host", f"{host}: {error.strerror}", "an address of this machine") from error
-    return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
+    if only_local and not all(_ip(address).is_loopback for *_, address in found):
+        raise InputError("--token-file", f"missing, with --host {host}", "a file of keys", "Or serve 127.0.0.1 alone.")
+    family, kind, number, _, address = found[0]
+    with socket.socket(family, kind, number) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise _unusable(host, port, error) from error
+        yield listener
 
 
-@contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that is bound to the address; it does not listen yet."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, number) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(address)
-            except OSError as error:
-                raise _unusable(host, port, error) from error
-            yield listener
-    except socket.gaierror as error:
-        raise InputError("--host", f"{host}: {error.strerror}", "an address of this machine") from error
+def _ip(address: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(str(address[0]).partition("%")[0])
 
 
 def _unusable(host: str, port: int, error: OSError) -> InputError:
@@ -160,36 +157,35 @@ def _unusable(host: str, port: int, error: OSError) -> InputError:
     return InputError("--host", f"{host}: {error.strerror}", "an address of this machine")
 
 
-def _url(host: str, listener: socket.socket) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}/"
+def _url(host: str, listener: socket.socket, say: Say) -> str:
+    """Return the URL for a browser on this machine; say if the server listens on all addresses."""
+    address = listener.getsockname()
+    if _ip(address).is_unspecified:
+        say(f"listening on all addresses of this machine, port {address[1]}")
+        host = "::1" if listener.family == socket.AF_INET6 else "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{address[1]}/"
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it is ready, and ends without an error after a signal."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True  # uvicorn would also raise the signal again at the end
 
 
 def _run(app: Starlette, listener: socket.socket, ready: Callable[[], object]) -> None:
     """Answer requests until a signal; then finish those in progress, for at most _END_SECONDS."""
-    server: uvicorn.Server
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # uvicorn would raise them again at the end
-            loop.add_signal_handler(number, _stop)
-        loop.call_later(0, _when_started)
-        yield
-
-    def _stop() -> None:
-        server.should_exit = True
-
-    def _when_started() -> None:
-        if server.started:
-            ready()
-        else:
-            asyncio.get_running_loop().call_later(0.01, _when_started)
-
-    app.router.lifespan_context = lifespan
     config = uvicorn.Config(
         app,
-        lifespan="on",
+        lifespan="off",
         loop="asyncio",
         http="h11",
         ws="none",
@@ -201,5 +197,9 @@ def _run(app: Starlette, listener: socket.socket, ready: Callable[[], object]) -
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_END_SECONDS,
     )
-    server = uvicorn.Server(config)
-    server.run(sockets=[listener])
+    server = _Server(config, ready)
+    before = signal.signal(signal.SIGHUP, server.handle_exit)  # as uvicorn does for SIGINT and SIGTERM
+    try:
+        server.run(sockets=[listener])
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -118,7 +118,7 @@ def test_outputs_are_those_of_the_model(tmp_path: Path, target: Any, features: s
     (member,) = load_models([run], print)
     found = attribute([run], graphs, steps=3, backend="cpu")
     source = BatchSource(graphs, member.adjacency)
-    predicted, _ = member.outputs(BackendChoice("cpu"), source, 0, lambda done: None)
+    predicted = member.outputs(BackendChoice("cpu"), source)
     if target == "multiclass":
         most = gamma(1_000) * np.abs(found.nodes).max()  # an attribution adds up fewer products
         np.testing.assert_allclose(found.nodes.sum(axis=1), 0, atol=most)

@@ -57,8 +57,8 @@ def test_the_embedding_is_what_enters_the_output_layer(folder: Path) -> None:
     choice = BackendChoice("cpu")
     with Dataset(folder / "m.h5") as dataset:
         source = BatchSource(dataset.load(), member.adjacency)
-        embedded = embedder(member).outputs(choice, source, 0, lambda graphs: None)[0]
-        outputs = member.outputs(choice, source, 0, lambda graphs: None)[0]
+        embedded = embedder(member).outputs(choice, source)
+        outputs = member.outputs(choice, source)
     weights = load(folder / "run" / "best.safetensors").arrays
     logits = embedded @ weights["output.weight"] + weights["output.bias"]
     np.testing.assert_allclose(1 / (1 + np.exp(-logits.astype(np.float64))), outputs, rtol=1e-4)

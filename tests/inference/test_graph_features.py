@@ -30,7 +30,7 @@ TASKS = ["even", "third"]
 
 def test_predictions_from_smiles_read_the_arrays_of_the_data_set_to_the_bit(described) -> None:
     run, table, data = described
-    with Dataset(data) as dataset, open_input(table, load_models([run], print), CsvOptions(), 0) as source:
+    with Dataset(data) as dataset, open_input(table, load_models([run], print), CsvOptions()) as source:
         (part,) = source.parts
         stored = dataset.load()
     assert isinstance(part.data, GraphSet)

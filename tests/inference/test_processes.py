@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.inference import conversion, inputs, molecules, tabulation
+from gcnbatch.inference import inputs, molecules, tabulation
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.molecules import CsvOptions
-from gcnbatch.inference.parts import Block, Texts
+from gcnbatch.inference.parts import RowBlock
 from gcnbatch.inference.tabulation import Selection
 from gcnbatch.worker import Workers
 from tests.inference.runs import train_on
@@ -29,7 +29,7 @@ WRITTEN += [
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Workers]:
-    with Workers(2, conversion.prepare, quiet=True) as workers:
+    with Workers(2, molecules.prepare, quiet=True) as workers:
         yield workers
 
 
@@ -38,7 +38,7 @@ def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the calls of several tests use the same two processes. To start them takes most of the time of a call."""
 
     def opened(*given: Any, **named: Any) -> nullcontext[Workers]:
-        assert (given, named) == ((2, conversion.prepare), {"quiet": True})
+        assert (given, named) == ((2, molecules.prepare), {"quiet": True})
         return nullcontext(pool)
 
     monkeypatch.setattr(molecules, "Workers", opened)
@@ -161,20 +161,20 @@ def test_tables_of_a_data_set_are_made_by_processes_with_the_same_bytes(
     assert (tmp_path / "two.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
-def test_texts_of_joined_blocks_keep_places_and_reasons() -> None:
-    first = Texts(["a", "b", "c"], {1: "bad"}, np.ones((3, 2)), {"x": ["1", "2", "3"]}, ["C", "CC"])
-    last = Texts(["d"], {0: "worse"}, np.zeros((1, 2)), {"x": ["4"]}, [])
-    block = Block.joined([Block.of(first, np.array([0, 2])), Block.of(last, np.zeros(0, np.int64))])
-    texts = block.texts()
-    assert (block.rows, block.places.tolist()) == (4, [0, 2])
-    assert texts.ids == ["a", "b", "c", "d"]
-    assert texts.errors == {1: "bad", 3: "worse"}
-    reasons = texts.reasons()
+def test_joined_blocks_keep_places_and_reasons() -> None:
+    places = np.array([0, 2]), np.zeros(0, np.int64)
+    first = RowBlock(["a", "b", "c"], places[0], {1: "bad"}, np.ones((3, 2)), {"x": ["1", "2", "3"]}, ["C", "CC"])
+    last = RowBlock(["d"], places[1], {0: "worse"}, np.zeros((1, 2)), {"x": ["4"]}, [])
+    joined = RowBlock.joined([first, last])
+    assert joined.places.tolist() == [0, 2]
+    assert joined.ids == ["a", "b", "c", "d"]
+    assert joined.errors == {1: "bad", 3: "worse"}
+    reasons = joined.reasons()
     assert reasons is not None
     assert reasons.tolist() == ["", "bad", "", "worse"]
-    assert texts.kept == {"x": ["1", "2", "3", "4"]}
-    assert texts.smiles == ["C", "CC"]
-    assert texts.y is not None
-    assert texts.y.sum() == 6
+    assert joined.kept == {"x": ["1", "2", "3", "4"]}
+    assert joined.smiles == ["C", "CC"]
+    assert joined.y is not None
+    assert joined.y.sum() == 6
     with pytest.raises(InputError, match="row 12, id b: bad"):
-        texts.refuse_bad_row(10)
+        joined.refuse_bad_row(10)

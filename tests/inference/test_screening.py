@@ -41,8 +41,8 @@ def killing(self, table, rows):
     append(self, table, rows)
     left[0] -= 1
     if left[0] == 0:
-        self._stream.write("half a row of the next part")
-        self._stream.flush()
+        self.stream.write("half a row of the next part")
+        self.stream.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 journal._Resumable.append = killing
 infer([Path(run)], Path(table), out, quiet=True, csv=CsvOptions(processes=1))

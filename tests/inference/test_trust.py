@@ -39,6 +39,16 @@ def columns(folder: Path, run: str, out: Path, **options: object) -> dict[str, l
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
+@pytest.mark.parametrize("run", ["regression", "folds"])
+def test_no_number_of_a_regression_has_more_digits_than_float32_carries(folder: Path, tmp_path: Path, run: str) -> None:
+    found = columns(folder, run, tmp_path / "p.csv")
+    names = [name for name in found if name not in ("id", "error")]
+    assert any(name.endswith("_std") for name in names) == (run == "folds")
+    assert any(name.endswith("_low") for name in names)
+    digits = [cell.lstrip("-").replace(".", "").lstrip("0") for name in names for cell in found[name]]
+    assert max(map(len, digits)) <= 10  # 8 of the target's deviation, and those of a value beyond it
+
+
 def test_binary_tasks_have_calibrated_probabilities_and_sets_of_labels(folder: Path, tmp_path: Path) -> None:
     found = columns(folder, "binary", tmp_path / "p.csv")
     assert list(found)[1:] == ["task0", "task1", "task0_calibrated", "task1_calibrated", "task0_set", "task1_set"]

@@ -25,7 +25,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.models import load_models
 from gcnbatch.onnx_export import command
 from gcnbatch.onnx_export.command import TOLERANCE, plain
-from gcnbatch.onnx_export.inputs import inputs_of
+from gcnbatch.onnx_export.networks import inputs_of
 from tests.builders import build_graphset, small_molecules
 from tests.inference.runs import import_table, molecule_table, stored, train_on
 from tests.training.runs import fit

@@ -51,13 +51,30 @@ def children(pid: int) -> list[int]:
     return [int(one) for own in found for one in own]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_after_the_answers_under_way(runs: list[Path], number: signal.Signals) -> None:
     with started(runs[0], "--processes", "1") as (process, url):
         assert url.startswith("http://127.0.0.1:")
         with ask(url, *["CCO"] * 3000) as answer:  # predicted in parts, of which two are done
             process.send_signal(number)
             assert len(json.load(answer)["molecules"]) == 3000
+        assert process.wait(120) == 0
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
+def test_an_address_for_all_hosts_is_printed_as_one_that_a_browser_opens(
+    runs: list[Path], tmp_path: Path, host: str, shown: str
+) -> None:
+    (tmp_path / "keys.txt").write_text("0123456789abcdef\n")
+    options = ["--host", host, "--token-file", str(tmp_path / "keys.txt"), "--processes", "1"]
+    with started(runs[0], *options) as (process, url):
+        port = url.rstrip("/").rpartition(":")[2]
+        assert url == f"http://{shown}:{port}/"
+        with urlopen(f"{url}health", timeout=60) as answer:
+            assert answer.status == 200
+        process.terminate()
+        assert process.stderr is not None
+        assert f"listening on all addresses of this machine, port {port}" in process.stderr.read()
         assert process.wait(120) == 0
 
 

@@ -26,12 +26,24 @@ KEY = "0123456789abcdef0123"
 @pytest.mark.parametrize(
     ("path", "body", "kind", "status", "message"),
     [
-        ("/predict", "{}", JSON, 422, "'smiles': Field required"),
-        ("/predict", "{", JSON, 422, "'body': Invalid JSON"),
-        ("/predict", '{"smiles": []}', JSON, 422, "'smiles': List should have at least 1 item"),
-        ("/predict", '{"smiles": "CCO"}', JSON, 422, "'smiles': Input should be a valid array"),
-        ("/predict", '{"smiles": [1]}', JSON, 422, "'smiles.0': Input should be a valid string"),
-        ("/predict", '{"smiles": ["C"], "path": "/etc/passwd"}', JSON, 422, "'path': Extra inputs are not permitted"),
+        ("/predict", "{}", JSON, 422, "smiles: missing; expected a list of texts, at least one"),
+        (
+            "/predict",
+            "{",
+            JSON,
+            422,
+            "body: not JSON (EOF while parsing an object at line 1 column 1); expected an object of fields",
+        ),
+        ("/predict", '{"smiles": []}', JSON, 422, "smiles: []; expected a list of texts, at least one"),
+        ("/predict", '{"smiles": "CCO"}', JSON, 422, "smiles: 'CCO'; expected a list of texts, at least one"),
+        ("/predict", '{"smiles": [1]}', JSON, 422, "smiles.0: 1; expected a text"),
+        (
+            "/predict",
+            '{"smiles": ["C"], "path": "/etc/passwd"}',
+            JSON,
+            422,
+            "path: unknown field. Known: applicability, model, smiles.",
+        ),
         (
             "/predict",
             '{"smiles": ["C"]}',
@@ -57,8 +69,14 @@ KEY = "0123456789abcdef0123"
             422,
             "model 'mixture', in a request to model 'plain': expected one of them",
         ),
-        ("/explain", '{"smiles": "xx", "model": "plain"}', JSON, 422, "not valid SMILES"),
-        ("/explain", '{"smiles": ["C"], "model": "plain"}', JSON, 422, "'smiles': Input should be a valid string"),
+        ("/predict", "[]", JSON, 422, "body: []; expected an object of fields"),
+        ("/predict", '{"smiles": ["C"], "applicability": 1}', JSON, 422, "applicability: 1; expected true or false"),
+        ("/predict?model=plain", "a,b\nC,C\nCC,CC\n", CSV, 422, "Name it with smiles_column, or the separator"),
+        ("/predict?model=plain&id_column=x", "smiles\nC\n", CSV, 422, "no column 'x'. Known: smiles. See id_column."),
+        ("/predict?model=plain&delimiter=x", "smiles\nC\n", CSV, 422, "delimiter: 'x'; expected one of"),
+        ("/predict?model=plain&encoding=x", "smiles\nC\n", CSV, 422, "encoding: 'x'; expected an encoding of text"),
+        ("/explain", '{"smiles": "xx", "model": "plain"}', JSON, 422, "smiles: not valid SMILES"),
+        ("/explain", '{"smiles": ["C"], "model": "plain"}', JSON, 422, "smiles: ['C']; expected a text"),
         ("/explain", "smiles\nC\n", CSV, 415, "expected application/json"),
     ],
 )
@@ -68,6 +86,7 @@ def test_a_request_that_is_not_as_expected(
     found = server.ask("POST", path, body, kind)
     assert found.status == status, found
     assert message in found.error
+    assert "--" not in found.error
 
 
 def test_other_refusals(server: Server) -> None:
