@@ -38,6 +38,7 @@ def molecules(tmp_path_factory: pytest.TempPathFactory) -> gcnbatch.Run:
         return gcnbatch.train(data=graphs, settings=SETTINGS, out=tmp_path_factory.mktemp("api") / "run")
 
 
+@pytest.mark.slow
 def test_python_and_the_command_train_to_the_same_bits(tmp_path: Path, call) -> None:
     assert len(SETTINGS) == len(SMALL)
     gcnbatch.write(tmp_path / "set.h5", build_graphset(40, missing=0.1, max_nodes=6))

@@ -220,6 +220,7 @@ def test_too_little_memory_is_one_line_before_libraries_hang(
     assert (tmp_path / "p.csv").exists() is (code == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, whom ulimit -u does not bind")
 def test_too_few_processes_are_one_line() -> None:
     """As a user of whom no other process runs, with the capability to read this user's interpreter."""

@@ -29,6 +29,7 @@ def train(folder: Path, *more: object) -> subprocess.CompletedProcess[str]:
     return run("train", *more, "--data", folder / "set.h5", *settings, "-o", folder / "run")
 
 
+@pytest.mark.slow
 def test_a_command_writes_where_its_seconds_go(tmp_path: Path) -> None:
     path = tmp_path / "seconds.json"
     done = train(tmp_path, "--timeline", path, "--ensemble", 2, "--jobs", 2)

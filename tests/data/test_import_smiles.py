@@ -451,6 +451,7 @@ def real_data() -> Path:
     return Path(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_tox21_as_published(tmp_path: Path) -> None:
     source, out = real_data() / "tox21.csv.gz", tmp_path / "tox21.h5"

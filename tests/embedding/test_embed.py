@@ -107,6 +107,7 @@ def page(chemistry: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "map.html"
 
 
+@pytest.mark.slow
 def test_the_map_has_a_point_and_a_drawing_for_each_molecule(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     rows = table(page.with_name("v.ids.csv"))

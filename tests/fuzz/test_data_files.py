@@ -13,6 +13,7 @@ from tests.fuzz.metadata import SIGNATURES, altered, lookup3
 pytestmark = pytest.mark.hostile
 
 
+@pytest.mark.slow
 @settings(DRAWN, max_examples=25)
 @given(changed_files())
 def test_a_changed_file_is_read_or_refused_in_one_line(raw):

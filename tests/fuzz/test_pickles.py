@@ -16,6 +16,7 @@ def test_the_pickles_themselves_are_read(kind, protocol):
     assert verdict(kind, BASES[kind, protocol]) == "read"
 
 
+@pytest.mark.slow
 @settings(DRAWN, max_examples=60)
 @given(changed_pickles())
 def test_a_changed_pickle_is_read_or_refused_in_one_line(case):

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.hostile
 DAMAGE = {"kind": st.sampled_from(KINDS), "damage": st.lists(damages(), min_size=1, max_size=2)}
 
 
+@pytest.mark.slow
 @settings(DRAWN, max_examples=12)
 @given(**DAMAGE)
 def test_a_damaged_run_goes_on_or_is_refused_in_one_line(bases, tmp_path_factory, kind, damage):

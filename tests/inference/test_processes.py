@@ -121,6 +121,7 @@ def test_a_bad_row_is_refused_by_its_number(tmp_path: Path, chemistry: tuple[Pat
     assert os.listdir(tmp_path) == ["library.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_parts")
 def test_rows_of_a_process_that_died_are_made_here(
     tmp_path: Path, chemistry: tuple[Path, Path, Path], library: Path, monkeypatch: pytest.MonkeyPatch

@@ -210,6 +210,7 @@ def measured(name: str, most: int) -> list[str]:
         return [row["smiles"] for row in csv.DictReader(file)][:most]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["plain", "channels", "salts"])
 def test_plain_python_makes_the_same_graphs_of_a_thousand_molecules(name: str, tmp_path: Path) -> None:

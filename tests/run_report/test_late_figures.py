@@ -108,6 +108,7 @@ def test_figures_of_a_run_whose_data_are_gone_are_refused(trained: Path, folder:
         gcnbatch.report(folder, figures=True)
 
 
+@pytest.mark.slow
 def test_figures_of_a_study_are_refused(tmp_path: Path, call) -> None:
     (tmp_path / STUDY).touch()
     code, _, error = call("report", tmp_path, "--figures")

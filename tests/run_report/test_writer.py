@@ -103,6 +103,7 @@ def only_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(INLINE), "submit", here)
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_bytes_as_this_process(
     without_page: None, writer: ParallelWriter, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -216,6 +217,7 @@ def test_workers_remove_matplotlibs_temporary_folder(
     assert not any((tmp_path / "temporary").iterdir())
 
 
+@pytest.mark.slow
 def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> None:
     """Pillow's plugins are left out: Pillow imports them on demand; safetensors, too: training has written weights."""
     text = f"""

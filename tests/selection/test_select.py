@@ -144,6 +144,7 @@ def test_labels_rank_by_the_probability_of_label_1(runs) -> None:
     assert (np.diff(np.abs(least - 0.5)) >= -1e-6).all()
 
 
+@pytest.mark.slow
 def test_only_the_best_rows_of_a_large_pool_are_read(runs, monkeypatch) -> None:
     monkeypatch.setattr("gcnbatch.selection.candidates._LEAST_KEPT", 2)
     monkeypatch.setattr("gcnbatch.selection.candidates._KEPT", 2)

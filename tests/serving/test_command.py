@@ -89,6 +89,7 @@ def test_a_process_that_dies_is_replaced_and_costs_no_molecule(runs: list[Path])
         assert predict(url, *["CCO"] * 10) == [{**before[0], "id": str(row)} for row in range(1, 11)]
 
 
+@pytest.mark.slow
 def test_after_kill_nothing_is_left_and_it_starts_again(runs: list[Path]) -> None:
     with started(runs[0], "--processes", "1") as (process, url):
         before, own = predict(url, "CCO", "CCN"), children(process.pid)

@@ -43,6 +43,7 @@ def said_by_training(folder: Path, texts: list[str], options: FeaturizerOptions)
     return [line for line in said if line.startswith(("copies", "equal"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [FeaturizerOptions(), FeaturizerOptions(bond_channels=True, walk=2)])
 def test_copies_in_several_parts_are_told_once(tmp_path: Path, options: FeaturizerOptions) -> None:
     assert said_by_training(tmp_path, TEXTS, options) == [COPIES, ALIKE]

@@ -284,6 +284,7 @@ def test_an_extended_run_is_mixed_again(molecules, best: Path, tmp_path: Path) -
     assert_same_run(tmp_path / "run", best)
 
 
+@pytest.mark.slow
 def test_processes_give_the_bits_of_one(molecules, best: Path, tmp_path: Path) -> None:
     fit(molecules[1], tmp_path / "run", *MIXED, "jobs=2")
     assert_same_run(tmp_path / "run", best)

@@ -109,6 +109,7 @@ def test_means_over_sets_stand_beside_published_models_pair_by_pair(tables: Path
     assert beside["high"] == pytest.approx((ours - theirs).max())
 
 
+@pytest.mark.slow
 def test_each_seed_is_a_run_and_other_recipes_of_the_folder_stay_in_the_table(tables: Path, tmp_path: Path) -> None:
     sets = ("CHEMBL234_Ki",)
     (first,) = start("moleculeace", tables, tmp_path / "out", "gcn", sets, seeds=2)

@@ -125,6 +125,7 @@ def labels(path: Path):
         return dataset.header, dataset.y
 
 
+@pytest.mark.slow
 def test_a_recipe_tests_the_rows_of_the_other_models(tables: Path, tmp_path: Path) -> None:
     found = start(tables, tmp_path / "out", choose(("freesolv",), (), ("best", "plain")))
     best = [one for one in found if one.model == "best" and not one.member]
