@@ -28,6 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from gcnbatch import confined
 from gcnbatch.backends import registry
@@ -38,6 +39,9 @@ from tests import numerical
 from tests.training.runs import lighten
 
 UNBOUNDED = pytest.StashKey[str]()
+
+settings.register_profile("gcnbatch", deadline=None)  # a loaded machine takes any time for an example
+settings.load_profile("gcnbatch")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

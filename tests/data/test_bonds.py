@@ -13,7 +13,7 @@ from gcnbatch.data.synthetic import bonds
 from gcnbatch.data.synthetic.bonds import Bonds
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(2, 40),
     st.lists(st.lists(st.tuples(st.integers(0, 39), st.integers(0, 39)), max_size=30), max_size=4),

@@ -50,7 +50,7 @@ def layouts(draw):
     return name, values, storage
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(layouts(), st.data())
 def test_every_layout_gives_the_values_that_libhdf5_reads(tmp_path_factory, layout, data):
     name, values, storage = layout
@@ -180,7 +180,7 @@ def test_threads_share_a_file(tmp_path):
     file.close()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(st.binary(max_size=200), st.lists(st.sampled_from([1, 2, 3]), unique=True, max_size=3), st.booleans())
 def test_any_bytes_unpack_to_their_size_or_are_refused(raw, filters, checked):
     """Memory beyond the chunk is never read, whatever the file holds."""

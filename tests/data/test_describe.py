@@ -32,7 +32,7 @@ def as_counts(distribution: Distribution) -> dict[int, int]:
     return dict(zip(distribution.values.tolist(), distribution.counts.tolist(), strict=True))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs=graphsets())
 def test_the_description_equals_plain_loops(tmp_path, graphs):
     found = described(graphs, tmp_path)
@@ -65,7 +65,7 @@ def test_the_description_equals_plain_loops(tmp_path, graphs):
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs=graphsets())
 def test_labels_are_counted_per_task(tmp_path, graphs):
     for number, (task, column) in enumerate(zip(described(graphs, tmp_path).tasks, graphs.y.T, strict=True)):

@@ -19,7 +19,7 @@ def test_ragged_rows_of_the_docstring():
     assert pointer.tolist() == [0, 1, 4]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
 def test_ragged_rows_equal_a_loop(lengths, data):
     ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -35,7 +35,7 @@ def test_bounded_ranges_of_the_docstring():
     assert list(bounded_ranges(np.array([0]), 4)) == []
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 9))
 def test_bounded_ranges_cover_all_segments_and_are_as_long_as_allowed(lengths, most):
     ranges = list(bounded_ranges(np.concatenate([[0], np.cumsum(lengths)]), most))
@@ -45,14 +45,14 @@ def test_bounded_ranges_cover_all_segments_and_are_as_long_as_allowed(lengths, m
         assert stop == len(lengths) or sum(lengths[first : stop + 1]) > most
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(graphsets(splits=False))
 def test_concatenating_single_graphs_gives_the_set_back(graphs):
     if graphs.n_graphs:
         assert_graphsets_equal(concatenate([graphs.take([g]) for g in range(graphs.n_graphs)]), graphs)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(graphsets(splits=False), st.randoms())
 def test_taking_twice_is_taking_the_composition(graphs, random):
     order = list(range(graphs.n_graphs))

@@ -21,7 +21,7 @@ from gcnbatch.options.datasets import HopOptions
 from tests.builders import assert_graphsets_equal, build_graphset
 
 HOST = HostProducts()
-quickly = settings(deadline=None, max_examples=25)
+quickly = settings(max_examples=25)
 
 
 def khop(graphs: GraphSet, folder: Path, **options: Any) -> GraphSet:

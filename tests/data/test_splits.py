@@ -30,7 +30,7 @@ from gcnbatch.data.splits import (
 )
 from gcnbatch.errors import InputError
 
-few = settings(deadline=None, max_examples=30, derandomize=True)
+few = settings(max_examples=30, derandomize=True)
 KINDS = ("random", "stratified", "scaffold")
 
 

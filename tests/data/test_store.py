@@ -50,7 +50,7 @@ def large(folder):
 # ------------------------------------------------------------ round trips
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(graphs=graphsets())
 def test_a_written_set_reads_back_equal(folder, graphs):
     write_graphset(folder / "whole.h5", graphs)
@@ -59,7 +59,7 @@ def test_a_written_set_reads_back_equal(folder, graphs):
         assert dataset.ids.tolist() == graphs.ids.tolist()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(graphs=graphsets(splits=False), data=st.data())
 def test_parts_append_to_the_whole(folder, graphs, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, graphs.n_graphs), max_size=3)))
@@ -118,7 +118,7 @@ def test_errors_in_blocks_are_located(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(graphs=graphsets(splits=False), data=st.data())
 def test_reading_some_graphs_is_taking_them_from_the_whole(folder, graphs, data):
     picked = data.draw(st.lists(st.integers(0, graphs.n_graphs - 1), max_size=6)) if graphs.n_graphs else []

@@ -20,7 +20,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.predictions import Predictions, check_target, open_sink, read_outputs, write_table
 
-FEW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def header(*tasks: str, classes: tuple[str, ...] = ()) -> Header:

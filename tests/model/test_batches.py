@@ -20,7 +20,7 @@ from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from tests.builders import build_graphset, graphsets
 
-few = settings(deadline=None, max_examples=60, derandomize=True)
+few = settings(max_examples=60, derandomize=True)
 
 
 def dense(matrix: Csr) -> NDArray[Any]:

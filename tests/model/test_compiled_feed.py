@@ -16,7 +16,7 @@ from tests.builders import build_graphset
 pytestmark = pytest.mark.numba
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 5), max_size=6),
     st.sampled_from(["float32", "uint8", "float16", "csr"]),

@@ -33,7 +33,7 @@ class Echo:
         return np.stack([asked, -asked], axis=1).astype(np.float32)
 
 
-@settings(deadline=None, max_examples=50, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(st.sampled_from(["graph", "node"]), st.lists(st.integers(0, 10**6), max_size=30), st.integers(1, 9))
 def test_predictions_are_in_the_requested_order(level: Any, numbers: list[int], batch_size: int) -> None:
     graphs = build_graphset(15, level=level, max_nodes=4)

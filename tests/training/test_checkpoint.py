@@ -44,7 +44,7 @@ SAMPLE = Checkpoint(
 )
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(st.dictionaries(NAMES, ARRAYS, max_size=4), st.dictionaries(st.text(), JSON, max_size=4))
 def test_a_saved_checkpoint_loads_unchanged(
     tmp_path_factory: pytest.TempPathFactory, values: dict, about: dict

@@ -27,7 +27,7 @@ from gcnbatch.metrics import (
     score,
 )
 
-few = settings(deadline=None, max_examples=30, derandomize=True)
+few = settings(max_examples=30, derandomize=True)
 nan = np.nan
 targets = st.sampled_from(("binary", "multiclass", "regression"))
 seeds = st.integers(0, 2**32)
@@ -414,7 +414,6 @@ def test_every_configurable_monitor_is_a_metric_of_some_target() -> None:
     assert allowed == {"auto", "loss"}.union(*metrics.METRICS.values())
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 60))
 def test_curves_equal_sklearns(seed: int, n: int, distinct: int) -> None:
     rng = np.random.default_rng(seed)

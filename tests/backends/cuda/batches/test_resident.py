@@ -24,7 +24,7 @@ from gcnbatch.data.synthetic import networks as synthetic_networks
 from gcnbatch.errors import InputError, MachineError
 from tests.builders import build_graphset, dense, graphsets, scipy_csr
 
-quickly = settings(deadline=None, max_examples=40)
+quickly = settings(max_examples=40)
 BATCHES = st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=5)
 
 

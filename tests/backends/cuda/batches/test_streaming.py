@@ -50,7 +50,7 @@ def assert_same_batch(found: Any, expected: GraphBatch, targets: NDArray[Any]) -
             np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BATCHES, st.sampled_from(["float32", "uint8", "csr"]), st.sampled_from(["graph", "node"]))
 def test_streamed_batches_equal_those_of_the_source(
     opened: Device, batches: list[list[int]], features: str, level: Any

@@ -18,7 +18,7 @@ H200 = 132
 NARROW = st.sampled_from([1, 2, 3, 12, 31, 32, 33, 64, 75, 130, 512, 602])
 ROWS = st.one_of(st.sampled_from([0, 1, 33, 257, 950, 1850, 232_965]), st.integers(0, 5000))
 CHIPS = st.sampled_from([1, 16, 82, H200])
-quickly = settings(deadline=None, max_examples=60)
+quickly = settings(max_examples=60)
 SOURCES = Sources(cuda_sources())
 
 

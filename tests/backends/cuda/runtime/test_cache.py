@@ -151,7 +151,7 @@ def test_a_cache_that_others_can_write_is_neither_read_nor_written(cache, source
         KernelCache(cache.folder, replaceable=False).build(sources.values(), "sm_80")
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["cubin", "digest", "no digest"]), st.binary(max_size=80))
 def test_a_cubin_with_another_digest_is_compiled_again(cache, sources, nvcc, damage, content) -> None:
     right = cache.load(sources["plain.cu"], "sm_90")

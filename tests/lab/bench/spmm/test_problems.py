@@ -18,7 +18,7 @@ from tests.builders import build_graphset
 SPANS = st.tuples(st.integers(1, 12), st.integers(0, 20))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 9), SPANS, SPANS, st.integers(0, 2**40))
 def test_a_random_batch_has_the_sizes_of_its_shape(
     batch: int, dims: tuple[int, int], spread: tuple[int, int], seed: int

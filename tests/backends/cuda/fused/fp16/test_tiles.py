@@ -15,7 +15,7 @@ from gcnbatch.backends.cuda.fused.wide.form import to_tf32
 from tests.backends.cuda.fused.fp16.workspaces import rounded_to_fp16
 
 Int64 = NDArray[np.int64]
-quickly = settings(deadline=None, max_examples=60)
+quickly = settings(max_examples=60)
 SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 50), st.integers(0, TILE_ROWS)), min_size=1, max_size=60)
 
 

@@ -13,7 +13,7 @@ COLUMNS = st.sampled_from([1, 3, 31, 64, 75, 100, 130, 256, 512, 1000])
 CHANNELS = st.sampled_from([1, 2, 4])
 CHIPS = st.sampled_from([1, 82, 132])
 PRECISIONS = st.sampled_from(["tf32", "3xtf32"])
-quickly = settings(deadline=None, max_examples=60)
+quickly = settings(max_examples=60)
 
 
 def covers(blocks: int, each: int, n: int) -> bool:
