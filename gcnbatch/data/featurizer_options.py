@@ -19,7 +19,7 @@ from gcnbatch.text import QUOTED, printable, quoted
 BOND_CHANNELS = ("single", "double", "triple", "aromatic")
 STANDARDIZERS = ("largest_fragment", "neutralize")
 RDKIT2D = "rdkit2d"
-FINGERPRINTS = MORGAN, CHIRAL, ATOM_PAIR = "morgan", "morgan-chiral", "atompair"
+FINGERPRINTS = MORGAN, CHIRAL, FEATURE, ATOM_PAIR = "morgan", "morgan-chiral", "morgan-feature", "atompair"
 NORMAL_FORM, AS_WRITTEN = "molecule", "smiles"  # a header's kinds of featuriser: what a graph depends on
 MAX_RADIUS, MAX_SIZE, MAX_WALK = 10, 1 << 16, 32
 _WALK = re.compile(r"rw([1-9]\d?)")
@@ -57,7 +57,8 @@ class FeaturizerOptions:
     fingerprints : tuple of str
         Of FINGERPRINTS, features of the whole molecule, each hashed to `size` columns: counts of circular fragments
         (Morgan) of at most `radius` bonds, the same with fragments that differ by the chirality of their atoms, too,
-        and counts of pairs of atoms by the bonds between them.
+        the same of atoms that differ by their role alone (donor, acceptor, aromatic, halogen, basic, acidic), and
+        counts of pairs of atoms by the bonds between them.
     radius, size : int
         Of the fingerprints.
     as_written : bool

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
-from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FeaturizerOptions
+from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FEATURE, FeaturizerOptions
 from gcnbatch.data.rdkit_binary import Structures
 
 if TYPE_CHECKING:
@@ -102,4 +102,7 @@ def generator(kind: str, radius: int, size: int) -> Any:
 
     if kind == ATOM_PAIR:
         return rdFingerprintGenerator.GetAtomPairGenerator(fpSize=size)
-    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size, includeChirality=kind == CHIRAL)
+    atoms = rdFingerprintGenerator.GetMorganFeatureAtomInvGen() if kind == FEATURE else None
+    return rdFingerprintGenerator.GetMorganGenerator(
+        radius=radius, fpSize=size, includeChirality=kind == CHIRAL, atomInvariantsGenerator=atoms
+    )

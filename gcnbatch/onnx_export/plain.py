@@ -237,7 +237,10 @@ def _generator(kind: str) -> Any:
     radius, size = OPTIONS["radius"], OPTIONS["size"]
     if kind == "atompair":
         return rdFingerprintGenerator.GetAtomPairGenerator(fpSize=size)
-    return rdFingerprintGenerator.GetMorganGenerator(radius=radius, fpSize=size, includeChirality=kind != "morgan")
+    atoms = rdFingerprintGenerator.GetMorganFeatureAtomInvGen() if kind == "morgan-feature" else None
+    return rdFingerprintGenerator.GetMorganGenerator(
+        radius=radius, fpSize=size, includeChirality=kind == "morgan-chiral", atomInvariantsGenerator=atoms
+    )
 
 
 # ------------------------------------------------------------------------------------------------ predictions

@@ -110,12 +110,12 @@ class MoleculeOptions(StandardOptions):
         "Features of molecules: RDKit's 2D descriptors.", default="", typed=Literal["rdkit2d"]
     )
     fingerprint: str = option(
-        "Features of molecules: counts of fragments. One or more of morgan, morgan-chiral, atompair.",
+        "Features of molecules: counts of fragments. One or more of morgan, morgan-chiral, morgan-feature, atompair.",
         default="",
         metavar="A,B,…",
         shown="none",
         doc='``"morgan,atompair"``: counts of circular fragments and of pairs of atoms; ``"morgan-chiral"`` tells '
-        "fragments of different chirality apart; empty: none.",
+        'fragments of different chirality apart, ``"morgan-feature"`` atoms by their role alone; empty: none.',
     )
     fingerprint_radius: int = option("Bonds from a circular fragment's centre.", default=2, min=0, max=10)
     fingerprint_size: int = option("Columns of each fingerprint.", default=2048, min=16, max=65536)

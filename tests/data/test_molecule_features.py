@@ -12,7 +12,7 @@ import pytest
 from gcnbatch.data import descriptors
 from gcnbatch.data.atom_features import EXTENDED, FEATURE_NAMES, random_walks
 from gcnbatch.data.featurizer import featurize_chunk
-from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, MORGAN, RDKIT2D, FeaturizerOptions
+from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FEATURE, MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.molecule_features import graph_feature_names
@@ -132,6 +132,24 @@ def test_chirality_tells_fragments_apart_on_demand() -> None:
     assert len(set(counts(CHIRAL))) == 3
 
 
+def test_atoms_of_equal_role_are_equal_in_the_feature_fingerprint() -> None:
+    from rdkit import Chem
+    from rdkit.Chem import rdFingerprintGenerator
+
+    texts = ["c1ccccc1F", "c1ccccc1Cl", "c1ccccc1O"]
+    found = featurize_chunk(
+        texts, 0, replace(WITHOUT, fingerprints=(FEATURE,), size=64), scaffolds=False
+    ).graph_features
+    generator = rdFingerprintGenerator.GetMorganGenerator(
+        2, fpSize=64, atomInvariantsGenerator=rdFingerprintGenerator.GetMorganFeatureAtomInvGen()
+    )
+    counts = [generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text)) for text in texts]
+    np.testing.assert_array_equal(found, counts)
+    assert found is not None
+    assert (found[0] == found[1]).all()
+    assert (found[0] != found[2]).any()
+
+
 def test_fingerprints_follow_each_other_in_the_order_of_the_options() -> None:
     from rdkit import Chem
     from rdkit.Chem import rdFingerprintGenerator
@@ -239,7 +257,7 @@ def test_feature_columns_that_cannot_be_used_are_refused(columns: list[str], mes
         ("positional", "rw0", "rw1 to rw32"),
         ("positional", "rw33", "rw1 to rw32"),
         ("descriptors", "all", "expected rdkit2d"),
-        ("fingerprint", "maccs", "expected different ones of morgan, morgan-chiral, atompair"),
+        ("fingerprint", "maccs", "expected different ones of morgan, morgan-chiral, morgan-feature, atompair"),
         ("fingerprint", "morgan,morgan", "expected different ones of"),
         ("fingerprint", "morgan,", "expected different ones of"),
         ("fingerprint", ["morgan"], "expected different ones of"),
