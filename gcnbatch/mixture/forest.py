@@ -45,7 +45,7 @@ class Growth(NamedTuple):
     leaves: float
 
 
-VALUES, CLASSES = Growth(0.1, 1, 0.75), Growth(0.05, 3, 1 / 3)
+VALUES, CLASSES = Growth(0.07, 1, 0.75), Growth(0.035, 3, 1 / 3)
 
 
 @dataclass(frozen=True)

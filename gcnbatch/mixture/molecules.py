@@ -25,17 +25,20 @@ class Molecules:
     Parameters
     ----------
     counts : tuple of CSR arrays (n, F), uint8
-        Fingerprints of counts, such as circular fragments and atom pairs. The kernel reads all, trees the first one.
+        Fingerprints of counts, such as circular fragments and atom pairs. The kernel reads all.
     descriptors : (n, D) float
         NaN where missing.
+    of_trees : tuple of bool
+        Which fingerprints trees read.
     """
 
     counts: tuple[Any, ...]
     descriptors: NDArray[Any]
+    of_trees: tuple[bool, ...]
 
     @classmethod
-    def of(cls, counts: Sequence[Any], descriptors: NDArray[Any]) -> Molecules:
-        """Return molecules of dense or sparse counts.
+    def of(cls, counts: Sequence[Any], descriptors: NDArray[Any], of_trees: Sequence[bool] | None = None) -> Molecules:
+        """Return molecules of dense or sparse counts; trees read all fingerprints, or those that `of_trees` says.
 
         Raises
         ------
@@ -46,14 +49,15 @@ class Molecules:
         if not counts or len(rows) > 1:
             got = f"{len(counts)} fingerprints, rows: {', '.join(map(str, sorted(rows)))}"
             raise InputError("features of molecules", got, "at least one fingerprint, the same rows in all")
-        return cls(tuple(_small(sparse.csr_array(of)) for of in counts), np.asarray(descriptors))
+        small = tuple(_small(sparse.csr_array(of)) for of in counts)
+        return cls(small, np.asarray(descriptors), tuple(of_trees or [True] * len(small)))
 
     def __len__(self) -> int:
         return len(self.descriptors)
 
     def __getitem__(self, rows: Any) -> Molecules:
         """Return the molecules of a slice or an array of positions."""
-        return Molecules(tuple(of[rows] for of in self.counts), self.descriptors[rows])
+        return Molecules(tuple(of[rows] for of in self.counts), self.descriptors[rows], self.of_trees)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ class Preparation:
     scores : NormalScores
         Of all descriptors.
     fragments : int64 array
-        Columns of the first fingerprint that trees read: at least 1 % of the training rows have such a fragment.
+        Columns that trees read, of all fingerprints side by side, ascending: at least 1 % of the training rows have
+        such a fragment.
     fingerprints : int
         Their number.
     """
@@ -120,14 +125,22 @@ class Preparation:
     @classmethod
     def fit(cls, molecules: Molecules) -> Preparation:
         """Return the maps for training molecules."""
-        first = molecules.counts[0]
-        rows = np.bincount(first.indices, minlength=first.shape[1])
+        rows = [
+            np.bincount(of.indices, minlength=of.shape[1]) * is_read
+            for of, is_read in zip(molecules.counts, molecules.of_trees, strict=True)
+        ]
         least = max(_LEAST, round(_SHARE * len(molecules)))
         return cls(
             NormalScores.fit(_finite(molecules.descriptors), _KNOTS),
-            np.flatnonzero(rows >= least),
+            np.flatnonzero(np.concatenate(rows) >= least),
             len(molecules.counts),
         )
+
+    def fragments_of(self, widths: Sequence[int]) -> list[NDArray[np.int64]]:
+        """Return the columns of each fingerprint that trees read, for the numbers of columns of all."""
+        ends = np.cumsum(widths)
+        parts = np.split(self.fragments, np.searchsorted(self.fragments, ends[:-1]))
+        return [part - (end - width) for part, end, width in zip(parts, ends, widths, strict=True)]
 
     def apply(self, molecules: Molecules) -> Prepared:
         """Return what members read.
@@ -150,8 +163,9 @@ class Preparation:
 
     def table(self, molecules: Prepared) -> NDArray[np.float16]:
         """Return the columns (n, P) that trees read: fragments that are not rare, then scores. No number is rounded."""
-        counts = molecules.counts[0][:, self.fragments].toarray()
-        return np.concatenate([counts, molecules.scores], axis=1, dtype=np.float16, casting="same_kind")
+        fragments = self.fragments_of([of.shape[1] for of in molecules.counts])
+        counts = [of[:, own].toarray() for of, own in zip(molecules.counts, fragments, strict=True) if len(own)]
+        return np.concatenate([*counts, molecules.scores], axis=1, dtype=np.float16, casting="same_kind")
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""

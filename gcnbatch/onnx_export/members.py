@@ -34,7 +34,9 @@ def predictions(graph: Graph, members: Members, header: Header, features: Value)
     if members.kernel:
         found[KERNEL] = _activate(graph, members.target, _kernel(graph, members.kernel, counts, scores))
     if members.trees:
-        table = graph("Concat", counts[0].take(members.preparation.fragments, axis=1), scores, axis=1)
+        fragments = members.preparation.fragments_of([of.stop - of.start for of in header.fingerprints])
+        read = [of.take(own, axis=1) for of, own in zip(counts, fragments, strict=True) if len(own)]
+        table = graph("Concat", *read, scores, axis=1)
         found[TREES] = _trees(graph, members.trees, table)
     return {name: invert(graph, members.transforms, of) for name, of in found.items()}
 

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from gcnbatch import folders, metrics, philox
 from gcnbatch.config_sections import ModelConfig
+from gcnbatch.data.featurizer_options import ATOM_PAIR
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
@@ -205,7 +206,10 @@ def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecule
     first, fingerprints = len(header.graph_feature_names) - header.graph_feature_counts, header.fingerprints
     found = [(block[:, :first].copy(), [_sparse(block[:, of]) for of in fingerprints]) for block in blocks]
     counts = zip(*(counts for _, counts in found), strict=True)
-    return Molecules.of([sparse.vstack(of) for of in counts], np.concatenate([described for described, _ in found]))
+    described = np.concatenate([described for described, _ in found])
+    is_of_pairs = [header.graph_feature_names[of.start].startswith(ATOM_PAIR) for of in fingerprints]
+    of_trees = [all(is_of_pairs) or not pairs for pairs in is_of_pairs]  # pairs cost their time and do not help
+    return Molecules.of([sparse.vstack(of) for of in counts], described, of_trees)
 
 
 def _sparse(counts: NDArray[np.float32]) -> Any:

@@ -67,11 +67,19 @@ def test_trees_read_no_rare_fragment_and_no_constant_descriptor() -> None:
     assert table.shape == (6, 3)
 
 
+def test_trees_read_the_fingerprints_that_are_theirs() -> None:
+    first, second, third = (np.full((4, width), value) for width, value in ((2, 1), (3, 2), (1, 3)))
+    of = Molecules.of((first, second, third), np.zeros((4, 1)), (True, False, True))
+    preparation = Preparation.fit(of[:3])
+    assert [columns.tolist() for columns in preparation.fragments_of((2, 3, 1))] == [[0, 1], [], [0]]
+    assert np.array_equal(preparation.table(preparation.apply(of)), np.concatenate([first, third], axis=1))
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda of: Molecules(of.counts[:1], of.descriptors), "1 fingerprints; expected 2, as in training"),
-        (lambda of: Molecules(of.counts, of.descriptors[:, 1:]), "5 descriptors; expected 6, as in training"),
+        (lambda of: Molecules.of(of.counts[:1], of.descriptors), "1 fingerprints; expected 2, as in training"),
+        (lambda of: Molecules.of(of.counts, of.descriptors[:, 1:]), "5 descriptors; expected 6, as in training"),
     ],
 )
 def test_other_features_than_in_training_are_refused(other: object, message: str) -> None:
