@@ -276,10 +276,10 @@ class TrainConfig(Section):
         default="auto",
         description="validation value that picks the best epoch; auto: roc_auc, accuracy, rmse (several tasks: r2)",
     )
-    loss: Literal["squared", "absolute", "huber"] = Field(
+    loss: Literal["auto", "squared", "absolute", "huber"] = Field(
         default="squared",
-        description="regression: cost of a difference; huber: squared up to huber_delta, absolute beyond. "
-        "Classes have cross-entropy",
+        description="regression: cost of a difference; huber: squared up to huber_delta, absolute beyond. Classes have "
+        "cross-entropy. auto: for either, huber for regression",
     )
     huber_delta: float = Field(
         default=1.0,
@@ -321,6 +321,11 @@ class TrainConfig(Section):
         if self.freeze and not self.from_run:
             raise ValueError(f"freeze = {', '.join(self.freeze)} needs from_run, the run whose weights are kept")
         return self
+
+    @property
+    def regression_loss(self) -> Literal["squared", "absolute", "huber"]:
+        """The cost of a difference from a target of regression."""
+        return "huber" if self.loss == "auto" else self.loss
 
 
 class CudaConfig(Section):

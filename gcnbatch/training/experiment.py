@@ -66,7 +66,7 @@ class _Sources:
 
     def targets(self, split: Split, train: TrainConfig, kinds: tuple[Kind, ...]) -> Targets:
         """Return the targets of a split. Models of an ensemble have the same split, and so do trials of a search."""
-        key = id(split), train.standardize, train.loss, train.bounds, train.task_weights, kinds
+        key = id(split), train.standardize, train.regression_loss, train.bounds, train.task_weights, kinds
         if key not in self._targets:
             self._targets[key] = split, Targets.of(self._dataset, split, train, kinds)
         return self._targets[key][1]
@@ -162,7 +162,7 @@ class Experiment:
         self._check_validation(split)
         found = self._targets(split)
         train, target = self.config.train, self.header.target
-        kind = train.loss if target == "regression" else PLAIN_LOSSES[target]
+        kind = train.regression_loss if target == "regression" else PLAIN_LOSSES[target]
         weights = _weights(self.config, self.header, found.labels)
         loss = Loss(target, weights, kind if found.is_weighted else None)
         about = (self.model, loss, self.source, found.values, train, self.config.seed)
@@ -252,7 +252,7 @@ def _check_penalised(config: Config, names: list[str]) -> None:
 
 def _check_loss(train: TrainConfig, header: Header) -> None:
     """Refuse a loss of other targets, and weights that do not match the tasks."""
-    if train.loss != "squared" and header.target != "regression":
+    if train.loss not in ("auto", "squared") and header.target != "regression":
         hint = "Classes have cross-entropy: leave train.loss out."
         raise InputError("train.loss", f"'{train.loss}' for {header.target} targets", "regression targets", hint)
     if train.task_weights and header.target == "multiclass":

@@ -171,7 +171,7 @@ class Targets(NamedTuple):
                 values[:, absent] = np.nan
         bounds = dataset.censored if train.bounds == "one_sided" else None
         own = dataset.sample_weight is not None or bool(train.task_weights) or bounds is not None
-        if is_weighted := own or train.loss != "squared":
+        if is_weighted := own or (header.target == "regression" and train.regression_loss != "squared"):
             of_rows = np.ones(1) if dataset.sample_weight is None else dataset.sample_weight
             weights = of_rows[:, None] * (train.task_weights or (1.0,))
             values = join(values, weights, 0 if bounds is None else bounds)

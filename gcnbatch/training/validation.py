@@ -84,11 +84,11 @@ class Validation:
             costs = _by_rows(lambda z, y: softmax_costs(z, y, weights).costs, threads, logits, y)
             return float(costs.sum(dtype=np.float64)), float(len(costs))
         train, scaled = self.experiment.config.train, self.scaling.apply(y)
-        if train.loss == "squared":
+        if train.regression_loss == "squared":
             total, weight, _ = CpuOps().mean_squared_error(logits, scaled)
         else:
             delta = weights * np.float32(train.huber_delta)
-            total, weight, _ = CpuOps().weighted_loss(logits, join(scaled, 1, 0), train.loss, delta)
+            total, weight, _ = CpuOps().weighted_loss(logits, join(scaled, 1, 0), train.regression_loss, delta)
         return total, weight
 
 

@@ -123,6 +123,17 @@ def test_the_validation_loss_is_of_the_same_kind_and_without_weights(tmp_path: P
 
 
 @pytest.mark.usefixtures("light")
+def test_the_loss_auto_is_huber_and_allows_classes(tmp_path: Path) -> None:
+    write_set(tmp_path / "values.h5", **REGRESSION)
+    write_set(tmp_path / "classes.h5")
+    for name, losses in (("values", ("auto", "huber")), ("classes", ("auto", "squared"))):
+        folders = [tmp_path / f"{name}-{loss}" for loss in losses]
+        for folder, loss in zip(folders, losses, strict=True):
+            fit(tmp_path / f"{name}.h5", folder, f"train.loss={loss}")
+        assert_same_weights(*folders)
+
+
+@pytest.mark.usefixtures("light")
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path) -> None:
     write_set(tmp_path / "data.h5", **REGRESSION)
     fit(tmp_path / "data.h5", tmp_path / "whole", *EVERYTHING, "train.epochs=4")
