@@ -64,7 +64,7 @@ def test_a_table_and_a_run_are_all_that_is_typed(call: Call, tmp_path: Path, ass
         assert [row["smiles"] for row in csv.DictReader(file)] == ["no molecule"]
     config = config_of(run)
     assert (config["name"], config["data"]["path"]) == ("assay", str(run / "data.h5"))
-    assert config["molecules"]["fingerprint"] == "morgan,atompair"
+    assert config["molecules"]["fingerprint"] == "morgan,morgan-feature,atompair"
     assert config["train"]["mixture"] is True
     moved = tmp_path / "elsewhere" / "moved"
     moved.parent.mkdir()
