@@ -32,7 +32,7 @@ from gcnbatch.timeline import span
 from gcnbatch.training import cross_fit, finished, fit_files, reports, run_files, targets, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.fit import OTHER_RATES
-from gcnbatch.training.fit_files import HISTORY
+from gcnbatch.training.fit_files import HISTORY, LAST
 from gcnbatch.training.fits import FitResult, Fits, Say
 from gcnbatch.training.plan import (
     GENERATED,
@@ -217,7 +217,7 @@ def _extended(config: Config, epochs: int) -> Config:
         raise InputError(
             "--epochs", f"{epochs} to extend a run of {config.train.epochs}", "more epochs than the run has"
         )
-    if config.train.schedule == "cosine" and epochs > config.train.epochs:
+    if not _is_extensible(config) and epochs > config.train.epochs:
         raise InputError(
             "--epochs",
             "given for a run with the cosine schedule, which ends with its last epoch",
@@ -226,6 +226,11 @@ def _extended(config: Config, epochs: int) -> Config:
     tree = config.model_dump(mode="json")
     put(tree, ("train", "epochs"), epochs)
     return resolve(tree, where="--epochs")
+
+
+def _is_extensible(config: Config) -> bool:
+    """Return whether a finished run can get more epochs."""
+    return config.train.schedule != "cosine"
 
 
 def _reopen(folder: Path, config: Config) -> None:
@@ -356,9 +361,11 @@ def _fit(
             with span("summarise the models"):
                 found = cross_fit.summarise(folder, own, fitted, writer, say, others[place])
     with span("summarise the models"):
-        if has_blocks(config):
-            return cross_fit.summarise_blocks(folder, planned, known, writer)
         if config.split.cross_fit:
+            found = cross_fit.summarise_blocks(folder, planned, known, writer) if has_blocks(config) else found
+            if not _is_extensible(config):  # then nothing reads them; they take more than the model
+                for one in planned:
+                    (folder / one.name / LAST).unlink(missing_ok=True)
             return found
         fitted = [known[one.name] for one in planned]
         return summarise(folder, planned, fitted, writer) if planned[0].name else fitted[0].result()

@@ -284,6 +284,13 @@ def test_an_extended_run_is_mixed_again(molecules, best: Path, tmp_path: Path) -
     assert_same_run(tmp_path / "run", best)
 
 
+def test_a_finished_run_that_cannot_be_extended_keeps_no_state_of_its_networks(molecules, tmp_path: Path) -> None:
+    fit(molecules[1], tmp_path / "run", *MIXED, "train.schedule=cosine")
+    assert list(tmp_path.glob("run/part*/best.safetensors"))
+    assert not list(tmp_path.glob("run/part*/last.safetensors"))
+    assert run.resume(tmp_path / "run", quiet=True)["members"]
+
+
 @pytest.mark.slow
 def test_processes_give_the_bits_of_one(molecules, best: Path, tmp_path: Path) -> None:
     fit(molecules[1], tmp_path / "run", *MIXED, "jobs=2")
