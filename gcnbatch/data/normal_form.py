@@ -129,7 +129,9 @@ class _Reader:
         steps = self.chem.SanitizeFlags
         self._done = steps.SANITIZE_NONE
         # Of a molecule without stereochemistry, with and without atoms that may be metals
-        self._steps = int(steps.SANITIZE_ALL) & ~int(steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS)
+        self._steps = int(steps.SANITIZE_ALL) & ~int(
+            steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS
+        )
         self._organic_steps = self._steps & ~int(steps.SANITIZE_CLEANUP_ORGANOMETALLICS)
         self._hydrogens, self._all_hydrogens = self.chem.RemoveHsParameters(), self.chem.RemoveHsParameters()
         self._hydrogens.removeDummyNeighbors = self._all_hydrogens.removeDummyNeighbors = True
