@@ -82,9 +82,12 @@ def figures(
 def interval(values: Float64, level: float = LEVEL) -> Interval:
     """Return the central part of the values that are defined; None if half or more are not."""
     known = values[np.isfinite(values)]
-    if 2 * len(known) <= len(values):
-        return None
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return central(known, level) if 2 * len(known) > len(values) else None
+
+
+def central(values: Float64, level: float = LEVEL) -> tuple[float, float]:
+    """Return the central part of numbers, one at least."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
