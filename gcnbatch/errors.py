@@ -132,21 +132,21 @@ class Misfit(NamedTuple):
         """Return pydantic's first error in our words."""
         first = error.errors(include_url=False)[0]
         kind, about = first["type"], first.get("ctx", {})
-        got, expected = shown(first["input"]), ""
+        got, expected = "missing", ""
         match kind:
             case "missing":
-                got = "missing"
+                pass  # the input is the whole object
             case "extra_forbidden":
                 got = "unknown key"
             case "json_invalid":
                 got = f"not JSON ({about['error']})"
             case "value_error" | "assertion_error":
                 got = first["msg"].partition(", ")[2]
-            case _ if kind in _EXPECTED:
-                whole = {name: int(of) for name, of in about.items() if isinstance(of, float) and of.is_integer()}
-                expected = _EXPECTED[kind].format(**about | whole)
             case _:
-                expected = first["msg"].removeprefix("Input should be ")
+                whole = {name: int(of) for name, of in about.items() if isinstance(of, float) and of.is_integer()}
+                ours = _EXPECTED.get(kind)
+                got = shown(first["input"])
+                expected = ours.format(**about | whole) if ours else first["msg"].removeprefix("Input should be ")
         return cls(kind, tuple(str(part) for part in first["loc"]), got, expected)
 
 
