@@ -4,15 +4,14 @@
 it is first used, so that ``import gcnbatch`` stays light. Everything else is internal, except `gcnbatch.sklearn`.
 """
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
 
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-PUBLIC = {name.name: str(line.module) for line in _STUB.body if isinstance(line, ast.ImportFrom) for name in line.names}
+with open(f"{__file__.rpartition('.')[0]}.pyi", encoding="utf-8") as _stub:  # without ast: each worker process reads it
+    _IMPORTS = [line.removeprefix("from ").split(" import ") for line in _stub if line.startswith("from ")]
+PUBLIC = {name.split()[0]: module for module, names in _IMPORTS for name in names.split(",")}
 __all__ = ["PUBLIC", "__version__", *PUBLIC]  # noqa: PLE0604
 
 

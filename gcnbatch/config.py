@@ -30,7 +30,7 @@ from gcnbatch.config_sections import (
     SplitConfig,
     TrainConfig,
 )
-from gcnbatch.errors import InputError, closest, nearest
+from gcnbatch.errors import InputError, Misfit, closest, nearest
 from gcnbatch.text import QUOTED, printable, shown
 
 
@@ -113,7 +113,7 @@ def resolve(tree: Mapping[str, Any], where: str = "configuration", given: Iterab
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        at = tuple(str(part) for part in error.errors(include_url=False)[0]["loc"] if part not in MODEL_KINDS)
+        at = tuple(part for part in Misfit.of(error).keys if part not in MODEL_KINDS)
         elsewhere = any(at[: len(path)] == path or path[: len(at)] == at for path in given)
         raise _explain(error, tree, "configuration" if elsewhere else where) from error
 
@@ -201,9 +201,9 @@ _EXPECTED = {
 
 
 def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> InputError:
-    first = error.errors(include_url=False)[0]
+    first = Misfit.of(error)
     # A discriminated union puts the chosen kind into the location: model.chemgcn.widths.
-    location = [str(part) for part in first["loc"]]
+    location = list(first.keys)
     kind = ""
     if len(location) > 1 and location[0] == "model" and location[1] in MODEL_KINDS:
         kind = location.pop(1)
@@ -211,23 +211,22 @@ def _explain(error: ValidationError, tree: Mapping[str, Any], where: str) -> Inp
         location.pop()  # a single value in place of a list
     key = ".".join(location)
     subject = f"{where}: {printable(key, QUOTED)}" if key else where
-    if first["type"] == "extra_forbidden" and location[-1].lower() in _ALIASES:
+    if first.kind == "extra_forbidden" and location[-1].lower() in _ALIASES:
         known = _ALIASES[location[-1].lower()]
         return InputError(subject, "unknown key", hint=f"Did you mean '{known}'?")
-    if first["type"] == "extra_forbidden":
+    if first.kind == "extra_forbidden":
         return InputError(
             subject,
             f"unknown key{f' for model.kind {kind}' if kind else ''}",
             hint=nearest(key, _siblings(location, kind)),
         )
-    if first["type"].startswith("union_tag"):
+    if first.kind.startswith("union_tag"):
         return InputError(f"{subject}.kind", shown(_dig(tree, [*location, "kind"])), "'chemgcn' or 'kipf'")
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return InputError(subject, message)
-    expected = _range(location, kind) or _EXPECTED.get(first["type"]) or message.removeprefix("Input should be ")
+    if first.kind == "value_error":
+        return InputError(subject, first.got)
+    expected = _range(location, kind) or _EXPECTED.get(first.kind) or first.expected
     got = _dig(tree, location)
-    choices = re.findall("'([^']+)'", expected) if first["type"] == "literal_error" else []
+    choices = re.findall("'([^']+)'", expected) if first.kind == "literal_error" else []
     return InputError(subject, shown(got), expected, closest(got, choices) if isinstance(got, str) else "")
 
 

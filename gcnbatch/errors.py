@@ -8,14 +8,36 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gcnbatch.text import QUOTED, listed, printable, quoted
+from gcnbatch.text import QUOTED, listed, printable, quoted, shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 _COMPARED = 2000  # names among which the closest one is searched
+# What a schema expects, by pydantic's kinds of errors; the braces name values of the error.
+_EXPECTED = {
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type", "dataclass_type"), "an object of keys"),
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "a text like {pattern}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "union_tag_invalid": "an object whose {discriminator} is one of {expected_tags}",
+    "union_tag_not_found": "an object with {discriminator}",
+}
 
 
 class GcnbatchError(Exception):
@@ -87,11 +109,52 @@ class BackendUnavailable(MachineError):
     """A requested backend cannot start here; the hint says what to install or change (exit code 3)."""
 
 
+class Misfit(NamedTuple):
+    """The first value that does not fit a schema.
+
+    Parameters
+    ----------
+    kind : str
+        Pydantic's name of the error.
+    keys : tuple of str
+        Where it is; empty for the whole value.
+    got, expected : str
+        `expected` is empty where `got` says all.
+    """
+
+    kind: str
+    keys: tuple[str, ...]
+    got: str
+    expected: str
+
+    @classmethod
+    def of(cls, error: ValidationError) -> Misfit:
+        """Return pydantic's first error in our words."""
+        first = error.errors(include_url=False)[0]
+        kind, about = first["type"], first.get("ctx", {})
+        got, expected = "missing", ""
+        match kind:
+            case "missing":
+                pass  # the input is the whole object
+            case "extra_forbidden":
+                got = "unknown key"
+            case "json_invalid":
+                got = f"not JSON ({about['error']})"
+            case "value_error" | "assertion_error":
+                got = first["msg"].partition(", ")[2]
+            case _:
+                whole = {name: int(of) for name, of in about.items() if isinstance(of, float) and of.is_integer()}
+                ours = _EXPECTED.get(kind)
+                got = shown(first["input"])
+                expected = ours.format(**about | whole) if ours else first["msg"].removeprefix("Input should be ")
+        return cls(kind, tuple(str(part) for part in first["loc"]), got, expected)
+
+
 def misfit(error: ValidationError, whole: str = "value") -> str:
     """Return the first key that does not fit a schema, and why; `whole` names a value that has no keys."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or whole
-    return f"{quoted(key)}: {printable(first['msg'], 2 * QUOTED)}"
+    first = Misfit.of(error)
+    reason = f"{first.got}, not {first.expected}" if first.expected else first.got
+    return f"{quoted('.'.join(first.keys) or whole)}: {printable(reason, 3 * QUOTED)}"
 
 
 def closest(name: str, known: Iterable[str]) -> str:

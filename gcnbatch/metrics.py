@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.errors import InputError
+from gcnbatch.ranking import Bool, Float64, Ranking, Weights, group_sums, rank_correlation
 
 if TYPE_CHECKING:
     from gcnbatch.data.schema import Target
@@ -48,10 +49,6 @@ METRICS: dict[Target, tuple[str, ...]] = {
     "regression": ("rmse", "mae", "r2", "spearman"),
 }
 _CELLS = 1 << 15  # rows x columns that are computed at once
-
-Float64 = NDArray[np.float64]
-Weights = NDArray[np.float64] | NDArray[np.float32]
-Bool = NDArray[np.bool_]
 
 
 def evaluate(
@@ -368,7 +365,7 @@ def _of_labels(
     known &= (np.isfinite(p) | ~known).all(axis=1, keepdims=True)
     positive, found = y == 1, {}
     if "roc_auc" in names or "pr_auc" in names:
-        ranking = _Ranking(known, positive, p, weights)
+        ranking = Ranking(known, positive, p, weights)
         found = {name: getattr(ranking, name)() for name in ("roc_auc", "pr_auc") if name in names}
     if not found.keys() >= set(names):
         counts = _Counts.of(known, positive, p >= 0.5, 2, weights)
@@ -392,7 +389,7 @@ def _of_classes(
             one_class = np.repeat(known, len(numbers), axis=0)
             is_class = (y[:, None] == numbers).reshape(one_class.shape)
             own = np.moveaxis(p[..., part], 2, 1).reshape(one_class.shape)
-            area = _Ranking(one_class, is_class, own, weights).roc_auc()
+            area = Ranking(one_class, is_class, own, weights).roc_auc()
             areas.append(area.reshape(models, len(numbers), *area.shape[1:]))
         found["roc_auc"] = nan_mean(np.concatenate(areas, axis=1), axis=1)
     return found
@@ -411,10 +408,10 @@ def _of_values(
     unit = np.frexp(np.maximum(np.abs(y), np.abs(values)).max(axis=1, initial=0.0))[1]
     y, values = (np.ldexp(of, -unit[:, None]) for of in (y, values))
     column, row = np.nonzero(known)
-    centre = _sums(column, len(y), row, None, y[known]) / known.sum(axis=1)
+    centre = group_sums(column, len(y), row, None, y[known]) / known.sum(axis=1)
     error, centred = (values - y)[known], (y - centre[:, None])[known]
     powers = (None, np.abs(error), error**2, centred, centred**2)
-    rows, absolute, squares, first, second = (_sums(column, len(y), row, weights, of) for of in powers)
+    rows, absolute, squares, first, second = (group_sums(column, len(y), row, weights, of) for of in powers)
     spread = second - first**2 / rows
     scale = unit if weights is None else unit[:, None]
     found = {
@@ -422,39 +419,12 @@ def _of_values(
         "mae": np.ldexp(absolute / rows, scale),
         "r2": 1 - squares / np.where(spread > 1e-12 * second, spread, np.nan),
     }
-    return found | ({"spearman": _spearman(known, y, values, weights)} if "spearman" in names else {})
-
-
-def _spearman(
-    known: Bool, y: NDArray[np.floating], values: NDArray[np.floating], weights: Weights | None = None
-) -> Float64:
-    """Return the correlation of the ranks of `y` and `values`, a row of each for a column; equal ones share a rank."""
-    row = np.nonzero(known)[1]
-    counts = np.ones(len(row)) if weights is None else weights[row].astype(np.float64)
-    bounds = np.append(0, np.cumsum(known.sum(axis=1)))
-    number = np.zeros(known.shape, np.intp)
-    number[known] = np.arange(len(row))
-    ranks = []
-    for of in (y, values):
-        ties = _ties(known, of)
-        sums = _sums(ties.group, ties.bounds[-1], ties.row, weights)
-        rank = _sums_before(sums, ties.bounds) + sums / 2
-        # The mean rank is half of the sum of the weights.
-        rank -= np.repeat(_sums_between(sums, ties.bounds) / 2, np.diff(ties.bounds), axis=0)
-        own = np.empty_like(counts)
-        own[number[ties.column, ties.row]] = rank[ties.group]
-        ranks.append(own)
-    first, second = ranks
-    covariance, *variances = (
-        _sums_between(counts * a * b, bounds) for a, b in ((first, second), (first, first), (second, second))
-    )
-    spread = variances[0] * variances[1]
-    return covariance / np.sqrt(np.where(spread > 0, spread, np.nan))
+    return found | ({"spearman": rank_correlation(known, y, values, weights)} if "spearman" in names else {})
 
 
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float | None:
     """Return the rank correlation of finite numbers (n,); None where it is not defined, as all of one are equal."""
-    return _or_none(_spearman(np.ones((1, len(x)), bool), x[None], y[None])[0]) if len(x) else None
+    return _or_none(rank_correlation(np.ones((1, len(x)), bool), x[None], y[None])[0]) if len(x) else None
 
 
 class _Counts(NamedTuple):
@@ -472,7 +442,7 @@ class _Counts(NamedTuple):
         first, true, guess = column * classes, labels[known].astype(np.intp), predicted[known].astype(np.intp)
         right = true == guess
         groups = ((first + true, right), (first + true, ~right), (first + guess, ~right))
-        sums = (_sums(group[of], len(known) * classes, row[of], weights) for group, of in groups)
+        sums = (group_sums(group[of], len(known) * classes, row[of], weights) for group, of in groups)
         both, missed, wrong = (of.reshape(len(known), classes, *of.shape[1:]) for of in sums)
         return cls(both + missed, both + wrong, both)
 
@@ -491,136 +461,6 @@ class _Counts(NamedTuple):
         mcc = covariance / np.sqrt(np.where(variances > 0, variances, np.inf))
         several = {"balanced_accuracy": nan_mean(self.both / self.true, 1), "f1": nan_mean(self.f1, 1), "mcc": mcc}
         return {"accuracy": right / rows, **{name: self.where_several(of) for name, of in several.items()}}
-
-
-class _Ranking:
-    """Areas under the curves of N columns, (N,) or (N, B): positives and negatives by ascending output."""
-
-    def __init__(
-        self, known: Bool, positive: Bool, outputs: NDArray[np.floating], weights: Weights | None = None
-    ) -> None:
-        if weights is None and outputs.dtype == np.float32 and not (known & (outputs < 0)).any():
-            hit, group, bounds = _label_ties(known, positive, outputs)
-            row = group  # not read without weights
-        else:
-            column, row, group, bounds = _ties(known, outputs)
-            hit = positive.ravel()[column * known.shape[1] + row]
-        if weights is not None:
-            # Only groups with a positive add to the areas. Groups without one that follow each other become one group.
-            has_hit = np.bincount(group, hit, bounds[-1]) > 0
-            is_first = has_hit | np.append(True, has_hit)[:-1]
-            is_first[bounds[:-1][np.diff(bounds) > 0]] = True
-            numbers = np.append(0, np.cumsum(is_first))
-            group, bounds = numbers[1:][group] - 1, numbers[bounds]
-        sums = _sums(2 * group + hit, 2 * bounds[-1], row, weights)
-        self._negatives, self._positives, self._bounds = sums[::2], sums[1::2], bounds
-        self._all_negatives, self._all_positives = (_sums_between(of, bounds) for of in (sums[::2], sums[1::2]))
-        self._negatives_below = _sums_before(self._negatives, bounds)
-
-    def roc_auc(self) -> Float64:
-        """Return the probability that a positive outranks a negative, where ties count one half."""
-        wins = self._negatives / 2
-        wins += self._negatives_below
-        wins *= self._positives
-        return _sums_between(wins, self._bounds) / (self._all_positives * self._all_negatives)
-
-    def pr_auc(self) -> Float64:
-        """Return the average precision: the mean over positives of the precision at their output as the threshold."""
-        column = np.repeat(np.arange(len(self._bounds) - 1), np.diff(self._bounds))
-        hits = self._all_positives[column]
-        hits -= _sums_before(self._positives, self._bounds)
-        found = self._all_negatives[column]
-        found -= self._negatives_below
-        found += hits
-        np.divide(hits, found, out=hits, where=found > 0)
-        hits *= self._positives
-        area: Float64 = _sums_between(hits, self._bounds) / self._all_positives
-        return np.where(self._all_negatives > 0, area, np.nan)
-
-
-class _Ties(NamedTuple):
-    """Known entries by column, then ascending value, and their groups of equal values."""
-
-    column: NDArray[np.intp]
-    row: NDArray[np.intp]
-    group: NDArray[np.intp]
-    bounds: NDArray[np.intp]  # of the groups of each column (N + 1,)
-
-
-def _ties(known: Bool, values: NDArray[np.floating]) -> _Ties:
-    count = known.sum(axis=1)
-    row = _order(known, values)[np.arange(known.shape[1]) < count[:, None]]
-    column = np.repeat(np.arange(len(known)), count)
-    return _Ties(column, row, *_groups(values.ravel()[column * known.shape[1] + row], count))
-
-
-def _groups(ascending: NDArray[Any], count: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return `group` and `bounds` of `_Ties` from the values, so many of each column."""
-    bounds = np.append(0, np.cumsum(count))
-    is_first = np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]
-    is_first[bounds[:-1][count > 0]] = True
-    numbers = np.append(0, np.cumsum(is_first))
-    return numbers[1:] - 1, numbers[bounds]
-
-
-def _label_ties(
-    known: Bool, positive: Bool, outputs: NDArray[np.float32]
-) -> tuple[NDArray[np.uint32], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the labels of known entries in the order of `_ties`, and its `group` and `bounds`; no output is negative.
-
-    Faster than `_ties`, as validation scores every epoch: the bits of a float32 without the sign ascend as an integer
-    does, so output and label fit a key of 32 bits. The shift drops the sign of -0.
-    """
-    keys = outputs.view(np.uint32) << np.uint32(1) | positive
-    keys = np.where(known, keys, np.iinfo(np.uint32).max)
-    keys.sort(axis=1)
-    count = known.sum(axis=1)
-    keys = keys[np.arange(known.shape[1]) < count[:, None]]
-    return keys & np.uint32(1), *_groups(keys >> np.uint32(1), count)
-
-
-def _order(known: Bool, values: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return the rows of known values (N, R) in ascending order, before the others."""
-    if values.dtype != np.float32:
-        return np.argsort(np.where(known, values, np.nan), axis=1)
-    # Several times faster, as validation scores every epoch: sort keys of 64 bits, the value's bits and the row. The
-    # bits of a float32 ascend as an integer does, those of negative ones descend.
-    bits = np.ascontiguousarray(values).view(np.int32)
-    bits = bits ^ (bits >> 31 & np.int32(2**31 - 1))
-    keys = np.where(known, bits.astype(np.int64) << 32 | np.arange(values.shape[1]), np.iinfo(np.int64).max)
-    keys.sort(axis=1)
-    return keys & np.int64(2**32 - 1)
-
-
-def _sums(
-    group: NDArray[np.intp], groups: int, row: NDArray[np.intp], weights: Weights | None, values: Float64 | None = None
-) -> Float64:
-    """Return the weights, or weighted values, of entries summed by group: (groups,), or (groups, B) with weights."""
-    if weights is None:
-        return np.bincount(group, values, groups).astype(np.float64, copy=False)
-    import scipy.sparse as sp
-
-    values = np.ones(len(group), weights.dtype) if values is None else values
-    found = sp.csr_array((values, (group, row)), shape=(groups, len(weights))) @ weights
-    return np.asarray(found, dtype=np.float64)
-
-
-def _sums_between(values: Float64, bounds: NDArray[np.intp]) -> Float64:
-    """Return the sums of values (G,) or (G, B) from each bound (N + 1,) to the next."""
-    sums = np.zeros((len(bounds) - 1, *values.shape[1:]))
-    filled = np.diff(bounds) > 0
-    if filled.any():
-        sums[filled] = np.add.reduceat(values, bounds[:-1][filled], axis=0)
-    return sums
-
-
-def _sums_before(values: Float64, bounds: NDArray[np.intp]) -> Float64:
-    """Return for each value (G,) or (G, B) the sum of those before it and behind the last bound."""
-    sums = np.zeros((len(values) + 1, *values.shape[1:]))
-    np.cumsum(values, axis=0, out=sums[1:])
-    if len(bounds) > 2:
-        sums[:-1] -= np.repeat(sums[bounds[:-1]], np.diff(bounds), axis=0)
-    return sums[:-1]
 
 
 def _count_classes(y: NDArray[Any], outputs: NDArray[Any], class_names: Sequence[str]) -> dict[str, dict[str, int]]:

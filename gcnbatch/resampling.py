@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import metrics, philox
+from gcnbatch.ranking import Float64, Weights
 
 if TYPE_CHECKING:
     from gcnbatch.data.schema import Target
@@ -66,7 +67,7 @@ def intervals(
 
 def figures(
     target: Target, y: NDArray[Any], outputs: NDArray[np.floating], resamples: int, names: Sequence[str] = ()
-) -> dict[str, metrics.Float64]:
+) -> dict[str, Float64]:
     """Return the metrics of each task in each resample by name, (K, resamples); the draws depend on R alone.
 
     Parameters
@@ -78,16 +79,19 @@ def figures(
     return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
-def interval(values: metrics.Float64, level: float = LEVEL) -> Interval:
+def interval(values: Float64, level: float = LEVEL) -> Interval:
     """Return the central part of the values that are defined; None if half or more are not."""
     known = values[np.isfinite(values)]
-    if 2 * len(known) <= len(values):
-        return None
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return central(known, level) if 2 * len(known) > len(values) else None
+
+
+def central(values: Float64, level: float = LEVEL) -> tuple[float, float]:
+    """Return the central part of numbers, one at least."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def _weights(rows: int, resamples: int) -> Iterator[metrics.Weights]:
+def _weights(rows: int, resamples: int) -> Iterator[Weights]:
     """Yield how often each resample has each row, (rows, B): sums over rows are then sums of contiguous vectors."""
     draws = philox.generator(0, "bootstrap")
     for start in range(0, resamples, size := max(1, _CHUNK // rows)):

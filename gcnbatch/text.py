@@ -68,6 +68,8 @@ def shown(value: object) -> str:
         return printable(repr(value), QUOTED)
     except ValueError:  # Python writes no number of more than 4,300 digits
         return "a number of too many digits"
+    except RecursionError:
+        return "lists that are nested too deep"
 
 
 def listed(texts: Iterable[str], separator: str = ", ") -> str:

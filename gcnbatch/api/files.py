@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch import outputs
 from gcnbatch.api.options import section
+from gcnbatch.backends import registry
 from gcnbatch.data import sharding, synthetic
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.store import Dataset
@@ -141,7 +142,7 @@ def khop(given: KhopOptions) -> None:
     >>> sorted(zip(two.src[two.channel == 1].tolist(), two.dst[two.channel == 1].tolist()))
     [(0, 0), (0, 2), (1, 1), (2, 0), (2, 2)]
     """
-    from gcnbatch.backends.products import open_products
+    from gcnbatch.backends.products import HostProducts, open_products
     from gcnbatch.data.khop import check
     from gcnbatch.data.khop import write as write_khop
 
@@ -149,6 +150,8 @@ def khop(given: KhopOptions) -> None:
         given = replace(given, normalize=given.mode == "propagated")
     check(given)
     products = open_products(given.backend, given.device)
+    if isinstance(products, HostProducts):
+        registry.report_on_host(f"backend {products.name}", given.device, None, given.say)
     with Dataset(given.path, given.memory_mb) as dataset:
         write_khop(dataset, given.out, given, products, given.say)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcnbatch.api.options import keys_of, load, optional_path, report_unused
+from gcnbatch.api.options import keys_of, load, optional_path
+from gcnbatch.backends import registry
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.lab import (
     AdmetOptions,
@@ -287,6 +288,6 @@ def admet(given: AdmetOptions) -> SuiteResults:
 def _suite(name: str, given: MoleculenetOptions | MoleculeaceOptions | AdmetOptions) -> SuiteResults:
     from gcnbatch.lab.benchmark import runs
 
-    report_unused(given.backend, given.device, None, given.say)
+    registry.report_unused(given.backend, given.device, None, given.say)
     folder, results = runs.start(name, given)
     return SuiteResults(name, folder, tuple(results))

@@ -57,7 +57,7 @@ def check(
     given = [path for path, value in options.items() if value is not None]
     given += [tuple(key.split(".")) for key in settings]
     checked = resolve(tree, str(config) if isinstance(config, str | os.PathLike) else "configuration", given)
-    report_unused(checked.backend, options.get(("device",)), options.get(("cuda", "resident")), say)
+    registry.report_unused(checked.backend, options.get(("device",)), options.get(("cuda", "resident")), say)
     return checked
 
 
@@ -110,15 +110,8 @@ def keys_of(given: object) -> Options:
 
 def cuda(given: PlaceOptions) -> CudaConfig:
     """Return the [cuda] section of a command that predicts; keys of other sections are refused."""
-    report_unused(given.backend, given.device, given.resident, given.say)
+    registry.report_unused(given.backend, given.device, given.resident, given.say)
     return section("cuda", given.settings or {}, {("cuda", "resident"): given.resident}).cuda
-
-
-def report_unused(backend: str, device: int | None, resident: str | None, say: Say) -> None:
-    """Report options that were given, but do not apply to the backend."""
-    given = [option for option, value in (("--device", device), ("--resident", resident)) if value]
-    if given and not (entry := next(registry.ready(backend, device or 0))).on_gpu:
-        say(f"not used: {' and '.join(given)}; backend {entry.name} computes on the host")
 
 
 def section(name: str, settings: Settings, options: Options) -> Config:

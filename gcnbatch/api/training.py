@@ -16,11 +16,11 @@ from gcnbatch.api.options import (
     load,
     optional_path,
     path_of,
-    report_unused,
     run_name,
 )
 from gcnbatch.api.run import Run, folder_of
 from gcnbatch.api.sources import leave_none_out, maker, sources, write_set
+from gcnbatch.backends import registry
 from gcnbatch.config_tree import plain, put
 from gcnbatch.data.endings import is_table
 from gcnbatch.errors import InputError
@@ -106,7 +106,8 @@ def resume(given: ResumeOptions) -> Run:
 
     folder = folder_of(given.run)
     if given.device or given.resident:
-        report_unused(given.backend or Run.load(folder).config.backend, given.device, given.resident, given.say)
+        backend = given.backend or Run.load(folder).config.backend
+        registry.report_unused(backend, given.device, given.resident, given.say)
     runs.resume(folder, given.backend, given.device, given.resident, given.quiet, given.say, given.epochs, given.jobs)
     return _completed(folder, update, given)
 

@@ -6,7 +6,7 @@ names two modules, one with the backend and one with its runner. Their first use
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -248,6 +248,18 @@ def ready(name: str, device: int = 0) -> Iterator[BackendEntry]:
     if not state.ready:
         raise BackendUnavailable(f"backend {name}", state.reason, hint=state.hint)
     yield found
+
+
+def report_unused(name: str, device: int | None, resident: str | None, say: Callable[[str], object]) -> None:
+    """Report options of a GPU that were given, if the backend `name` computes on the host; ``"auto"``: the fastest."""
+    if (device or resident) and not (found := next(ready(name, device or 0))).on_gpu:
+        report_on_host(f"backend {found.name}", device, resident, say)
+
+
+def report_on_host(what: str, device: int | None, resident: str | None, say: Callable[[str], object]) -> None:
+    """Report options of a GPU that were given although `what` computes on the host."""
+    if given := [option for option, value in (("--device", device), ("--resident", resident)) if value]:
+        say(f"not used: {' and '.join(given)}; {what} computes on the host")
 
 
 def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) -> Backend:

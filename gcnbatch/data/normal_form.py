@@ -27,6 +27,7 @@ from gcnbatch.errors import MachineError
 _MAP = re.compile(r":\d+\]")
 _OTHER_CENTRES = re.compile(r"@(?:TH|AL|SP|TB|OH)\d+")  # RDKit's canonical SMILES does not order them
 _HYDROGEN = re.compile(r"\[\d*(?:H|#1)")  # of its own
+_METAL = re.compile(r"\[(?!\d*(?:[BCNOFPSIbcnops](?![a-z])|Cl|Br))")  # also other elements that are rare in molecules
 STEREO = re.compile(r"[@/\\]")  # signs without which a SMILES has no stereochemistry
 
 
@@ -67,9 +68,13 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
     standardize = options.largest_fragment or options.neutralize
     if molecule is not None and standardize:
         molecule = reader.standardized(molecule, options, stereo)
-    if molecule is None or not molecule.GetNumAtoms():
+    if molecule is None:
         return None
+    if not stereo:
+        molecule.SetIntProp("_StereochemDone", 1)  # else RDKit would look for it when it writes the name
     name = reader.chem.MolToSmiles(molecule)
+    if not name:  # no atoms
+        return None
     if not again:
         return NormalForm(molecule, name, molecule.GetProp("_smilesAtomOutputOrder"))
     if name != text or standardize or _HYDROGEN.search(text):  # else it was read from its name
@@ -121,7 +126,13 @@ class _Reader:
 
     def __init__(self) -> None:
         self.chem = load_rdkit()
-        self._all, self._done = self.chem.SanitizeFlags.SANITIZE_ALL, self.chem.SanitizeFlags.SANITIZE_NONE
+        steps = self.chem.SanitizeFlags
+        self._done = steps.SANITIZE_NONE
+        # Of a molecule without stereochemistry, with and without atoms that may be metals
+        self._steps = int(steps.SANITIZE_ALL) & ~int(
+            steps.SANITIZE_CLEANUPCHIRALITY | steps.SANITIZE_CLEANUPATROPISOMERS
+        )
+        self._organic_steps = self._steps & ~int(steps.SANITIZE_CLEANUP_ORGANOMETALLICS)
         self._hydrogens, self._all_hydrogens = self.chem.RemoveHsParameters(), self.chem.RemoveHsParameters()
         self._hydrogens.removeDummyNeighbors = self._all_hydrogens.removeDummyNeighbors = True
         self._all_hydrogens.removeDefiningBondStereo = True
@@ -131,8 +142,10 @@ class _Reader:
         if len(text.split()) > 1:  # RDKit would drop everything after a blank, as the name of the molecule
             return None
         if "[" in text:
-            if ":" in text or "@" in text:
-                text = _OTHER_CENTRES.sub("", _MAP.sub("]", text))
+            if ":" in text:
+                text = _MAP.sub("]", text)
+            if "@" in text:
+                text = _OTHER_CENTRES.sub("", text)
             if _HYDROGEN.search(text):
                 return self._without_hydrogens(text, stereo)
         signed = STEREO.search(text) is not None
@@ -154,7 +167,8 @@ class _Reader:
             return None
         if signed:
             self.chem.RemoveStereochemistry(molecule)
-        return molecule if self.chem.SanitizeMol(molecule, self._all, True) == self._done else None  # catches errors
+        steps = self._steps if "[" in text and _METAL.search(text) else self._organic_steps
+        return molecule if self.chem.SanitizeMol(molecule, steps, True) == self._done else None  # catches errors
 
     def _without_hydrogens(self, text: str, stereo: bool) -> Any:
         molecule = self.chem.MolFromSmiles(text)

@@ -258,6 +258,6 @@ def _places(at: Ints, counts: Ints, following: Ints) -> tuple[Ints, Ints]:
     places = np.empty((int(counts.max(initial=0)) + 1, len(at)), np.int64)
     places[0] = at
     for number in range(1, len(places)):
-        np.take(following, places[number - 1], out=places[number], mode="clip")
+        following.take(places[number - 1], out=places[number], mode="clip")
     own = np.arange(len(places) - 1) < counts[:, None]
     return places[:-1].T[own], places[counts, np.arange(len(at))]

@@ -30,7 +30,7 @@ from gcnbatch.data.graph_features import LIMIT, GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate, ragged_rows
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError, closest
 from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
 from gcnbatch.fileio import StrPath
 from gcnbatch.inference.ensemble import as_input
@@ -380,7 +380,7 @@ def _places(members: Sequence[Model], tasks: Sequence[str]) -> list[int]:
     is_learned = _shares(members).sum(axis=0) > 0
     for task in tasks:
         if task not in names:
-            raise InputError("--task", f"no output {quoted(task)}", listed(known), nearest(task, names))
+            raise InputError("--task", f"no output {quoted(task)}", listed(known), closest(task, names))
         if not is_learned[names[task]]:
             raise InputError("--task", f"{quoted(task)} was left out of training", "a task that the model has learned")
     return sorted({names[task] for task in tasks}) or np.flatnonzero(is_learned).tolist()

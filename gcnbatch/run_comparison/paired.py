@@ -116,7 +116,7 @@ def resampled(
     level : float
         Confidence level.
     resamples : int
-        Resamples in which a score is not defined are left out.
+        Resamples in which a score is not defined are left out. Each model has a score on all rows, so some are left.
     """
     draws = [resampling.figures(target, y, of, resamples, (metric,))[metric] for of in outputs]
     scores = np.array([metrics.mean_over_tasks(target, y, *of) for of in zip(outputs, draws, strict=True)])
@@ -126,8 +126,7 @@ def resampled(
     found = []
     for first, second in pairs:
         own, joint = (
-            resampling.interval(scores[first] - scores[second], 1 - (1 - level) / share) or (-math.inf, math.inf)
-            for share in (1, len(pairs))
+            resampling.central(scores[first] - scores[second], 1 - (1 - level) / share) for share in (1, len(pairs))
         )
         found.append(Difference(first, second, whole[first] - whole[second], *own, *joint, None))
     return found

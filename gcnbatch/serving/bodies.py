@@ -19,10 +19,9 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.smi import without_extension
 from gcnbatch.data.tables.table import with_numbers
-from gcnbatch.errors import GcnbatchError, InputError, nearest
+from gcnbatch.errors import GcnbatchError, InputError, Misfit, nearest
 from gcnbatch.inference.molecules import CsvOptions, open_rows
 from gcnbatch.serving.schema import OF_CSV
-from gcnbatch.text import shown
 
 Body = TypeVar("Body", bound=BaseModel)
 TABLE = "the table"  # what messages call the file of a CSV
@@ -99,19 +98,14 @@ async def read_json(request: Request, kind: type[Body], limits: Limits) -> Body:
 
 def _misfit(error: ValidationError, kind: type[BaseModel]) -> InputError:
     """Return the first field of a body that is not as expected, and why."""
-    first = error.errors(include_url=False)[0]
-    name, *place = first["loc"] or ("body",)
-    subject, got = ".".join(map(str, (name, *place))), shown(first["input"])
-    match first["type"]:
-        case "json_invalid":
-            return InputError(subject, f"not JSON ({first['ctx']['error']})", "an object of fields")
-        case "extra_forbidden":
-            return InputError(subject, "unknown field", hint=nearest(subject, kind.model_fields))
-        case "missing":
-            got = "missing"
-    if name == "body":
-        return InputError(subject, got, "an object of fields")
-    return InputError(subject, got, _TYPES[str if place else kind.model_fields[str(name)].annotation])
+    first = Misfit.of(error)
+    subject = ".".join(first.keys)
+    if first.kind == "extra_forbidden":
+        return InputError(subject, "unknown field", hint=nearest(subject, kind.model_fields))
+    if not first.keys:
+        return InputError("body", first.got, "an object of fields")
+    name, *place = first.keys
+    return InputError(subject, first.got, _TYPES[str if place else kind.model_fields[name].annotation])
 
 
 class Chunk(NamedTuple):

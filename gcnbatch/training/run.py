@@ -115,6 +115,8 @@ def _notes(planned: Sequence[Planned]) -> Iterator[str]:
     yield from targets.label_notes(*about)
     first = planned[0].split
     yield from targets.about_transforms(experiment.header, experiment.y[first.train], experiment.kinds(first))
+    transform = experiment.config.train.transform
+    yield from targets.about_powers_of_ten(experiment.header, experiment.y[first.train], transform)
     yield from targets.about_bounds(
         experiment.y, experiment.dataset.censored, experiment.config.train.bounds == "one_sided"
     )

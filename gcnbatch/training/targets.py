@@ -117,6 +117,7 @@ def _factors(units: Float64) -> tuple[Float64, Float64, NDArray[np.bool_]]:
 
 
 _NAMED = 20  # tasks in a message
+_MIDDLE, _SEVERAL_POWERS = (0.05, 0.95), 1e3  # share of labels that several powers of ten part, and their ratio
 _MOST_ROUNDING = 1e-3  # of targets that are not scaled, in standard deviations
 STRATIFIED = 'split.kind = "stratified" gives each part its share of rare labels'
 
@@ -275,6 +276,25 @@ def about_transforms(header: Header, labels: NDArray[Any], kinds: Sequence[Kind]
     lines = [f"learnt on another scale, scored in the user's units: {_listed(learnt)}"] if learnt else []
     reason = "learnt as they are, since negative or equal labels have no such transform"
     return [*lines, f"{reason}: {_listed(lacking)}"] if lacking else lines
+
+
+def about_powers_of_ten(header: Header, labels: NDArray[Any], transform: Sequence[str]) -> list[str]:
+    """Return advice on training labels (R, T) that lie powers of ten apart and are learnt as they are.
+
+    `transform` is that of the configuration; with "auto", a kernel has compared the scales already.
+    """
+    if header.target != "regression":
+        return []
+    each = list(transform) * (len(header.task_names) if len(transform) == 1 else 1)
+    wide = []
+    for name, kind, y in zip(header.task_names, each, labels.T, strict=True):
+        positive = y[y > 0]
+        if kind == "none" and len(positive) and not (y < 0).any():
+            low, high = np.quantile(positive, _MIDDLE)
+            if high >= _SEVERAL_POWERS * low:
+                wide.append(f"{quoted(name)} (most from {low:.3g} to {high:.3g})")
+    advice = "a network may predict negative values; --set train.transform=log lets it learn the logarithm"
+    return [f"labels over several powers of ten: {_listed(wide)}: {advice}"] if wide else []
 
 
 def about_bounds(y: NDArray[Any], censored: NDArray[np.int8] | None, one_sided: bool = False) -> list[str]:

@@ -177,6 +177,7 @@ def resume(
         config = resolve(read_config(folder).model_dump(mode="json") | (replaced or {}), where="--resume")
         if config.parquet:
             tables.check_parquet("parquet")
+        registry.report_unused(config.backend, (replaced or {}).get("device"), None, say)
         count = given.trials or (known.trials if given.minutes is None else None)
         choice = BackendChoice(config.backend, config.device, config.cuda, say)
         with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:

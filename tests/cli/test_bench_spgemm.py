@@ -17,8 +17,8 @@ from gcnbatch.lab.bench.spgemm.runs import Scipy
 
 def test_bench_spgemm_on_the_host(call, tmp_path) -> None:
     arguments = ("bench", "spgemm", "--scale", 0.002, "--methods", "scipy", "--repeats", 2)
-    code, out, err = call(*arguments, "-o", tmp_path / "report")
-    assert (code, err) == (0, "")
+    code, out, err = call(*arguments, "-o", tmp_path / "report", "--device", 1)
+    assert (code, err) == (0, "not used: --device; scipy computes on the host\n")
     lines = out.splitlines()
     assert lines[0].split()[:2] == ["matrix", "contender"]
     assert [line.split()[0] for line in lines[1:]] == list(matrices.CLASSES)
@@ -44,6 +44,8 @@ def test_bench_spgemm_reads_matrix_market_files_and_data_sets(call, quick, tmp_p
     ("arguments", "message"),
     [
         (["--classes", "stencl"], "--classes: 'stencl'; expected molecules, power_law, stencil, uniform. Did you mean"),
+        (["--classes", "zzz"], "--classes: 'zzz'; expected molecules, power_law, stencil, uniform\n"),
+        (["--methods", "zzz"], "--methods: 'zzz'; expected gcnbatch, cusparse, scipy\n"),
         (["--methods", "scipi"], "--methods: 'scipi'; expected gcnbatch, cusparse, scipy. Did you mean 'scipy'?"),
         (["--scale", "0"], "--scale: 0; expected above 0, at most 16"),
         (["no.mtx", "--methods", "scipy"], "no.mtx: "),

@@ -210,7 +210,7 @@ def test_an_sdf_file_on_standard_input_is_read(call, files, typed) -> None:
             b"\x89HDF\r\n",
             "standard input: not text; expected a table or lines of SMILES. Give the file's name in place",
         ),
-        ("a,b\n1,2\n", "standard input: no column 'smiles'"),
+        ("a,b\n1,2\n", "standard input: no column of SMILES; there are 'a', 'b'. Name it with --smiles-column"),
         ("smiles,y\nCCO\n", "standard input, row 1: 1 field; expected 2"),
     ],
 )

@@ -37,6 +37,12 @@ def test_khop_propagates_normalized_by_default(call, quick, tmp_path) -> None:
     assert not np.array_equal(made["default"], made["no"])
 
 
+def test_khop_on_the_host_reports_a_device_that_was_given(call, quick, tmp_path) -> None:
+    arguments = ("data", "khop", quick, "-o", tmp_path / "two.h5", "--hops", 1, "--mode", "propagated")
+    _, _, told = call(*arguments, "--backend", "cpu", "--device", 1)
+    assert told == "not used: --device; backend cpu computes on the host\n"
+
+
 def test_khop_warns_of_large_growth_and_refuses_too_large_results(call, tmp_path) -> None:
     synthetic.write("citation", tmp_path / "net.h5", scale=0.2)
     arguments = (

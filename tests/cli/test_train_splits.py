@@ -141,7 +141,10 @@ def test_clusters_are_smaller_where_similarity_is_higher(call: Call, tmp_path: P
             ["assay.csv", "--time-column", "date"],
             "assay.csv: no column 'date'. Did you mean 'part'? See --time-column.",
         ),
-        (["assay.csv", "--time-column", "smiles"], "assay.csv: no column 'smiles'."),
+        (
+            ["assay.csv", "--time-column", "smiles"],
+            "--time-column: 'smiles' is the column of SMILES; expected another column",
+        ),
         (
             ["bad.csv", "--time-column", "measured"],
             "bad.csv, column 'measured', row 2: 'soon'; expected dates in one form",

@@ -29,8 +29,9 @@ def test_a_study_prints_its_best_trial_and_its_path_last(tmp_path: Path, call: C
     assert lines[-1] == str(tmp_path / "study")
     assert any(line.startswith("model.widths ") for line in lines)
     assert any(line.startswith("trial 2 of 2, best ROC-AUC ") for line in err.splitlines())
-    code, out, err = call("tune", "--resume", tmp_path / "study", "--trials", "3", "--json")
+    code, out, err = call("tune", "--resume", tmp_path / "study", "--trials", "3", "--device", "1", "--json")
     assert (code, json.loads(out)["trials"]) == (0, 3), err
+    assert err.startswith("not used: --device; backend cpu computes on the host\n")
     (tmp_path / "study" / "study.journal").write_bytes(b"")
     code, _, err = call("tune", "--resume", tmp_path / "study", "--quiet")
     assert code == 0

@@ -30,9 +30,9 @@ MEANING: dict[str, tuple[Change, str]] = {
     "NaN in JSON": (text(b'{"name": NaN}'), "/header: not a JSON text in UTF-8"),
     "deep JSON": (text(nested(100_000)), "/header: not a JSON text in UTF-8"),
     "half a surrogate pair": (header(source={"a": "\ud800"}), "/header: not a JSON text in UTF-8"),
-    "a list": (text(b"[]"), "/header: 'header': Input should be a valid dictionary"),
-    "unknown key": (header(**{"extra\n": 1}), r"/header: 'extra\\n': Extra inputs are not permitted; " + HEADER_RULE),
-    "text for a number": (header(n_features="4"), "/header: 'n_features': Input should be a valid integer"),
+    "a list": (text(b"[]"), "/header: 'header': \\[], not an object of keys"),
+    "unknown key": (header(**{"extra\n": 1}), r"/header: 'extra\\n': unknown key; " + HEADER_RULE),
+    "text for a number": (header(n_features="4"), "/header: 'n_features': '4', not a whole number"),
     "257 channels": (header(channel_names=[str(i) for i in range(257)]), "/header: 'channel_names': .* at most 256"),
     "4097 tasks": (
         header(task_names=[str(i) for i in range(4097)]),

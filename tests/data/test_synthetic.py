@@ -263,3 +263,9 @@ def test_wrong_options_are_refused_before_anything_is_written(tmp_path, argument
     with pytest.raises(InputError):
         synthetic.write(path=tmp_path / "set.h5", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_unlike_preset_is_answered_with_all_names_once():
+    with pytest.raises(InputError) as caught:
+        synthetic.generate("zzz")
+    assert str(caught.value) == "preset: 'zzz'; expected tox21, reaction100, quickstart, citation, reddit, products"

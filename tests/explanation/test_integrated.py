@@ -132,6 +132,8 @@ def test_outputs_are_those_of_the_model(tmp_path: Path, target: Any, features: s
 def test_what_is_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--task: no output 'task9'; expected task0, task1. Did you mean 'task1'"):
         explainer(trained[0], tasks=["task9"])
+    with pytest.raises(InputError, match=r"--task: no output 'zzz'; expected task0, task1$"):
+        explainer(trained[0], tasks=["zzz"])
     with pytest.raises(InputError, match="number of features: 7; expected 4"):
         attribute([trained[0]], build_graphset(3, n_features=7), backend="cpu")
     nodes = train_on(stored(tmp_path / "nodes.h5", build_graphset(4, level="node", seed=1)), tmp_path / "run")

@@ -52,7 +52,12 @@ LINK = "a symbolic link; expected files in the run folder itself. Replace it by 
         ("stopped", "history.jsonl", os.mkdir, "is a folder; expected a line of JSON per epoch"),
         ("stopped", "history.jsonl", lambda path: None, "no such file; expected a line of JSON per epoch"),
         ("stopped", "history.jsonl", lambda path: path.write_bytes(b"\xff"), "not UTF-8; expected a line of JSON"),
-        ("stopped", "history.jsonl", lambda path: path.write_text("null"), "line 1: 'value': Input should be a valid"),
+        (
+            "stopped",
+            "history.jsonl",
+            lambda path: path.write_text("null"),
+            "line 1: 'value': None, not an object of keys",
+        ),
         ("stopped", "history.jsonl", lambda path: path.write_text(""), "0 epochs; expected 1, as in the checkpoint"),
         ("stopped", "history.jsonl", lambda path: path.write_text('{"epoch": 2}'), "line 1: epoch '2'; expected 1"),
         ("stopped", "data.sha256", os.mkdir, "is a folder; expected the data set's digest"),
@@ -60,7 +65,7 @@ LINK = "a symbolic link; expected files in the run folder itself. Replace it by 
             "finished",
             "metrics.json",
             lambda path: path.write_text("{}"),
-            "'backend': Field required; expected the metrics",
+            "'backend': missing; expected the metrics",
         ),
         (
             "finished",
@@ -73,7 +78,7 @@ LINK = "a symbolic link; expected files in the run folder itself. Replace it by 
             "in_folds",
             "fold1/metrics.json",
             lambda path: path.write_text("null"),
-            "'value': Input should be a valid dict",
+            "'value': None, not an object of keys",
         ),
         (
             "in_folds",

@@ -117,7 +117,8 @@ def test_weights_that_contradict_their_description_are_refused(tmp_path, trained
     )
     without = {key: value for key, value in whole.arrays.items() if key != name}
     assert f"{name}: missing; expected float32" in altered(without, whole.about)
-    assert "'model': Input tag" in altered(whole.arrays, {**whole.about, "model": {"kind": "other"}})
+    told = "'model': {'kind': 'other'}, not an object whose 'kind' is one of 'chemgcn', 'kipf'; expected the best."
+    assert told in altered(whole.arrays, {**whole.about, "model": {"kind": "other"}})
     scaling = {"mean": [0.0], "std": [1.0, 1.0]}
     assert "scaling: (1, 2) outputs; expected 2 each" in altered(whole.arrays, {**whole.about, "scaling": scaling})
 
@@ -162,14 +163,22 @@ def test_values_that_no_training_gives_are_refused_wherever_a_run_is_loaded(
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("scaling", [("mean", "nan"), ("std", 0.0), ("std", -1.0), ("mean", "inf"), ("std", True)])
-def test_a_scaling_that_no_training_gives_is_refused(tmp_path, trained, scaling) -> None:
-    key, value = scaling
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("mean", "nan", "'nan', not a number"),
+        ("std", 0.0, "0.0, not above 0"),
+        ("std", -1.0, "-1.0, not above 0"),
+        ("mean", "inf", "'inf', not a number"),
+        ("std", True, "True, not a number"),
+    ],
+)
+def test_a_scaling_that_no_training_gives_is_refused(tmp_path, trained, key, value, what) -> None:
     shutil.copytree(trained[0], tmp_path / "run")
     whole = checkpoint.load(tmp_path / "run" / "best.safetensors")
     whole.about["scaling"][key][1] = value
     checkpoint.save(tmp_path / "run" / "best.safetensors", whole)
-    assert f"best.safetensors: 'scaling.{key}.1': Input should be" in refused([tmp_path / "run"], trained[1])
+    assert f"best.safetensors: 'scaling.{key}.1': {what}; expected" in refused([tmp_path / "run"], trained[1])
 
 
 def test_unknown_endings_of_outputs_and_inputs_are_refused(tmp_path, trained) -> None:

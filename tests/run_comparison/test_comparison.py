@@ -72,7 +72,7 @@ def test_the_page_of_a_comparison_is_written_again_from_its_files(folder: Path, 
     assert call("report", out) == (0, f"{out / 'report.html'}\n", "")
     assert (out / "report.html").read_text(encoding="utf-8") == before
     for damage, message in (
-        ({"level": "high"}, "'level': Input should be a valid number"),
+        ({"level": "high"}, "'level': 'high', not a number"),
         ({"blocks": ["fold1"]}, "a run has not one score per block"),
     ):
         (out / "comparison.json").write_text(json.dumps(content | damage))
@@ -151,7 +151,7 @@ def test_runs_that_cannot_be_compared_are_refused(folder: Path, tmp_path: Path, 
     [
         ("metrics.json", None, "fold2: not finished: no metrics.json"),
         ("splits.json", '{"train": [0]}', "parts train; expected train, valid and test"),
-        ("splits.json", '{"train": [-1]}', "'train.0': Input should be greater than or equal to 0"),
+        ("splits.json", '{"train": [-1]}', "'train.0': -1, not at least 0"),
         ("metrics.json", "[]", "metrics.json: 'value'"),
     ],
 )

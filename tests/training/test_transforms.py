@@ -21,7 +21,7 @@ from gcnbatch.training.checkpoint import load, save
 from gcnbatch.training.finished import read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
-from gcnbatch.training.targets import Scaling
+from gcnbatch.training.targets import Scaling, about_powers_of_ten
 from tests.builders import small_molecules
 from tests.training.kills import Killed, die_at
 from tests.training.runs import assert_same_run, configure, fit, write_molecules, write_set
@@ -246,3 +246,22 @@ def test_networks_alone_choose_by_the_kernel_too(molecules: Path, tmp_path: Path
     scale = {"log": "the natural logarithm of", "quantile": "the normal score of"}[kind]
     assert f"attributions are in {scale} the unit of the target, on which the networks learn" in summary
     assert scale in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_labels_over_powers_of_ten_that_are_learnt_as_they_are_get_advice(skewed: Path, tmp_path: Path) -> None:
+    told: dict[str, list[str]] = {}
+    for kinds in ("none", "log,none"):
+        given = configure(f"data.path={skewed}", f"train.transform={kinds}", "train.epochs=1")
+        run.start(given, tmp_path / kinds, quiet=True, say=told.setdefault(kinds, []).append)
+    (advice,) = [line for line in told["none"] if "powers of ten" in line]
+    assert advice.startswith("labels over several powers of ten: 'task0' (most from 0.")
+    assert advice.endswith(
+        "): a network may predict negative values; --set train.transform=log lets it learn the logarithm"
+    )
+    assert "powers of ten" not in "".join(told["log,none"])
+    with Dataset(skewed) as data:
+        header, y = data.header, data.y[:, :1]
+        one = header.model_copy(update={"task_names": header.task_names[:1]})
+    assert len(about_powers_of_ten(one, y, ("none",))) == 1
+    for labels, kind in ((y, "auto"), (y - 1, "none"), (np.sqrt(y), "none"), (np.full_like(y, np.nan), "none")):
+        assert about_powers_of_ten(one, labels, (kind,)) == []

@@ -181,7 +181,7 @@ def test_the_stored_form_gives_the_same_columns_and_a_plot_is_drawn(target: str,
         (lambda a, d: d["calibrators"].__setitem__(0, {"kind": "isotonic", "x": [0.1], "y": [2.0]}), "calibrators"),
         (lambda a, d: d["calibrators"].pop(), "scores that do not fit the model"),
         (lambda a, d: d["calibrators"].__setitem__(0, {"kind": "python"}), "calibrators.0"),
-        (lambda a, d: d.clear(), "'calibrators': Field required"),
+        (lambda a, d: d.clear(), "'calibrators': missing; expected the uncertainty"),
     ],
 )
 def test_a_damaged_file_is_refused(change: Any, message: str) -> None:

@@ -55,6 +55,10 @@ def test_what_is_shown_as_it_is():
     assert text.printable("\u202e" * 80, 80) == r"\u202e" * 13 + r"\…"
     assert text.shown({"a": "\x1b"}) == r"{'a': '\x1b'}"
     assert text.shown([16**5000]) == "a number of too many digits"
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert text.shown(deep) == "lists that are nested too deep"
 
 
 @exits

@@ -47,8 +47,10 @@ class MoleculeNotes:
         if part.graph_features is not None:
             missing = np.isnan(part.graph_features).sum(axis=0).tolist()
             self._missing.update(dict(zip(part.header.graph_feature_names, missing, strict=True)))
+        together = " ".join(arrays.names)
         for kind, sign in _BONDS.items():
-            self._bonds[kind] += sum(map(bool, map(sign.search, arrays.names)))
+            if sign.search(together):
+                self._bonds[kind] += sum(map(bool, map(sign.search, arrays.names)))
 
     def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
         """Return notes for the user; arguments as for `Copies.lines`, rows in the order in which they were added."""

@@ -108,6 +108,9 @@ def _uses(table: MoleculeTable, given: ColumnOptions) -> dict[str, str]:
         for place, name in enumerate(names):
             if not name:
                 continue
+            own = {table.smiles_column: "SMILES", table.id_column: "ids"}
+            if name in own:
+                raise InputError(option, f"{quoted(name)} is the column of {own[name]}", "another column")
             if name not in table.others:
                 what = "target column" if role == "target" else "column"
                 hint = f"{nearest(name, table.others)} See {option}."

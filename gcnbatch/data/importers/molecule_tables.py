@@ -6,7 +6,7 @@ The column of SMILES is found by its name, else by its contents.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from gcnbatch.data.tables.formats import open_table
 from gcnbatch.data.tables.layout import TableFormat, names_smiles, plain_name
 from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.tables.table import with_numbers
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError, closest
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import listed, quoted, some_of
 
@@ -110,9 +110,7 @@ def find_columns(
     """Return the columns of SMILES and of ids; see `read_molecules`. Of each column, the first values are enough."""
     smiles_name, notes = find_smiles_column(Path(path), columns, smiles_column)
     if id_column and id_column not in columns:
-        raise InputError(
-            str(path), f"no column {quoted(id_column)}", hint=nearest(id_column, columns) + " See --id-column."
-        )
+        raise _lacking(path, id_column, columns, "--id-column")
     id_name = id_column or find_id_column([name for name in columns if name != smiles_name])
     if id_name == smiles_name:
         raise InputError("--id-column", f"{quoted(id_name)} is the column of SMILES", "another column")
@@ -146,8 +144,7 @@ def find_smiles_column(path: Path, columns: Mapping[str, Sequence[str]], name: s
     """
     if name:
         if name not in columns:
-            hint = nearest(name, columns) + " See --smiles-column."
-            raise InputError(str(path), f"no column {quoted(name)}", hint=hint)
+            raise _lacking(path, name, columns, "--smiles-column")
         return name, []
     ranks = (
         [column for column in columns if column.lower() == "smiles"],
@@ -161,12 +158,18 @@ def find_smiles_column(path: Path, columns: Mapping[str, Sequence[str]], name: s
     molecules = [column for column in held if _names_molecules(column)]
     found = molecules if len(molecules) == 1 else held or named
     if not found:
-        hint = f"{nearest('smiles', columns)} Name it with --smiles-column, or the separator with --delimiter."
-        raise InputError(str(path), "no column 'smiles'", hint=hint)
+        got = f"no column of SMILES; there {'is' if len(columns) == 1 else 'are'} {listed(map(quoted, columns))}"
+        raise InputError(str(path), got, hint="Name it with --smiles-column, or the separator with --delimiter.")
     if len(found) > 1:
         got = f"several columns of SMILES: {listed(map(quoted, found))}"
         raise InputError(str(path), got, "one", "Name it with --smiles-column.")
     return found[0], [f"SMILES are read from column {quoted(found[0])}, by its values"]
+
+
+def _lacking(path: StrPath, name: str, columns: Iterable[str], option: str) -> InputError:
+    """Return the error for a column that the user named with an option and that is not there."""
+    hint = f"{closest(name, columns)} See {option}.".lstrip()
+    return InputError(str(path), f"no column {quoted(name)}", listed(map(quoted, columns)), hint)
 
 
 def _names_molecules(name: str) -> bool:

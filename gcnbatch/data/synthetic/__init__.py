@@ -14,7 +14,7 @@ from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.synthetic import molecules, networks
 from gcnbatch.data.synthetic.networks import Forecast, forecast
 from gcnbatch.data.writer import DatasetWriter
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError, closest
 from gcnbatch.fileio import StrPath
 from gcnbatch.progress import counter
 
@@ -103,7 +103,7 @@ def _check_room(path: StrPath, graphs: int) -> None:
 def check_options(preset: str, seed: int, graphs: int | None, scale: float, bond_channels: bool) -> None:
     """Raise InputError if `generate` would refuse these arguments."""
     if preset not in PRESETS:
-        raise InputError("preset", f"'{preset}'", ", ".join(PRESETS), nearest(preset, PRESETS))
+        raise InputError("preset", f"'{preset}'", ", ".join(PRESETS), closest(preset, PRESETS))
     if seed < 0:
         raise InputError("--seed", str(seed), "a whole number from 0")
     many = preset in molecules.RECIPES

@@ -12,7 +12,7 @@ from gcnbatch import environment, fileio, folders, outputs
 from gcnbatch.backends import registry
 from gcnbatch.backends.registry import BackendStatus
 from gcnbatch.config import Config
-from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, nearest
+from gcnbatch.errors import BackendUnavailable, DeviceLost, InputError, MachineError, closest
 from gcnbatch.fileio import Output
 from gcnbatch.lab.backend_comparison import fast_math, report, timeline
 from gcnbatch.lab.backend_comparison.operations import Cost, Row, profile
@@ -68,7 +68,7 @@ def compare(
     states = {state.name: state for state in registry.status(config.device)}
     for name in names:
         if name not in states:
-            raise InputError("--backends", f"'{name}'", ", ".join(states), nearest(name, states))
+            raise InputError("--backends", f"'{name}'", ", ".join(states), closest(name, states))
     with folders.results(folder, f"compare-{config.name}") as (target, _):
         trace = None if trace_file is None else _trace_output(trace_file, target, config)
         backends = _Backends({name: states[name] for name in names or states}, config, say)

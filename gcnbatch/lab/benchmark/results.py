@@ -14,6 +14,7 @@ from gcnbatch import metrics, resampling
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.lab.benchmark.suite import GIVEN
+from gcnbatch.ranking import Float64
 from gcnbatch.resampling import Interval
 from gcnbatch.training.finished import FinishedFit, read_fits
 from gcnbatch.training.reports import evaluate
@@ -64,7 +65,7 @@ class Result:
     member: str = ""
     weight: float | None = None
     sets: int = 1
-    resampled: metrics.Float64 = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    resampled: Float64 = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     @property
     def mean(self) -> float | None:

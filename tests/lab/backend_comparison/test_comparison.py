@@ -298,6 +298,8 @@ def test_refused_comparisons_leave_no_folder(install, run, small, tmp_path: Path
     install(cpu=Another("cpu"), batched="no driver")
     with pytest.raises(InputError, match=r"--backends: 'batchd'; expected cpu, batched. Did you mean 'batched'"):
         run("batchd")
+    with pytest.raises(InputError, match=r"--backends: 'zzz'; expected cpu, batched$"):
+        run("zzz")
     with pytest.raises(BackendUnavailable, match=r"none can be compared here \(batched: no driver\). Fix it"):
         run("batched")
     assert not (tmp_path / "report").exists()

@@ -14,7 +14,7 @@ from gcnbatch.backends.cuda.runtime.launch import Launch, thread_per_output
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import geometry
 from gcnbatch.backends.cuda.spmm import table as spmm_table
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError, closest
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -360,5 +360,5 @@ def spmm_kernel(name: str) -> SpmmKernel:
         Unknown name.
     """
     if name not in KERNELS:
-        raise InputError("spmm kernel", f"'{name}'", ", ".join(KERNELS), nearest(name, KERNELS))
+        raise InputError("spmm kernel", f"'{name}'", ", ".join(KERNELS), closest(name, KERNELS))
     return KERNELS[name]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.data.sparse import MAX_ENTRIES, ScipyCsr
-from gcnbatch.errors import InputError, nearest
+from gcnbatch.errors import InputError, closest
 from gcnbatch.fileio import StrPath, open_regular
 from gcnbatch.machine import blame
 from gcnbatch.text import is_storable
@@ -90,7 +90,7 @@ CLASSES: dict[str, Callable[[float, np.random.Generator], ScipyCsr]] = {
 def check_class(name: str, scale: float) -> None:
     """Raise InputError for an unknown class, or a scale outside 0 to 16."""
     if name not in CLASSES:
-        raise InputError("--classes", f"'{name}'", ", ".join(CLASSES), nearest(name, CLASSES))
+        raise InputError("--classes", f"'{name}'", ", ".join(CLASSES), closest(name, CLASSES))
     if not 0.0 < scale <= 16.0:
         raise InputError("--scale", f"{scale:g}", "above 0, at most 16")
 

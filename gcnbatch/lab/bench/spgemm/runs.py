@@ -15,10 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.backends import registry
 from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.spgemm.product import SpGemm
 from gcnbatch.data.sparse import ScipyCsr
-from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, nearest
+from gcnbatch.errors import BackendUnavailable, CheckFailed, InputError, closest
 from gcnbatch.lab.bench.spgemm.matrices import SpgemmProblem
 from gcnbatch.lab.bench.vendor import CusparseSpGemm, Vendor
 from gcnbatch.lab.statistics import spread
@@ -122,7 +123,7 @@ class SpgemmTiming(NamedTuple):
 
 
 def open_contenders(names: Sequence[str] | None, device: int = 0) -> tuple[list[Contender], list[str]]:
-    """Open the contenders; return them, and a note for each that cannot start here.
+    """Open the contenders; return them, and notes: what cannot start here, and a device that none uses.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ def open_contenders(names: Sequence[str] | None, device: int = 0) -> tuple[list[
     """
     for name in names or ():
         if name not in CONTENDERS:
-            raise InputError("--methods", f"'{name}'", ", ".join(CONTENDERS), nearest(name, CONTENDERS))
+            raise InputError("--methods", f"'{name}'", ", ".join(CONTENDERS), closest(name, CONTENDERS))
     found: list[Contender] = []
     notes: list[str] = []
     for name in names or CONTENDERS:
@@ -148,6 +149,8 @@ def open_contenders(names: Sequence[str] | None, device: int = 0) -> tuple[list[
             if names:
                 raise
             notes.append(f"{name} is left out: {error}")
+    if all(isinstance(one, Scipy) for one in found):
+        registry.report_on_host(Scipy.name, device, None, notes.append)
     return found, notes
 
 

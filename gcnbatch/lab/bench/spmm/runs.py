@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import environment
+from gcnbatch.backends import registry
 from gcnbatch.backends.cuda import entry
 from gcnbatch.backends.cuda.runtime.graph import NotCaptured
-from gcnbatch.errors import BackendUnavailable, InputError, nearest
+from gcnbatch.errors import BackendUnavailable, InputError, closest
 from gcnbatch.lab.bench import clock
 from gcnbatch.lab.bench.spmm.methods import (
     COMPARED,
@@ -60,7 +61,7 @@ def chosen_methods(wanted: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(wanted)) or COMPARED
     for name in names:
         if name not in NAMES:
-            raise InputError("--methods", f"'{name}'", ", ".join(NAMES), nearest(name, NAMES))
+            raise InputError("--methods", f"'{name}'", ", ".join(NAMES), closest(name, NAMES))
     return names
 
 
@@ -89,6 +90,8 @@ def run(
     """
     found = Outcome()
     backend = _open(names, device, found, say)
+    if backend is None:
+        registry.report_on_host(SCIPY, device, None, say)
     session = _Session(names, repeats, backend, found)
     points = sum(len(columns) for _, columns in problems)
     with counter(points * len(session.names), " rows", leave=False) as bar:

@@ -249,3 +249,5 @@ def test_an_unknown_kernel_is_refused_with_the_nearest_name() -> None:
         spmm_kernel("swacoo")
     expected = "spmm kernel: 'swacoo'; expected auto, csr, naive, swa_csr, swa_coo, tf. Did you mean 'swa_coo'?"
     assert str(caught.value) == expected
+    with pytest.raises(InputError, match=r"'zzz'; expected auto, csr, naive, swa_csr, swa_coo, tf$"):
+        spmm_kernel("zzz")
