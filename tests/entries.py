@@ -69,6 +69,7 @@ class MadeEntry(BackendEntry):
 class CohortEntry(MadeEntry):
     """An entry whose backend trains up to `most` models in a cohort; `sizes` notes those of its cohorts."""
 
+    steps_are_operations: bool = False
     most: int = 64
     sizes: list[int] = field(default_factory=list)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -28,7 +27,7 @@ from gcnbatch.machine import cores
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
-from gcnbatch.runners.choice import BackendChoice, cohort_size, make_runner
+from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.runners.cohort import group
 from gcnbatch.runners.task import RunnerTask, no_targets
 from gcnbatch.text import counted
@@ -68,8 +67,7 @@ class Model(Trained):
         They are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
         that training left out.
         """
-        with choice.runner(self.task(source)) as runner:
-            return _outputs([self], runner, source, batch_size, progress)[0]
+        return outputs_of([self], choice, lambda *reading: source, batch_size, progress)[0]
 
     def task(self, source: BatchSource) -> RunnerTask:
         """Return the task to predict all rows of `source`."""
@@ -97,23 +95,18 @@ def outputs_of(
 ) -> list[NDArray[np.floating]]:
     """Return what `Model.outputs` gives for each model.
 
-    Where the backend computes several models in the same launches, those of one architecture predict together.
+    Those of one architecture predict together, as many as the backend takes.
     """
     found: dict[int, NDArray[np.floating]] = {}
     tasks = [model.task(sources(*model.reading)) for model in models]
     for waiting in group(tasks):
         while waiting:
             together = [tasks[number] for number in waiting]
-            backend, source = choice.backend_for(together), together[0].source
-            size = cohort_size(backend, together)
-            here = waiting[:size]
-            del waiting[:size]
-            if size == 1:
-                found[here[0]] = models[here[0]].outputs(choice, source, batch_size, progress)
-                continue
-            with closing(make_runner(backend, together[:size])) as runner:
-                outputs = _outputs([models[number] for number in here], runner, source, batch_size, progress)
-            found |= zip(here, outputs, strict=True)
+            with choice.predictor(together) as runner:
+                here = waiting[: runner.size]
+                del waiting[: runner.size]
+                own = [models[number] for number in here]
+                found |= zip(here, _outputs(own, runner, together[0].source, batch_size, progress), strict=True)
     return [found[number] for number in range(len(models))]
 
 
@@ -121,7 +114,7 @@ def _outputs(
     models: Sequence[Model], runner: Runner, source: BatchSource, batch_size: int, progress: Progress
 ) -> list[NDArray[np.floating]]:
     """Return the outputs of the models of a runner."""
-    rows = [np.arange(model.rows(source), dtype=np.int64) for model in models]
+    rows = [np.arange(models[0].rows(source), dtype=np.int64)] * len(models)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller reports outputs that are not finite
         logits = predict_rows(runner, source, rows, batch_size, progress)
         return [model.of_logits(own) for model, own in zip(models, logits, strict=True) if own is not None]

@@ -32,7 +32,8 @@ def predict_rows(
     """
     graphs = [None if own is None else source.graphs_of(own) for own in rows]
     size = batch_size or runner.eval_batch_size
-    batches = [[] if own is None else _batches(own, size) for own in graphs]
+    cut = {id(own): _batches(own, size) for own in graphs if own is not None}
+    batches = [cut.get(id(own), []) for own in graphs]  # members with the same graphs have the same arrays
     places = [
         None if own is None or held is None else _places(source, own, held)
         for own, held in zip(rows, graphs, strict=True)

@@ -9,9 +9,10 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
+from gcnbatch.model.gcn import Gcn
 from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.ranks.world import World
-from gcnbatch.runners.ops import OpsRunner
+from gcnbatch.runners.ops import OpsPredictor
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -41,6 +42,14 @@ def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
     if reason := next((reason for task in tasks if (reason := refusal(backend, task))), None):
         raise _refused(backend, reason)
     return registry.entry(backend.name).runners.make_runner(backend, tasks)
+
+
+def make_predictor(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
+    """Return a runner that predicts with as many of these tasks of one architecture, from the front, as it takes."""
+    of_graphs = tasks[0].source.header.level == "graph"
+    if of_graphs and registry.entry(backend.name).steps_are_operations:
+        return OpsPredictor(backend, tasks)
+    return make_runner(backend, tasks[: cohort_size(backend, tasks)])
 
 
 def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
@@ -122,9 +131,9 @@ class BackendChoice:
         raise refused or _refused(backend, str(reason))
 
     @contextmanager
-    def runner(self, task: RunnerTask) -> Iterator[Runner]:
-        """Open the runner of `backend_for` this task."""
-        with closing(make_runner(self.backend_for([task]), [task])) as runner:
+    def predictor(self, tasks: Sequence[RunnerTask]) -> Iterator[Runner]:
+        """Open the runner that `make_predictor` returns for these tasks on the backend for them."""
+        with closing(make_predictor(self.backend_for(tasks), tasks)) as runner:
             yield runner
 
     def _backends(self) -> Iterator[Backend]:
@@ -138,24 +147,26 @@ class BackendChoice:
 class KeptRunners(BackendChoice):
     """A choice that keeps its runners, for models that predict small inputs again and again.
 
-    A task with the model of an earlier one has its parameters, too. Where the backend computes by operations, it gets
-    the same runner.
+    A task with the model of an earlier one has its parameters, too. Where the backend computes by operations, tasks
+    with the models of earlier ones get the same runner.
     """
 
     def __init__(self, name: str, device: int = 0, options: CudaConfig | None = None) -> None:
         super().__init__(name, device, options)
-        self._kept: dict[int, tuple[RunnerTask, OpsRunner]] = {}
+        self._kept: dict[tuple[int, ...], tuple[list[Gcn], OpsPredictor]] = {}
 
     @contextmanager
-    def runner(self, task: RunnerTask) -> Iterator[Runner]:
-        """Open the runner of `backend_for` this task, or the kept one."""
-        if (kept := self._kept.get(id(task.model))) is not None:
-            kept[1].take(task)
+    def predictor(self, tasks: Sequence[RunnerTask]) -> Iterator[Runner]:
+        """Open the runner for these tasks, or the kept one."""
+        models = [task.model for task in tasks]
+        key = tuple(map(id, models))
+        if (kept := self._kept.get(key)) is not None:
+            kept[1].take(tasks)
             yield kept[1]
             return
-        runner = make_runner(self.backend_for([task]), [task])
-        if isinstance(runner, OpsRunner):
-            self._kept[id(task.model)] = task, runner  # the task keeps the model alive, whose number is the key
+        runner = make_predictor(self.backend_for(tasks), tasks)
+        if isinstance(runner, OpsPredictor):
+            self._kept[key] = models, runner  # the models stay alive, as their numbers are the key
             yield runner
         else:
             with closing(runner):

@@ -13,6 +13,7 @@ from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Flow
 from gcnbatch.model.layers import Context
+from gcnbatch.runners.cohort import JoinedRunner
 from gcnbatch.runners.single import SingleRunner
 from gcnbatch.runners.task import RunnerTask
 
@@ -34,19 +35,16 @@ def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
 
 
 class OpsRunner(SingleRunner):
-    """`gcnbatch.backends.base.Runner` over any backend's operations."""
+    """`gcnbatch.backends.base.Runner` over any backend's operations.
 
-    def __init__(self, backend: Backend, task: RunnerTask) -> None:
+    `feed` is that of the task's data; None: a new one.
+    """
+
+    def __init__(self, backend: Backend, task: RunnerTask, feed: Feed | None = None) -> None:
         super().__init__(backend, task)
         self._ops = backend.ops
-        self._feed = self._open_feed(backend, task)
+        self._feed = feed or self._open_feed(backend, task)
         self._prepared: Flow | None = None  # one-graph data set: state after the model's constant layers
-
-    def take(self, task: RunnerTask) -> None:
-        """Go on with the data of a task that has the model and the parameters of this one."""
-        self._feed.close()
-        self._task, self._prepared = task, None
-        self._feed = self._open_feed(self._backend, task)
 
     def _open_feed(self, backend: Backend, task: RunnerTask) -> Feed:
         return backend.feed(task.source, task.targets)
@@ -70,7 +68,10 @@ class OpsRunner(SingleRunner):
         return self.gradients_of(self._feed.gather(graphs), START, totals)
 
     def _predict(self, graphs: Int64, rows: Int64 | None) -> NDArray[np.float32]:
-        batch = self._feed.gather(graphs)
+        return self.logits(self._feed.gather(graphs), rows)
+
+    def logits(self, batch: Batch, rows: Int64 | None) -> NDArray[np.float32]:
+        """Return the logits of a batch, or those rows of them."""
         logits, _ = self._forward(self._context(batch, training=False), batch)
         if rows is not None:  # of one large graph, these are few
             asked = self._backend.zeros(len(rows), np.int32)
@@ -97,6 +98,10 @@ class OpsRunner(SingleRunner):
     def _context(self, batch: Batch, training: bool, clock: Clock = START, offset: Offset = ORIGIN) -> Context:
         about = batch, training, self._task.seed, clock, self._model.gradient_views, offset
         return Context(self._ops, self._model.parameters, *about)
+
+    def take(self, task: RunnerTask, feed: Feed) -> None:
+        """Go on with the data of a task that has the model and the parameters of this one."""
+        self._task, self._feed, self._prepared = task, feed, None
 
     def _update(self) -> None:
         train, ops, model = self._task.train, self._ops, self._model
@@ -127,3 +132,30 @@ class OpsRunner(SingleRunner):
                 model.weight_decay,
                 model.l2,
             )
+
+
+class OpsPredictor(JoinedRunner):
+    """A runner that predicts with models of one architecture and one data set; all gather from one feed.
+
+    Members that predict the same graphs, as one array, share their batch.
+    """
+
+    def __init__(self, backend: Backend, tasks: Sequence[RunnerTask]) -> None:
+        self._backend, self._feed = backend, backend.feed(tasks[0].source, tasks[0].targets)
+        self._members = [OpsRunner(backend, task, self._feed) for task in tasks]
+        super().__init__(self._members)
+
+    def take(self, tasks: Sequence[RunnerTask]) -> None:
+        """Go on with the data of tasks that have the models and the parameters of these."""
+        self._feed.close()
+        self._feed = self._backend.feed(tasks[0].source, tasks[0].targets)
+        for member, task in zip(self._members, tasks, strict=True):
+            member.take(task, self._feed)
+
+    def predict(
+        self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
+    ) -> list[NDArray[np.float32] | None]:
+        different = {id(own): own for own in graphs if own is not None}
+        batches = {key: self._feed.gather(own) for key, own in different.items()}
+        members = zip(self._members, graphs, rows or [None] * self.size, strict=True)
+        return [None if own is None else member.logits(batches[id(own)], asked) for member, own, asked in members]

@@ -33,7 +33,7 @@ def made(name: str, **about: str) -> MadeEntry:
 
 
 def runner_of(choice: BackendChoice, task: RunnerTask) -> Runner:
-    with choice.runner(task) as runner:
+    with choice.predictor([task]) as runner:
         return runner
 
 
