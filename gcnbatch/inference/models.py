@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ from gcnbatch.training.trained import Trained, check_fit, model_folders, read_tr
 Progress = Callable[[int], object]  # receives numbers of predicted graphs
 Sources = Callable[..., BatchSource]  # ``sources(*reading)`` returns the batches of the rows for a reading
 Float64 = NDArray[np.float64]
+_UNTRAINED = TrainConfig()  # of tasks that only predict
 
 
 def silent(graphs: int) -> None:
@@ -71,10 +73,12 @@ class Model(Trained):
 
     def task(self, source: BatchSource) -> RunnerTask:
         """Return the task to predict all rows of `source`."""
-        loss = Loss(self.header.target, uniform_weights(self.header))
-        return RunnerTask(
-            self.model, loss, source, no_targets(self.header, self.rows(source)), TrainConfig(), 0, self.weights
-        )
+        targets = no_targets(self.header, self.rows(source))
+        return RunnerTask(self.model, self._loss, source, targets, _UNTRAINED, 0, self.weights)
+
+    @cached_property
+    def _loss(self) -> Loss:
+        return Loss(self.header.target, uniform_weights(self.header))
 
     def rows(self, source: BatchSource) -> int:
         """Return the number of rows of `source` that have outputs."""

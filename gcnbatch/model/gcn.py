@@ -75,6 +75,12 @@ class Gcn:
         return fuse(self.layers, self.frozen, self.one_dense_graph)
 
     @cached_property
+    def kernels(self) -> str:
+        """A text that is equal for models that differ in nothing but the rates of dropout."""
+        layers = [replace(layer, rate=0.5) if isinstance(layer, Dropout) else layer for layer in self.layers]
+        return repr((layers, self.frozen))
+
+    @cached_property
     def constant_layers(self) -> int:
         """Number of leading computed layers whose output is constant: frozen ones, or A X without parameters."""
         layers, frozen = self.fused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import MemberEpoch, Runner
 from gcnbatch.data.graphs import Int64
-from gcnbatch.model.layers import Dropout
 from gcnbatch.runners.task import RunnerTask
 
 
@@ -97,11 +95,9 @@ def architecture(task: RunnerTask) -> Hashable:
     A dropout rate, a decay or a clipped norm may differ, but not whether there is one.
     """
     train = task.train
-    layers = tuple(replace(layer, rate=0.5) if isinstance(layer, Dropout) else layer for layer in task.model.layers)
     return (
         id(task.source),
-        layers,
-        task.model.frozen,
+        task.model.kernels,
         (task.loss.kind, bool(task.loss.weighted)),
         (train.batch_size, train.eval_batch_size),
         (train.optimizer, train.beta1, train.beta2, train.epsilon, train.momentum),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,7 +76,7 @@ class Trained:
         """Header of its inputs and outputs."""
         return self.about.header
 
-    @property
+    @cached_property
     def left_out(self) -> NDArray[np.bool_]:
         """Which tasks (T,) have no outputs, as its training rows could not teach them."""
         return np.isin(self.header.task_names, self.about.left_out)
