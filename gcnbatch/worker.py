@@ -24,12 +24,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
-from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from io import BytesIO
+from itertools import count
+from queue import LifoQueue
+from typing import IO, Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from gcnbatch import timeline
 
@@ -57,7 +60,10 @@ class WorkerDied(Exception):
 
 
 class Shared:
-    """An argument of many calls: pickled once here, and unpickled once in each process that calls `load`.
+    """An argument of many calls, which is sent once to each process.
+
+    A process keeps it to its end. The value's attributes that are in the result of a call come back as what they are
+    here, not as copies.
 
     Parameters
     ----------
@@ -65,16 +71,67 @@ class Shared:
     """
 
     def __init__(self, value: Any) -> None:
-        self._pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self._value, self.key = value, next(_keys)
+        _shared[self.key] = self
 
     def load(self) -> Any:
         """Return the value; callers must not change it."""
-        return _loaded(self._pickled)
+        return self._value
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The value for a process that has not received it."""
+        return pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL)
 
 
-@lru_cache(maxsize=8)
-def _loaded(pickled: bytes) -> Any:
-    return pickle.loads(pickled)
+_keys = count()
+_shared: WeakValueDictionary[int, Shared] = WeakValueDictionary()  # here, those made here; in a worker, all received
+_received: dict[int, tuple[Shared, str]] = {}  # attributes of values, by their addresses, with their names; in a worker
+
+
+def _receive(key: int, pickled: bytes) -> Shared:
+    """Keep a value that arrives in a worker."""
+    value = pickle.loads(pickled)
+    shared = _shared[key] = Shared.__new__(Shared)
+    shared._value, shared.key = value, key
+    _received.update({id(part): (shared, name) for name, part in {"": value, **getattr(value, "__dict__", {})}.items()})
+    return shared
+
+
+def _known(key: int) -> Shared:
+    return _shared[key]
+
+
+def _part(key: int, name: str) -> Any:
+    value = _shared[key].load()
+    return getattr(value, name) if name else value
+
+
+class _Call(pickle.Pickler):
+    """Pickler of a call to a process that has received some values already."""
+
+    def __init__(self, file: IO[bytes], received: Container[int]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._received = received
+        self.sent: set[int] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Shared):
+            return NotImplemented
+        if value.key in self._received:
+            return _known, (value.key,)
+        self.sent.add(value.key)
+        return _receive, (value.key, value.pickled)
+
+
+class _Answer(pickle.Pickler):
+    """Pickler of an answer."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if (found := _received.get(id(value))) is None:
+            return NotImplemented
+        shared, name = found
+        return _part, (shared.key, name)
 
 
 def ahead(begun: Iterable[Begun], most: int, size: Callable[[Begun], int] = lambda item: 1) -> Iterator[Begun]:
@@ -105,7 +162,9 @@ def ahead(begun: Iterable[Begun], most: int, size: Callable[[Begun], int] = lamb
 
 
 class Workers(Executor):
-    """A pool of processes. The first idle process takes a call; a new process takes the place of one that died.
+    """A pool of processes. The process that was busy last takes a call: its data are in the caches of a processor.
+
+    A new process takes the place of one that died.
 
     A future's exception is the one that the function raised, or `WorkerDied`.
 
@@ -145,15 +204,12 @@ class Workers(Executor):
         self._initialize: Any = (initializer, initargs, {}) if initializer else None
         self._ending, self._ended = threading.Lock(), False
         self._workers: list[_Worker] = []
-        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._idle: LifoQueue[_Worker] = LifoQueue()
         self._threads = ThreadPoolExecutor(count)  # each thread waits for the result of one worker
         try:
             for _ in range(count):
                 self._workers.append(_Worker(self._made))
-                self._idle.put(self._workers[-1])
-            if initializer:
-                for _ in range(count):
-                    self.submit(initializer, *initargs)
+                self._threads.submit(self._prepare, self._workers[-1])
         except BaseException:
             self.shutdown()
             raise
@@ -161,6 +217,15 @@ class Workers(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start a call of `fn`, which must be importable by name."""
         return self._threads.submit(self._call, fn, args, kwargs)
+
+    def _prepare(self, worker: _Worker) -> None:
+        try:
+            if self._initialize:
+                worker.call(self._initialize)
+        except WorkerDied:
+            worker = self._replaced(worker)
+        finally:
+            self._idle.put(worker)
 
     def _call(self, *call: Any) -> Any:
         worker = self._idle.get()
@@ -232,6 +297,7 @@ class _Worker:
 
     def __init__(self, made: _Settings) -> None:
         self.first: Any = None  # a call before the first one
+        self._received: set[int] = set()  # keys of shared values
         threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, str(made.alive), *sys.path],
@@ -253,9 +319,11 @@ class _Worker:
             self.call(first)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        message = pickle.dumps(call)
+        message = _Call(buffer := BytesIO(), self._received)
+        message.dump(call)
+        self._received |= message.sent
         try:
-            self.process.stdin.write(message)
+            self.process.stdin.write(buffer.getbuffer())
             self.process.stdin.flush()
             return pickle.load(self.process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
@@ -309,7 +377,8 @@ def pickled_answer(function: Callable[..., Any], args: Any, kwargs: Any) -> byte
     """Return the pickled `answer` of a call."""
     found = answer(function, args, kwargs)
     try:
-        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+        _Answer(buffer := BytesIO(), pickle.HIGHEST_PROTOCOL).dump(found)
+        return buffer.getvalue()
     except Exception as error:
         return pickle.dumps((None, _picklable(error)))
 

@@ -49,6 +49,35 @@ def test_a_shared_argument_is_loaded_once_in_each_process() -> None:
     assert first.load()["a"].tolist() == [1, 1, 1]
 
 
+class Numbers:
+    def __init__(self, first: Path, others: Path) -> None:
+        self.first, self.others = first, others
+
+
+def first_of(shared: Shared, other: bytes) -> tuple[Any, Any, bytes]:
+    return shared.load(), [shared.load().first], other
+
+
+def test_parts_of_a_shared_argument_come_back_as_they_are() -> None:
+    with Workers(2) as workers:
+        values = [Numbers(Path("a"), Path("b")), Numbers(Path("a"), Path("c"))]
+        shared = [*map(Shared, values)]
+        for number in (0, 1, 0, 1, 1):
+            whole, (first,), other = workers.submit(first_of, shared[number], b"x").result()
+            assert whole is values[number]
+            assert first is values[number].first
+            assert other == b"x"
+
+
+def test_a_new_process_receives_what_a_dead_one_had() -> None:
+    with Workers(1) as workers:
+        shared = Shared(Numbers(Path("a"), Path("b")))
+        workers.submit(name_of, shared).result()
+        with pytest.raises(WorkerDied):
+            workers.submit(os._exit, 1).result()
+        assert workers.submit(first_of, shared, b"").result()[0] is shared.load()
+
+
 def meet(folder: Path, number: int) -> int:
     """Wait until `number` processes have arrived; return this one's id."""
     (folder / str(os.getpid())).touch()
