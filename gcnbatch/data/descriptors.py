@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
-from gcnbatch.data.smarts import Molecules, Pattern, compiled
+from gcnbatch.data.smarts import Pattern, Plan, Search, compiled
 from gcnbatch.data.sparse import row_pointer
 
 Floats = NDArray[np.float64]
@@ -50,6 +50,8 @@ _COUNTED = {
     "&!$([#7!D1]-!@[CD3]=[N+])]-!@[!$(*#*)&!D1&!$(C(F)(F)F)&!$(C(Cl)(Cl)Cl)&!$(C(Br)(Br)Br)"
     "&!$(C([CH3])([CH3])[CH3])]",
 }
+_OXYGENS = ("[$(O[CX4,c,!#6!#7!#8!#16])]", "[$(O[#7])]", "[$(OC=[#6,#7,O,S]),$(O[O,S])]")  # types H1, H2, H3
+_BESIDE_RING = "[$([A;R][!a])]"
 _BCUT = ("BCUT2D_MW{}", "BCUT2D_CHG{}", "BCUT2D_LOGP{}", "BCUT2D_MR{}")
 _BCUT_ENDS = (("HI", "LOW"), ("HI", "LO"), ("HI", "LOW"), ("HI", "LOW"))
 
@@ -182,15 +184,20 @@ class _Tools:
         with open(Fragments.defaultPatternFileName) as file:
             rows = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
         counted = {re.sub("[=-]", "_", row[0]): row[2] for row in rows if len(row) > 2} | _COUNTED
-        self.counted = {name: pattern for name, text in counted.items() if (pattern := _readable(text)) is not None}
+        self.plan = Plan()
+        read = {name: _readable(text) for name, text in counted.items()}
+        self.counted = {name: self.plan.add(pattern) for name, pattern in read.items() if pattern is not None}
         order, patterns = Crippen._ReadPatts(Crippen.defaultPatternFileName)  # type: ignore[no-untyped-call]
-        self.crippen = [(compiled(text), logp, mr) for kind in order for text, _, logp, mr in patterns[kind]]
-        self.crippen = [row for row in self.crippen if row[0].atoms[0] != ("#", 1)]
+        types = [(compiled(text), logp, mr) for kind in order for text, _, logp, mr in patterns[kind]]
+        types = [row for row in types if row[0].atoms[0] != ("#", 1)]
+        self.crippen = {number: self.plan.add(pattern) for number, (pattern, _, _) in enumerate(types)}
+        self.contributions = [(logp, mr) for _, logp, mr in types]
         alerts = dict(zip(QED.StructuralAlertSmarts, QED.StructuralAlerts, strict=True))
         read = {text: _readable(text) for text in alerts}
-        self.alerts = [pattern for pattern in read.values() if pattern is not None]
+        self.alerts = {text: self.plan.add(pattern) for text, pattern in read.items() if pattern is not None}
         self._other_alerts = [alert for text, alert in alerts.items() if read[text] is None]
-        self.acceptors = [compiled(text) for text in QED.AcceptorSmarts]
+        self.acceptors = {text: self.plan.add(compiled(text)) for text in QED.AcceptorSmarts}
+        self.atoms = {text: self.plan.add(compiled(text)) for text in (*_OXYGENS, "O", _BESIDE_RING)}
         self.ads = np.array([QED.adsParameters[name] for name in QED.QEDproperties._fields]).T[:, :, None]
         self.weights = np.array(QED.WEIGHT_MEAN)
         table = Chem.GetPeriodicTable()
@@ -290,7 +297,8 @@ class _Chunk:
         self.key = self.src * len(self.number) + self.dst
         self._read_rings()
         self.degree = np.bincount(self.src, minlength=len(self.number))
-        self.search = Molecules(
+        self.search = Search(
+            tools.plan,
             self.size,
             *(self.molecule, self.number, self.charge, self.hydrogens, self.aromatic),
             *(self.src, self.dst, self.kind[self.of_edge], self.in_ring[self.of_edge], self.rings),
@@ -300,7 +308,9 @@ class _Chunk:
 
     def values(self) -> dict[str, NDArray[Any]]:
         """Return the values (G,) of the descriptors by name."""
-        found: dict[str, NDArray[Any]] = {name: self.search.count(one) for name, one in self.tools.counted.items()}
+        counted = self.tools.counted
+        found: dict[str, NDArray[Any]] = dict.fromkeys(counted, np.zeros(self.size, np.int64))
+        found |= {name: self.search.count(counted[name]) for name in self.search.possible(counted)}
         for part in (self._counts, self._ring_counts, self._crippen, self._matrices, self._paths, self._surfaces):
             found |= part()
         found["qed"] = self._qed(found)
@@ -384,18 +394,13 @@ class _Chunk:
         """Give each atom the first type that it matches; hydrogens, which are no atoms, by their atom."""
         self.logp, self.mr = np.zeros((2, len(self.number)))
         needed = np.ones(len(self.number), bool)
-        for pattern, logp, mr in self.tools.crippen:
-            found = self.search.matches(pattern, needed)[0]
-            self.logp[found], self.mr[found] = logp, mr
-            needed[found] = False
-        number = self.number
-        oxygen = np.select(
-            [self._holds("[$(O[CX4,c,!#6!#7!#8!#16])]") | (self.hydrogens > 1)]
-            + [self._holds(text) for text in ("[$(O[#7])]", "[$(OC=[#6,#7,O,S]),$(O[O,S])]")],
-            [1, 2, 3],
-            4,
-        )
-        plain = np.select([number == 6, number == 7, (number != 8)], [0, 2, 1], 4)
+        for number in self.search.possible(self.tools.crippen):
+            first = self.search.matches(self.tools.crippen[number], needed)[0]
+            self.logp[first], self.mr[first] = self.tools.contributions[number]
+            needed[first] = False
+        of_carbon, *others = map(self._holds, _OXYGENS)
+        oxygen = np.select([of_carbon | (self.hydrogens > 1), *others], [1, 2, 3], 4)
+        plain = np.select([self.number == 6, self.number == 7, self.number != 8], [0, 2, 1], 4)
         kind = np.where(self._holds("O"), oxygen, plain)
         # Types H1, H2, H3, H4 and HS
         logp, mr = np.array([[0.123, -0.2677, 0.2142, 0.298, 0.1125], [1.057, 1.395, 0.9627, 1.805, 1.112]])
@@ -405,18 +410,21 @@ class _Chunk:
         }
 
     def _holds(self, smarts: str) -> NDArray[np.bool_]:
-        return self.search.atoms(compiled(smarts).atoms[0])
+        return self.search.atoms(self.tools.atoms[smarts])
 
     def _qed(self, found: dict[str, NDArray[Any]]) -> Floats:
         alerts = np.array([one.alerts for one in self.asked])
-        for pattern in self.tools.alerts:
-            first = self.search.matches(pattern)[0]
+        for alert in self.search.possible(self.tools.alerts):
+            first = self.search.matches(self.tools.alerts[alert])[0]
             alerts += np.bincount(self.molecule[first], minlength=self.size) > 0
+        acceptors = np.zeros(self.size, np.int64)
+        for acceptor in self.search.possible(self.tools.acceptors):
+            acceptors += self.search.count(self.tools.acceptors[acceptor])
         x = np.stack(
             [
                 found["MolWt"],
                 found["MolLogP"],
-                np.sum([self.search.count(pattern) for pattern in self.tools.acceptors], axis=0),
+                acceptors,
                 found["NumHDonors"],
                 found["TPSA"],
                 found["NumRotatableBonds"],
@@ -432,7 +440,7 @@ class _Chunk:
 
     def _rings_left(self) -> Ints:
         """Return the number of rings without the aliphatic atoms of rings that have an aliphatic neighbour."""
-        kept = ~self._holds("[$([A;R][!a])]")
+        kept = ~self._holds(_BESIDE_RING)
         ends = self.ends[self.in_ring & kept[self.ends].all(axis=1)]
         group = np.arange(len(self.number))
         while len(ends):
