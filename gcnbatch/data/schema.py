@@ -6,6 +6,7 @@ The reader, the writer and the importers share this module; it reads no file.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -70,15 +71,19 @@ class Header(BaseModel):
     @property
     def fingerprints(self) -> list[slice]:
         """Columns of each fingerprint of counts among the features of whole graphs; its first name ends in ``=0``."""
-        names = self.graph_feature_names
-        first = len(names) - self.graph_feature_counts
-        starts = [place for place in range(first, len(names)) if place == first or names[place].endswith("=0")]
-        return [slice(*ends) for ends in pairwise([*starts, len(names)])]
+        return _fingerprints(self.graph_feature_names, self.graph_feature_counts)
 
     @property
     def n_joined(self) -> int:
         """Number of features of whole graphs that a network reads, the first ones: of fingerprints, the first alone."""
         return self.fingerprints[0].stop if self.graph_feature_counts else len(self.graph_feature_names)
+
+
+@lru_cache(maxsize=8)  # a server asks for each molecule
+def _fingerprints(names: tuple[str, ...], counts: int) -> list[slice]:
+    first = len(names) - counts
+    starts = [place for place in range(first, len(names)) if place == first or names[place].endswith("=0")]
+    return [slice(*ends) for ends in pairwise([*starts, len(names)])]
 
 
 MURCKO = "murcko scaffold"  # Header.group_kind of imported molecules
