@@ -66,8 +66,11 @@ class Members:
                 outputs = self.trees.predict(self.preparation.table(prepared))
                 found[TREES][rows] = self.transforms.invert(outputs)
 
+        first, *others = range(0, max(len(molecules), 1), BLOCK)
         with blas_threads(1), ThreadPoolExecutor(jobs) as threads:
-            list(threads.map(predict_block, range(0, len(molecules), BLOCK)))
+            calls = threads.map(predict_block, others)
+            predict_block(first)  # here: few molecules need no further thread
+            list(calls)
         return found
 
     def arrays(self) -> Arrays:

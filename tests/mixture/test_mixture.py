@@ -48,6 +48,8 @@ def test_a_mixture_learns_and_survives_its_arrays(target: str, tasks: int, missi
     assert all(isinstance(array, np.ndarray) and array.dtype.kind in "iuf" for array in arrays.values())
     again = Mixture.from_arrays(arrays, json.loads(json.dumps(mixed.mixture.metadata)))
     assert np.array_equal(again.predict(new, jobs=2), outputs)
+    assert np.array_equal(np.concatenate([again.predict(new[row : row + 1]) for row in range(30)]), outputs)
+    assert again.predict(new[:0]).shape == (0, given.values.shape[1])
     assert [share.member for share in mixed.table] == ["kernel", "trees"]
 
 
