@@ -71,3 +71,20 @@ def test_transforms_of_several_targets_survive_their_arrays() -> None:
     assert again.kinds == ("quantile", "log", "none")
     assert np.array_equal(again.apply(y), transforms.apply(y))
     assert np.array_equal(again.invert(y), transforms.invert(y))
+
+
+@pytest.mark.parametrize("knots", [2, 3, 256])
+def test_normal_scores_interpolate_each_row_alone_as_numpy_does_a_column(knots: int) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(400, 6)) * 10.0 ** np.arange(-6, 6, 2)
+    x[:, 1], x[:, 2], x[random.random(x.shape) < 0.1] = 3.0, np.round(x[:, 2]), np.nan
+    x[:, 5] = np.nan
+    fitted = NormalScores.fit(x, knots)
+    new = np.concatenate([x[:50], 2 * x[50:100], np.full((1, 6), np.inf), np.full((1, 6), -np.inf)])
+    found = fitted.apply(new)
+    assert np.array_equal(found, np.concatenate([fitted.apply(row[None]) for row in new]), equal_nan=True)
+    for column, (first, end) in enumerate(zip(fitted.starts, fitted.starts[1:], strict=False)):
+        expected = np.interp(new[:, column], fitted.values[first:end], fitted.scores[first:end])
+        expected[np.isnan(new[:, column])] = np.nan
+        np.testing.assert_allclose(found[:, column], expected, rtol=1e-14, atol=1e-15)
+    assert fitted.apply(new[:0]).shape == (0, 6)
