@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import ipaddress
 import signal
 import socket
@@ -123,6 +124,8 @@ def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
         }
         for run in runs.values():
             run.predict(["C"], applicability=True)  # warm up: else the first request waits for compilation
+        gc.collect()
+        gc.freeze()  # else a request that starts a full collection waits for 60 ms
         yield runs
 
 
