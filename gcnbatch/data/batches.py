@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from gcnbatch.data.csr import compressed, transposed
 from gcnbatch.data.distinct import distinct_rows
 from gcnbatch.data.graph_features import GraphFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, joined_pointer, ragged_rows, stacked
@@ -223,10 +224,10 @@ class PreparedSet:
             weight = symmetric_weights(graphs)
         else:
             weight = graphs.weight if graphs.weight is not None else np.ones(graphs.n_edges, np.float32)
-        matrix = sp.coo_array((weight, _coordinates(graphs)), shape=(n, n * channels)).tocsr()
-        plain = normalize and graphs.weight is None and channels == 1 and matrix.nnz == graphs.n_edges
+        matrix = compressed(*_coordinates(graphs), weight, (n, n * channels))
+        plain = normalize and graphs.weight is None and channels == 1 and len(matrix.data) == graphs.n_edges
         del weight
-        transpose = matrix.T.tocsr()
+        transpose = transposed(matrix)
         self.scales = symmetric_scales(matrix.indptr, transpose.indptr) if plain else None
         self.forward = PreparedRows(matrix, graphs.node_ptr, 1, channels)
         self.symmetric = channels == 1 and equal_rows(matrix, transpose)

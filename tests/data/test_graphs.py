@@ -6,9 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gcnbatch.data.csr import compressed, transposed
 from gcnbatch.data.graphs import bounded_ranges, concatenate, ragged_rows
 from tests.builders import assert_graphsets_equal, build_graphset, graphsets
 
@@ -92,3 +94,19 @@ def test_masks_and_fractions_are_refused(numbers):
 def test_sets_of_different_layouts_do_not_join(other):
     with pytest.raises(ValueError, match="cannot join sets of different layouts"):
         concatenate([build_graphset(), build_graphset(**other)])
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_compressed_rows_and_their_transpose_are_those_of_scipy(kind: type, repeated: bool) -> None:
+    random = np.random.default_rng(0)
+    places = random.choice(7 * 11, 30, replace=repeated)
+    rows, columns, values = (places // 11).astype(kind), (places % 11).astype(kind), random.random(30, np.float32)
+    found, expected = (
+        compressed(rows, columns, values, (7, 11)),
+        sp.coo_array((values, (rows, columns)), (7, 11)).tocsr(),
+    )
+    for one, other in ((found, expected), (transposed(found), expected.T.tocsr())):
+        assert one.indptr.dtype == one.indices.dtype == kind
+        for name in ("indptr", "indices", "data"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

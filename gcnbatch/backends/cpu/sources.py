@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import _sparsetools
 
+from gcnbatch.data.csr import transposed
 from gcnbatch.data.sparse import Adjacency, Csr
 
 MOST = 0.75  # of all pairs of a node and a channel: with more sources, one product of all rows takes less time
@@ -81,15 +81,6 @@ def sources_of(adjacency: Csr, n_channels: int) -> Sources:
     forward = Csr(adjacency.indptr, place[keys], adjacency.data, len(pairs))
     bounds = np.searchsorted(pairs, np.arange(n_channels + 1) * n_nodes)
     return Sources((pairs % max(n_nodes, 1)).astype(np.int32), bounds, forward, transposed(forward))
-
-
-def transposed(matrix: Csr) -> Csr:
-    """Return the transpose, with the entries of each row in the order of their columns."""
-    n = len(matrix.indptr) - 1
-    indptr = np.empty(matrix.n_cols + 1, np.int32)
-    indices, data = np.empty(len(matrix.indices), np.int32), np.empty(len(matrix.data), np.float32)
-    _sparsetools.csr_tocsc(n, matrix.n_cols, matrix.indptr, matrix.indices, matrix.data, indptr, indices, data)
-    return Csr(indptr, indices, data, n)
 
 
 class HostAdjacency(Adjacency):
