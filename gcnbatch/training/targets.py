@@ -85,11 +85,15 @@ class Scaling:
         """Return outputs with the decimal places that `undo` gives."""
         up, down, is_rounded = self._factors if self.transforms is None else _factors(self._units_of(values))
         found = np.rint(values * up / down) / up * down  # one of the factors is 1
-        return np.where(np.isfinite(found) & is_rounded & ((self.mean != 0) | (self.std != 1)), found, values)
+        return np.where(np.isfinite(found) & is_rounded & self._is_scaled, found, values)
 
     @cached_property
     def _factors(self) -> tuple[Float64, Float64, NDArray[np.bool_]]:
         return _factors(self.std)
+
+    @cached_property
+    def _is_scaled(self) -> NDArray[np.bool_]:
+        return (self.mean != 0) | (self.std != 1)
 
     def _units_of(self, values: Float64) -> Float64:
         """Return what the digits of outputs (n, K) count from: the deviation; transformed, the value or its range."""

@@ -76,6 +76,14 @@ def _add_row(y: Any, b: Any) -> None:
 
 
 @compiled
+def _add_by_channel(z: Any, bounds: Any, b: Any) -> None:
+    for c in range(b.shape[0]):
+        for n in range(bounds[c], bounds[c + 1]):
+            for p in range(z.shape[1]):
+                z[n, p] += b[c, p]
+
+
+@compiled
 def _moments(x: Any) -> Any:
     """Return mean and biased variance of the columns, computed in two passes."""
     n, p = x.shape
@@ -334,6 +342,9 @@ class CompiledOps(CpuOps):
             return super().bias_add(y, b, graphs, out)
         _add_row(y, b)
         return y
+
+    def _add_by_channel(self, z: Float, bounds: NDArray[Any], b: Float) -> None:
+        _add_by_channel(z, bounds, b)
 
     def spmm(self, adjacency: Adjacency, h: Float, zeros: float = 0.0) -> Float:
         matrix, width = adjacency.forward, h.shape[1] // adjacency.n_channels

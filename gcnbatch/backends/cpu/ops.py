@@ -121,8 +121,12 @@ class CpuOps(ComposedOps):
         for channel, first, end in sources.channels:
             columns, part = slice(channel * width, (channel + 1) * width), z[first:end]
             np.matmul(wide[first:end], w[:, columns], out=part)
-            self.bias_add(part, b[columns], out=part)
+        self._add_by_channel(z, sources.bounds, b.reshape(-1, width))
         return self.sparse_matmul(sources.forward, z), _Wide(sources, wide)
+
+    def _add_by_channel(self, z: Float, bounds: NDArray[Any], b: Float) -> None:
+        """Add row c of `b` (C, P) to the rows of `z` from bounds[c] to bounds[c + 1]."""
+        z += b.repeat(np.diff(bounds), axis=0)
 
     def convolve_backward(
         self,
