@@ -28,7 +28,7 @@ from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
-_ROWS = 64  # rows of a product: few, as one molecule takes the time of all
+_ROWS = 16  # rows of a product: few, as one molecule takes the time of all; half of them cost others 10 %
 _COLUMNS = 1024  # landmarks of a block
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 

@@ -209,7 +209,8 @@ def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecule
     described = np.concatenate([described for described, _ in found])
     is_of_pairs = [header.graph_feature_names[of.start].startswith(ATOM_PAIR) for of in fingerprints]
     of_trees = [all(is_of_pairs) or not pairs for pairs in is_of_pairs]  # pairs cost their time and do not help
-    return Molecules.of([sparse.vstack(of) for of in counts], described, of_trees)
+    joined = [of[0] if len(of) == 1 else sparse.vstack(of) for of in counts]
+    return Molecules.of(joined, described, of_trees)
 
 
 def _sparse(counts: NDArray[np.float32]) -> Any:
