@@ -675,5 +675,9 @@ class _Chunk:
 def _hashed(distances: Floats) -> NDArray[np.uint64]:
     """Return a number (k, n) for each atom of k molecules: equal if their sorted distances are, to 4 decimals."""
     rows = np.rint(np.sort(distances, axis=2)[:, :, :_LONGEST_ROW] * 1e4).astype(np.uint64)
-    weights = np.random.default_rng(0).integers(1 << 63, size=_LONGEST_ROW, dtype=np.uint64)
-    return (rows * weights[: rows.shape[2]]).sum(axis=2)
+    return (rows * _weights()[: rows.shape[2]]).sum(axis=2)
+
+
+@cache
+def _weights() -> NDArray[np.uint64]:
+    return np.random.default_rng(0).integers(1 << 63, size=_LONGEST_ROW, dtype=np.uint64)
