@@ -187,12 +187,12 @@ def _safe(texts: Iterable[str], spreadsheet: bool, shown: bool) -> list[str]:
 
 def number_texts(values: NDArray[Any]) -> list[str]:
     """Return each float as text, "" for NaN; a number takes a microsecond, calibrated ones have few values."""
-    bits, place = np.unique(values.view(f"i{values.itemsize}"), return_inverse=True)  # -0.0 is not 0.0
-    distinct = bits.view(values.dtype)
-    texts = distinct.astype("U")
-    texts[np.isnan(distinct)] = ""
-    known = texts.tolist()
-    return [known[at] for at in place.tolist()]
+    bits = values.view(kind := f"i{values.itemsize}").tolist()  # -0.0 is not 0.0
+    known = dict.fromkeys(bits, "")
+    distinct = np.array([*known], kind).view(values.dtype)
+    texts = np.where(np.isnan(distinct), "", distinct.astype("U"))
+    known |= zip(known, texts.tolist(), strict=True)
+    return [known[one] for one in bits]
 
 
 class _ParquetRows:
