@@ -15,8 +15,9 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
 from gcnbatch.model.gcn import build
-from gcnbatch.runners.choice import cohort_size, make_runner
+from gcnbatch.runners.choice import cohort_size, make_predictor, make_runner
 from gcnbatch.runners.cohort import JoinedRunner, group
+from gcnbatch.runners.ops import OpsPredictor
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, register
 from tests.training.runs import configure, write_set
@@ -67,6 +68,31 @@ def test_an_idle_member_keeps_its_state(work: Workload) -> None:
     other = make_runner(open_backend("cpu"), [replace(work.task, seed=1)])
     other.load_state(before)
     np.testing.assert_array_equal(other.predict([BATCHES[0]])[0], runner.predict([BATCHES[0]])[0])
+
+
+def test_models_that_predict_from_one_batch_have_the_bits_of_each_alone(
+    work: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_backend("cpu")
+    tasks = [replace(work.task, seed=seed) for seed in range(3)]
+    alone = [make_runner(backend, [task]) for task in tasks]
+    gathered: list[int] = []
+    gather = type(backend.feed(work.task.source, work.task.targets)).gather
+
+    def noted(feed: Any, graphs: Any) -> Any:
+        gathered.append(len(graphs))
+        return gather(feed, graphs)
+
+    for predictor in (make_predictor(backend, tasks), again := OpsPredictor(backend, tasks)):
+        again.take(tasks)
+        for graphs in ([BATCHES[0]] * 3, [BATCHES[0], None, BATCHES[1]]):
+            with monkeypatch.context() as patch:
+                patch.setattr(type(backend.feed(work.task.source, work.task.targets)), "gather", noted)
+                found = predictor.predict(graphs)
+            for one, own, logits in zip(alone, graphs, found, strict=True):
+                np.testing.assert_array_equal(logits, one.predict([own])[0])
+        predictor.close()
+    assert gathered == 2 * [len(BATCHES[0]), len(BATCHES[0]), len(BATCHES[1])]
 
 
 def test_members_of_joined_runners_have_the_bits_of_the_same_models_alone(work: Workload) -> None:

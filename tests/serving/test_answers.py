@@ -47,6 +47,9 @@ def test_numbers_are_those_of_infer(server: Server, runs: list[Path]) -> None:
                         assert value == pytest.approx(float(values[row]), rel=1e-6)
             for name, values in expected.beside.items():
                 assert found[row][name] == pytest.approx(float(values[row]), rel=1e-5)
+            (alone,) = molecules_of(server, run.name, [SMILES[row]], applicability=True)
+            for name, kinds in found[row]["outputs"].items():
+                assert alone["outputs"][name] == pytest.approx(kinds, rel=1e-6)
 
 
 def test_a_mixture_has_a_deviation_and_an_interval(server: Server) -> None:
