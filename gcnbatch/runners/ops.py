@@ -137,7 +137,7 @@ class OpsRunner(SingleRunner):
 class OpsPredictor(JoinedRunner):
     """A runner that predicts with models of one architecture and one data set; all gather from one feed.
 
-    Members that predict the same graphs, as one array, share their batch.
+    Members in a row that predict the same graphs, as one array, share their batch.
     """
 
     def __init__(self, backend: Backend, tasks: Sequence[RunnerTask]) -> None:
@@ -155,7 +155,10 @@ class OpsPredictor(JoinedRunner):
     def predict(
         self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
     ) -> list[NDArray[np.float32] | None]:
-        different = {id(own): own for own in graphs if own is not None}
-        batches = {key: self._feed.gather(own) for key, own in different.items()}
-        members = zip(self._members, graphs, rows or [None] * self.size, strict=True)
-        return [None if own is None else member.logits(batches[id(own)], asked) for member, own, asked in members]
+        found: list[NDArray[np.float32] | None] = []
+        batch, gathered = None, None
+        for member, own, asked in zip(self._members, graphs, rows or [None] * self.size, strict=True):
+            if own is not None and own is not gathered:
+                batch, gathered = self._feed.gather(own), own
+            found.append(None if own is None or batch is None else member.logits(batch, asked))
+        return found
