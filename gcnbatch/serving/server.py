@@ -126,7 +126,10 @@ def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
             run.predict(["C"], applicability=True)  # warm up: else the first request waits for compilation
         gc.collect()
         gc.freeze()  # else a request that starts a full collection waits for 60 ms
-        yield runs
+        try:
+            yield runs
+        finally:
+            gc.unfreeze()
 
 
 @contextmanager
