@@ -31,7 +31,7 @@ def test_the_kernel_reads_what_values_depend_on(of: str) -> None:
 
 def test_descriptors_are_left_out_unless_they_save_a_tenth_of_the_error() -> None:
     first = molecules()
-    other = Molecules(first.counts, molecules(1).descriptors)
+    other = Molecules.of(first.counts, molecules(1).descriptors)
     known, y = np.arange(80), first.counts[0].toarray().sum(axis=1).astype(float)
     np.testing.assert_array_equal(Kernel(first, y)(known)[0], Kernel(other, y)(known)[0])
     y = first.descriptors.sum(axis=1)
