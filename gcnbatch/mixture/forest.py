@@ -153,6 +153,11 @@ class Forest:
         return cls(*(arrays[key] for key in ("nodes", "features", "thresholds", "values")))
 
 
+def load_library() -> None:
+    """Import what `grow` needs; it takes a second, most of it of one core."""
+    import sklearn.ensemble  # noqa: F401
+
+
 def grow(
     x: NDArray[np.float16],
     z: NDArray[np.float64],

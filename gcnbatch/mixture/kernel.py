@@ -7,6 +7,7 @@ and their ridge. The ridge, and the transform of each task's targets, have the l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import BLOCK, Similarity, by_rows
+from gcnbatch.mixture.similarity import BLOCK, Similarity, blas_threads, by_rows
 from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind
 
@@ -88,11 +89,21 @@ def count_steps(problem: Problem) -> int:
     return 1 + sum(len(RIDGES) + len(problem.columns(tasks)) for _, tasks in problem.sharing())
 
 
-def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[int, Choice]:
+def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
+    """Return the kernel (n, n) that `fit` solves exactly, for `choose` and `fit`; None where it takes landmarks."""
+    if not _is_exact([len(rows) for rows, _ in problem.sharing()], len(molecules)):
+        return None
+    return Similarity(molecules, problem.jobs).matrix(molecules)
+
+
+def choose(
+    problem: Problem, molecules: Prepared, step: Step = no_step, whole: Float64 | None = None
+) -> dict[int, Choice]:
     """Return the choice for each learnable task, by its number: the least out-of-fold errors.
 
     The ridge has the least squared error of transformed targets, relative to the least of each task, and the transform
-    the least error of the problem. A transform must save half a percent of it; the problem may name it.
+    the least error of the problem. A transform must save half a percent of it; the problem may name it. `whole` is the
+    kernel of all molecules, if it is known. Results do not depend on the number of threads.
     """
     kinds = KINDS if problem.target == "regression" else KINDS[:1]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
@@ -100,12 +111,16 @@ def choose(problem: Problem, molecules: Prepared, step: Step = no_step) -> dict[
     for rows, tasks in problem.sharing():
         some = _sample(problem, rows)
         columns = [problem.tasks[task] for task in tasks]
-        kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
+        if whole is not None:
+            kernel = whole[np.ix_(some, some)]
+        else:
+            kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
         targets = _targets(problem, scales, some, columns)
         left_out = np.empty((len(RIDGES), *targets.whole.shape))
-        for number, ridge in enumerate(RIDGES):
-            left_out[number] = solve(kernel.copy(), ridge, targets).left_out
-            step()
+        with blas_threads(1), ThreadPoolExecutor(min(problem.jobs, len(RIDGES))) as threads:
+            for number, of_ridge in enumerate(threads.map(partial(_left_out, kernel, targets), RIDGES)):
+                left_out[number] = of_ridge
+                step()
         squares = (left_out - _own_targets(targets)) ** 2
         ends = np.cumsum([column.stop - column.start for column in columns]).tolist()
         chosen: list[Kind] = []
@@ -139,7 +154,8 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
         return problem
     choices = choose(problem, molecules)
     scales = Scales.fit(problem, kinds_of(problem, choices))
-    predicted = scales.whole.invert(fit(problem, molecules, choices, scales)[0].predict(molecules))
+    whole = whole_matrix(problem, molecules)
+    predicted = scales.whole.invert(fit(problem, molecules, choices, scales, whole)[0].predict(molecules))
     is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
     return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
 
@@ -153,21 +169,28 @@ def kinds_of(problem: Problem, choices: Mapping[int, Choice]) -> tuple[Kind, ...
 
 
 def fit(
-    problem: Problem, molecules: Prepared, choices: Mapping[int, Choice], scales: Scales, step: Step = no_step
+    problem: Problem,
+    molecules: Prepared,
+    choices: Mapping[int, Choice],
+    scales: Scales,
+    whole: Float64 | None,
+    step: Step = no_step,
 ) -> tuple[KernelRidge, Float64]:
-    """Return the regression, and out-of-fold predictions (n, K) like those of `predict`."""
+    """Return the regression, and out-of-fold predictions (n, K) like those of `predict`.
+
+    `whole` is `whole_matrix` of the same problem; it may be overwritten.
+    """
     values = problem.values
     left_out = np.full_like(values, np.nan)
-    systems = problem.sharing()
-    exact = _is_exact([len(rows) for rows, _ in systems], len(values))
-    if exact:
-        landmarks = molecules
+    systems, landmarks = problem.sharing(), molecules
+    if exact := whole is not None:
+        own = whole
     else:
         order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
         systems = problem.sharing(1.0)  # without missing cells
-    similarity = Similarity(landmarks, problem.jobs)
-    own = similarity.matrix(landmarks)
+        similarity = Similarity(landmarks, problem.jobs)
+        own = similarity.matrix(landmarks)
     step()
     weights = np.zeros((len(landmarks), values.shape[1]))
     intercept = np.full(values.shape[1], np.nan)
@@ -207,6 +230,10 @@ def activate(target: Target, regressions: Float64) -> Float64:
 
 def _is_exact(sizes: Sequence[int], rows: int) -> bool:
     return rows <= _EXACT and sum(size**3 for size in sizes) <= _EXACT**3
+
+
+def _left_out(kernel: Float64, targets: Targets, ridge: float) -> Float64:
+    return solve(kernel.copy(), ridge, targets).left_out
 
 
 def _sample(problem: Problem, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from gcnbatch.mixture import kernel as kernels
 from gcnbatch.mixture import trees as forests
+from gcnbatch.mixture.forest import load_library
 from gcnbatch.mixture.kernel import KernelRidge
 from gcnbatch.mixture.molecules import Molecules, Preparation
 from gcnbatch.mixture.normal_scores import Arrays
@@ -105,15 +107,18 @@ def fit_members(
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, and of the bounds that are learnt.
     """
+    Thread(target=load_library, daemon=True).start()  # while the kernel is computed
     preparation = Preparation.fit(molecules)
     prepared = preparation.apply(molecules)
     with blas_threads(problem.jobs):
         problem = kernels.with_violated_bounds(problem, prepared)
         steps = Steps(advance, KERNEL, kernels.count_steps(problem))
-        choices = kernels.choose(problem, prepared, steps.take)
+        whole = kernels.whole_matrix(problem, prepared)
+        choices = kernels.choose(problem, prepared, steps.take, whole)
     scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
     with blas_threads(problem.jobs):
-        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, steps.take)
+        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take)
+    del whole
     trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)
     of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
@@ -123,8 +128,6 @@ def fit_members(
 def choose_kinds(problem: Problem, molecules: Molecules) -> tuple[Kind, ...]:
     """Return the kind of transform of each output that gives the kernel the least out-of-fold error.
 
-    One thread computes it: its bits depend on no number of threads.
+    Its bits depend on no number of threads.
     """
-    prepared = Preparation.fit(molecules).apply(molecules)
-    with blas_threads(1):
-        return kernels.kinds_of(problem, kernels.choose(replace(problem, jobs=1), prepared))
+    return kernels.kinds_of(problem, kernels.choose(problem, Preparation.fit(molecules).apply(molecules)))

@@ -45,7 +45,8 @@ class Similarity:
 
     def __init__(self, landmarks: Prepared, jobs: int = 1) -> None:
         self._jobs = jobs
-        self._minima = [(_minima(counts), _sizes(counts)) for counts in landmarks.counts]
+        with ThreadPoolExecutor(jobs) as threads:
+            self._minima = list(zip(threads.map(_minima, landmarks.counts), map(_sizes, landmarks.counts), strict=True))
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 

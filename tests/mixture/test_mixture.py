@@ -75,7 +75,7 @@ def _left_out(given: Problem, of: object, choices: dict[int, kernel.Choice]) -> 
     preparation = Preparation.fit(of)
     prepared = preparation.apply(of)
     scales = trees.Scales.fit(given, (choices[0].kind,))
-    _, of_kernel = kernel.fit(given, prepared, choices, scales)
+    _, of_kernel = kernel.fit(given, prepared, choices, scales, kernel.whole_matrix(given, prepared))
     _, of_trees = trees.fit(given, preparation, prepared, scales)
     return [scales.invert(left_out, given.folds) for left_out in (of_kernel, of_trees)]
 
