@@ -76,7 +76,10 @@ def test_a_killed_rank_is_named_ends_all_and_the_run_resumes_to_equal_bits(data,
     out, err = mpirun(2, "train", "--resume", folder)
     assert out.splitlines()[-1] == str(folder)
     assert out.count(str(folder)) == 1, "rank 0 alone prints"
-    assert 1 <= len(set(re.findall(r"(fold \d of 3) is done", err))) == err.count(" is done")
+    done = re.findall(r"(fold \d of 3) is done", err)
+    assert len(set(done)) == err.count(" is done")
+    # The other ranks may have ended their folds before they learnt of the dead one; then that one's is left.
+    assert done or re.match(r"the last model trains on rank 0; the other ranks are idle\nfold \d of 3\n", err), err
     for name in ("fold1", "fold2", "fold3"):
         assert_same_run(folder / name, alone / name)
 
