@@ -152,9 +152,9 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
     bounds = problem.bounds
     if bounds is None:
         return problem
-    choices = choose(problem, molecules)
-    scales = Scales.fit(problem, kinds_of(problem, choices))
     whole = whole_matrix(problem, molecules)
+    choices = choose(problem, molecules, whole=whole)
+    scales = Scales.fit(problem, kinds_of(problem, choices))
     predicted = scales.whole.invert(fit(problem, molecules, choices, scales, whole)[0].predict(molecules))
     is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
     return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
