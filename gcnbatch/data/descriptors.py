@@ -4,7 +4,8 @@ RDKit's functions take one molecule and one descriptor a call, and many compute 
 `ask` gets from RDKit what needs its molecule: charges, distances, rings, stereochemistry, and the descriptors that cost
 little. `descriptors` computes the others for the chunk, by array operations:
 
-- all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search (`gcnbatch.data.smarts`);
+- all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search
+  (`gcnbatch.data.substructures`);
 - Ipc and AvgIpc from the eigenvalues of the adjacency matrix, BCUT2D from those of Burden's matrices;
 - Chi and Kappa from one list of paths, the EState and surface descriptors from one vector of atoms each.
 
@@ -26,8 +27,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
-from gcnbatch.data.smarts import Pattern, Plan, Search, compiled
+from gcnbatch.data.smarts import Pattern, compiled
 from gcnbatch.data.sparse import row_pointer
+from gcnbatch.data.substructures import Plan, Search
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

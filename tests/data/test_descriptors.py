@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch.data import descriptors, smarts
+from gcnbatch.data import descriptors, smarts, substructures
 from gcnbatch.data.featurizer import featurize_chunk, load_rdkit
 from gcnbatch.data.featurizer_options import RDKIT2D, FeaturizerOptions
 from gcnbatch.data.normal_form import normal_molecule
@@ -115,7 +115,7 @@ def test_ipc_is_that_of_the_exact_polynomial(text: str) -> None:
 # ------------------------------------------------------------------------------------------------ search
 
 
-def chunk(plan: smarts.Plan, molecules: Sequence[Any]) -> smarts.Search:
+def chunk(plan: substructures.Plan, molecules: Sequence[Any]) -> substructures.Search:
     starts = np.cumsum([0, *(one.GetNumAtoms() for one in molecules)])
     atoms = [(number, atom) for number, one in enumerate(molecules) for atom in one.GetAtoms()]
     bonds = []
@@ -125,7 +125,7 @@ def chunk(plan: smarts.Plan, molecules: Sequence[Any]) -> smarts.Search:
             kind = 4 if bond.GetIsAromatic() else int(bond.GetBondType())
             bonds += [(*ends, kind, bond.IsInRing()), (*ends[::-1], kind, bond.IsInRing())]
     table = np.array(sorted(bonds), np.int64).reshape(-1, 4)
-    return smarts.Search(
+    return substructures.Search(
         plan,
         len(molecules),
         np.array([number for number, _ in atoms]),
@@ -177,7 +177,7 @@ def test_patterns_match_as_in_rdkit(pattern: str) -> None:
     molecules = [chem.MolFromSmiles(text) for text in DRUGS]
     query = chem.MolFromSmarts(pattern)
     wanted = [len(molecule.GetSubstructMatches(query)) for molecule in molecules]
-    plan = smarts.Plan()
+    plan = substructures.Plan()
     patterns = {"rare": plan.add(smarts.compiled("[#92]-C")), "given": plan.add(smarts.compiled(pattern))}
     searched = chunk(plan, molecules)
     possible = [*searched.possible(patterns)]
