@@ -15,6 +15,7 @@ from gcnbatch.backends.ops import Array, Ops
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.reference import ReferenceOps
+from gcnbatch.reference.composed import ComposedOps
 
 LOOP_ENTRIES = 50_000  # of a batch's adjacency and sparse features; the reference's loops take about 2 us each
 UNIT = 2.0**-23  # distance from 1 to the next float32
@@ -109,7 +110,9 @@ class _SparseByScipy(ReferenceOps):
     sparse_matmul_backward = CpuOps.sparse_matmul_backward
 
 
-class _Jittered:
+class _Jittered(ComposedOps):
+    """Composed operations, too, consist of operations whose results and operands are moved."""
+
     def __init__(self, ops: Ops, jitter: Jitter) -> None:
         self._ops, self._jitter = ops, jitter
 

@@ -22,9 +22,11 @@ from gcnbatch.cli import app
 from gcnbatch.config import Config
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.lab.backend_comparison.parity import Parity
+from gcnbatch.lab.backend_comparison.reference import Jitter, ReferenceBackend
 from gcnbatch.lab.backend_comparison.timeline import DEVICE
 from gcnbatch.lab.backend_comparison.workload import QUICK, opened
 from gcnbatch.runners.choice import make_runner, refusal
+from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.text import counted
 from gcnbatch.training import run
@@ -381,26 +383,24 @@ def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return how far gradients of the CPU move when the operands of products are rounded to TF32."""
-    backend = open_backend("cpu")
-    exact = make_runner(backend, [task]).gradients(batch)[1]
-    ops = type(backend.ops)
-    matmul, matmul_backward = ops.matmul, ops.matmul_backward
-    with monkeypatch.context() as patched:
-        patched.setattr(ops, "matmul", lambda self, x, w, *more: matmul(self, rounded(x), rounded(w), *more))
-        patched.setattr(
-            ops,
-            "matmul_backward",
-            lambda self, dy, x, w, *more, **named: matmul_backward(
-                self, rounded(dy), rounded(x), rounded(w), *more, **named
-            ),
-        )
-        return farthest(exact, make_runner(backend, [task]).gradients(batch)[1])
+class Rounding(Jitter):
+    """Operands of products are rounded to TF32, and no result is moved."""
+
+    def moved(self, operand: NDArray[Any]) -> NDArray[Any]:
+        return rounded(operand)
+
+
+def distance_of_rounding(task: RunnerTask, batch: NDArray[np.int64]) -> float:
+    """Return how far gradients of the reference move when the operands of products are rounded to TF32."""
+    exact, moved = (
+        OpsRunner(ReferenceBackend(np.float32, by_loops=False, jitter=jitter), task).gradients(batch)[1]
+        for jitter in (None, Rounding(np.random.default_rng(0), units=0, operands=1))
+    )
+    return farthest(exact, moved)
 
 
 @pytest.mark.parametrize("name", ["fused", "batched"])
-def test_tf32_is_close_and_is_not_fp32(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_close_and_is_not_fp32(config: Config, name: str) -> None:
     if config.model.kind == "kipf":
         pytest.skip("sparse features have no dense product on tensor cores")
     gradients = {}
@@ -411,6 +411,6 @@ def test_tf32_is_close_and_is_not_fp32(config: Config, name: str, monkeypatch: p
             if reason := refusal(backend, workload.task):
                 pytest.skip(reason)
             gradients[precision] = make_runner(backend, [workload.task]).gradients(batch)[1]
-        rounding = distance_of_rounding(workload.task, batch, monkeypatch)
+        rounding = distance_of_rounding(workload.task, batch)
     bound = 5e-2 if name == "fused" else 2e-2  # fused rounds A Z, others Z
     assert 0 < farthest(gradients["fp32"], gradients["tf32"]) < max(bound, 2 * rounding)

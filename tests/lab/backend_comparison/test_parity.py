@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from gcnbatch.config import resolve
+from gcnbatch.data.graph_features import GraphFeatures
+from gcnbatch.data.sparse import Adjacency, Csr
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.lab.backend_comparison.parity import Parity
 from gcnbatch.lab.backend_comparison.reference import Jitter, ReferenceBackend
@@ -134,12 +136,23 @@ def test_jitter_moves_floats_by_its_reach_and_nothing_else() -> None:
     jitter.move(None)
 
 
-def test_operands_of_products_are_moved_in_copies() -> None:
+@pytest.mark.parametrize("operation", ["matmul", "convolve", "join_linear"])
+def test_operands_of_products_are_moved_in_copies(operation: str) -> None:
     """They move by the requested distance, or not at all; the model's own arrays stay unchanged."""
-    ones, weights = np.ones((300, 1), np.float32), np.ones((1, 1), np.float32)
+    ones, weights, zero, empty = (
+        np.full(shape, n, np.float32) for shape, n in (((300, 1), 1), ((1, 1), 1), (1, 0), (0, 0))
+    )
+    rows = np.arange(301, dtype=np.int32)
+    same = Csr(rows, rows[:-1], ones[:, 0], 300)
+    features = GraphFeatures(ones[:, :0], rows[:-1])
+    call = {
+        "matmul": lambda ops: ops.matmul(ones, weights),
+        "convolve": lambda ops: ops.convolve(Adjacency(same, same, 1), ones, weights, zero)[0],
+        "join_linear": lambda ops: ops.join_linear(ones, features, empty, empty, 1.0, weights, zero)[0],
+    }[operation]
     for operands, lowest, highest in ((0, 0, 0), (512, 512, 1100)):
         backend = ReferenceBackend(np.float32, by_loops=False, jitter=Jitter(np.random.default_rng(0), 0, operands))
-        moved = np.abs(backend.ops.matmul(ones, weights) - 1).max() / 2.0**-23
+        moved = np.abs(call(backend.ops) - 1).max() / 2.0**-23
         assert lowest <= moved <= highest
         assert (ones == 1).all()
         assert (weights == 1).all()
