@@ -6,6 +6,7 @@ names two modules, one with the backend and one with its runner. Their first use
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -282,3 +283,9 @@ def open_backend(name: str, device: int = 0, options: CudaConfig | None = None) 
         The device does not open.
     """
     return next(ready(name, device)).open(device, options)
+
+
+def close_devices() -> None:
+    """Close what this thread has opened, before it ends: CUDA ends the process of a thread that ends with a device."""
+    if (opened := sys.modules.get("gcnbatch.backends.cuda.runtime.device")) is not None:
+        opened.close_devices()

@@ -18,6 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gcnbatch.backends.blas import shared_processors
+from gcnbatch.backends.registry import close_devices
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.inference.loaded import LoadedRun, Machine
@@ -109,27 +110,30 @@ def serve(
 
 @contextmanager
 def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
-    """Load the runs; close their processes at the end.
+    """Load the runs; close their processes and the GPU at the end, in the same thread.
 
     Raises
     ------
     InputError
         As `Models.names` and `LoadedRun`.
     """
-    machine = Machine.open(models.backend, models.device, models.cuda, models.processes)
-    with machine.workers, shared_processors():
-        runs = {
-            name: LoadedRun(folder, machine, models.level, say)
-            for name, folder in zip(models.names(), models.folders, strict=True)
-        }
-        for run in runs.values():
-            run.predict(["C"], applicability=True)  # warm up: else the first request waits for compilation
-        gc.collect()
-        gc.freeze()  # else a request that starts a full collection waits for 60 ms
-        try:
-            yield runs
-        finally:
-            gc.unfreeze()
+    try:
+        machine = Machine.open(models.backend, models.device, models.cuda, models.processes)
+        with machine.workers, shared_processors():
+            runs = {
+                name: LoadedRun(folder, machine, models.level, say)
+                for name, folder in zip(models.names(), models.folders, strict=True)
+            }
+            for run in runs.values():
+                run.predict(["C"], applicability=True)  # warm up: else the first request waits for compilation
+            gc.collect()
+            gc.freeze()  # else a request that starts a full collection waits for 60 ms
+            try:
+                yield runs
+            finally:
+                gc.unfreeze()
+    finally:
+        close_devices()
 
 
 @contextmanager

@@ -61,6 +61,17 @@ def test_a_signal_ends_it_after_the_answers_under_way(runs: list[Path], number: 
         assert process.wait(120) == 0
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_a_signal_ends_it_as_well(runs: list[Path]) -> None:
+    """CUDA ends the process of a thread that ends with an open device."""
+    with started(runs[0], "--processes", "1", "--backend", "batched") as (process, url):
+        assert len(predict(url, "CCO")) == 1
+        process.terminate()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(120) == 0
+
+
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
 def test_an_address_for_all_hosts_is_printed_as_one_that_a_browser_opens(
     runs: list[Path], tmp_path: Path, host: str, shown: str

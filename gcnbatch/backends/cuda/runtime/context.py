@@ -413,6 +413,11 @@ class DeviceContext:
     def _failure(self, error: Exception, asked: int = 0) -> MachineError:
         return self.out_of_memory(asked) if isinstance(error, self.driver.MemoryError) else self.lost(str(error))
 
+    def close(self) -> None:
+        """Leave the context, in the thread that made it; arrays can no longer be used."""
+        atexit.unregister(self._close)
+        self._close()
+
     def _close(self) -> None:
         self.allocator.stop_holding()
         self._context.pop()

@@ -191,3 +191,9 @@ def open_device(number: int = 0) -> Device:
             )
         _open[number] = Device(number, KernelCache(), Sources(cuda_sources()))
     return _open[number]
+
+
+def close_devices() -> None:
+    """Close the device that this thread has opened; see `gcnbatch.backends.registry.close_devices`."""
+    while _open:
+        _open.popitem()[1].close()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.runtime import inventory as report
 from gcnbatch.backends.cuda.runtime import loader
@@ -406,7 +407,7 @@ def test_a_device_reports_its_properties_and_releases_its_context(opened: Device
         "compiler": "nvcc 13.0.88",
         "nominal clocks": "1980 MHz, memory 2619 MHz",
     }
-    opened._close()
+    opened.close()
     assert [call[0] for call in fake.calls[-2:]] == ["stop_holding", "pop"]
 
 
@@ -488,8 +489,11 @@ def test_a_kernel_that_does_not_compile_fails_at_its_first_use(opened: Device, c
         device.launch("plain", Launch((1, 1, 1), (1, 1, 1)), bytes=None, n=3)
 
 
-def test_a_process_works_on_one_device(fake: Fake, monkeypatch) -> None:
+def test_a_process_works_on_one_device_until_it_is_closed(fake: Fake, monkeypatch) -> None:
     monkeypatch.setattr("atexit.register", lambda function: None)
     assert open_device(1) is open_device(1)
     with pytest.raises(MachineError, match=r"device 0: this process works on device 1\. Start another process"):
         open_device(0)
+    registry.close_devices()
+    assert fake.named("pop") == [()]
+    assert open_device(0).name == "Fake 90"
