@@ -55,8 +55,12 @@ class OpsInChunks(ComposedOps):
         self._last: list[Callable[[], object]] = []  # behind all others
 
     def __getattr__(self, name: str) -> Any:
+        return partial(self._call, getattr(self._local, name))
+
+    def _call(self, operation: Callable[..., Any], *about: Any, **options: Any) -> Any:
+        """Launch what waits, then an operation of `local`: not when it is looked up, before its arguments are found."""
         self._launch()
-        return getattr(self._local, name)
+        return operation(*about, **options)
 
     # -------------------------------------------------------------------------------------------- order of launches
 

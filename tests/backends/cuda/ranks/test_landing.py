@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +26,12 @@ from gcnbatch.backends.cuda.ranks.pipeline import (
     RowWork,
     product_bounds,
     row_bounds,
+    rows_of,
 )
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import CompressedRows
 from gcnbatch.backends.ops import Reader
+from gcnbatch.config import resolve
 from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data import synthetic
 from gcnbatch.data.graph_part import read_part
@@ -40,6 +44,7 @@ from tests.backends.cuda.ops.recorder import of
 from tests.backends.cuda.ranks.test_ops import Exchanges, Machine, reddit
 from tests.backends.cuda.spmm.test_compressed import MANY
 from tests.ops.test_dropout import KEY
+from tests.ranks.test_large_graph import MODELS
 from tests.ranks.threads import on_ranks
 
 
@@ -187,8 +192,8 @@ def test_rows_leave_in_chunks_while_the_next_are_computed(tmp_path: Path) -> Non
         assert ops.matmul_backward(x, x, w, need_dx=False, out=dw) == (None, dw)
         y = ops.spmm(batch.adjacency, p)
     first, of_chunk, products = device.entries, 3, 3
-    product = next(entry for entry in first if entry.startswith("matmul"))
-    assert first[: of_chunk * chunks] == [product, "spmm_compress_relu_dropout", "halo_push"] * chunks
+    dense = next(entry for entry in first if entry.startswith("matmul"))
+    assert first[: of_chunk * chunks] == [dense, "spmm_compress_relu_dropout", "halo_push"] * chunks
     rest = first[of_chunk * chunks :]
     assert rest[:2] == ["halo_wait", "precede"]
     second = rest[2 : 2 + products * later]
@@ -271,32 +276,69 @@ class Ranked(CudaBackend):
         return GraphPartBatch(self.device, part, targets, ranks, "csr", rooms)
 
 
-@pytest.mark.parametrize("once", [True, False], ids=["A X once", "A (X W)"])
-@pytest.mark.parametrize("share", [0.1, 1.0])  # of the nodes, in the training part
-@pytest.mark.usefixtures("pushes")
-def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
-    once: bool, share: float, tmp_path: Path
-) -> None:
-    synthetic.write("reddit", tmp_path / "set.h5", scale=0.002)
-    header_of, train = Dataset(tmp_path / "set.h5").header, TrainConfig()
-    model = build(KipfConfig(kind="kipf", widths=(128, 128), input_dropout=False), header_of, once)
-    loss = Loss("multiclass", uniform_weights(header_of))
+def launched_in_a_step(model: Any, share: float, path: Path) -> list[list[Any]]:
+    """Return what each of two ranks launches in the second step of a model, with `share` of the nodes labelled."""
+    synthetic.write("reddit", path, scale=0.002)
 
-    def step(communicator: Any) -> list[str]:
+    def step(communicator: Any) -> list[Any]:
         device: Any = Training()
-        with Dataset(tmp_path / "set.h5") as dataset:
+        with Dataset(path) as dataset:
             targets = np.where(np.arange(dataset.node_ptr[-1])[:, None] % 100 < 100 * share, 1, -1).astype(np.int32)
             source: Any = SimpleNamespace(n_graphs=1, header=dataset.header, file=dataset, normalize=True)
-            task = RunnerTask(model, loss, source, targets, train, 0)
+            loss = Loss("multiclass", uniform_weights(dataset.header))
+            task = RunnerTask(model(dataset.header), loss, source, targets, TrainConfig(), 0)
             runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, communicator)
             runner.begin_epoch([MemberEpoch(0, [np.zeros(1, np.int64)], 0.01)])
             runner.step(0)  # it prepares A X and counts the labels
             device.launched.clear()
             runner.step(0)
             runner.close()
-        return list(device.entries)
+        launched: list[Any] = device.launched
+        return launched
 
-    of_ranks = on_ranks(2, step)
+    return on_ranks(2, step)
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.usefixtures("pushes")
+def test_rows_of_a_product_are_read_behind_the_launch_of_their_chunk(model: str, share: float, tmp_path: Path) -> None:
+    config = resolve({"data": {"path": str(tmp_path / "set.h5")}, "model": MODELS[model]}).model
+    for launched in launched_in_a_step(lambda header: build(config, header, True), share, tmp_path / "set.h5"):
+        products = [about["results"]["out"] for _, _, about in launched if "results" in about]
+        outs, missing = {out.ptr: out for out in products}, Counter(out.ptr for out in products)
+        assert max(len(product_bounds(len(out))) for out in products) > 2
+        for entry, _, about in launched:
+            if "results" in about:
+                missing[about["results"]["out"].ptr] -= 1
+                continue
+            for array, out in product(arrays_of(about), outs.values()):
+                if out.ptr <= array.ptr < out.ptr + out.nbytes:
+                    bounds = product_bounds(len(out))
+                    there = bounds[max(-1 - missing[out.ptr], -len(bounds))]
+                    assert array.ptr + array.nbytes <= out.ptr + out.nbytes // len(out) * there, entry
+
+
+def arrays_of(about: Any) -> Iterator[DeviceArray]:
+    """Return the arrays among a launch's arguments; of one that a push reads, its rows."""
+    if isinstance(about, DeviceArray):
+        yield about
+    elif isinstance(about, dict) and "push" in about:
+        yield rows_of(about["x"], about["push"]["first"], about["push"]["stop"])
+    elif isinstance(about, dict | list):
+        for value in about.values() if isinstance(about, dict) else about:
+            yield from arrays_of(value)
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["A X once", "A (X W)"])
+@pytest.mark.parametrize("share", [0.1, 1.0])  # of the nodes, in the training part
+@pytest.mark.usefixtures("pushes")
+def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
+    once: bool, share: float, tmp_path: Path
+) -> None:
+    config = KipfConfig(kind="kipf", widths=(128, 128), input_dropout=False)
+    launched = launched_in_a_step(lambda header: build(config, header, once), share, tmp_path / "set.h5")
+    of_ranks = [[entry for entry, *_ in found] for found in launched]
     entries = of_ranks[0]
     together = {"halo_wait", "all_reduce", "all_gather", "exchange", "exchange beside", "gather beside"}
     first, second = ([entry for entry in found if entry in together] for found in of_ranks)
