@@ -7,7 +7,8 @@ Nodes of a tree are numbered level by level, so that the children of its k-th in
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -158,6 +159,14 @@ def load_library() -> None:
     import sklearn.ensemble  # noqa: F401
 
 
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignore warnings: threads of scikit-learn can lose the filters of each other, and it warns of that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def grow(
     x: NDArray[np.float16],
     z: NDArray[np.float64],
@@ -167,7 +176,7 @@ def grow(
     jobs: int = 1,
     weights: NDArray[np.float64] | None = None,
 ) -> Forest:
-    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,).
+    """Return a forest fitted to targets `z (n, K)` of rows `x (n, P)` with weights (n,), in `without_warnings`.
 
     Classes are columns of 0 and 1.
     """
@@ -181,9 +190,7 @@ def grow(
         random_state=seed,
         n_jobs=jobs,
     )
-    with warnings.catch_warnings():  # threads of scikit-learn can lose the filters of each other, and it warns of that
-        warnings.simplefilter("ignore")
-        model.fit(x.astype(np.float32), z if z.shape[1] > 1 else z[:, 0], weights)
+    model.fit(x.astype(np.float32), z if z.shape[1] > 1 else z[:, 0], weights)
     return from_sklearn(model)
 
 

@@ -28,6 +28,7 @@ RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
 _TUNED = 2000  # rows on which ridges and transforms are compared
 _EXACT = 20_000  # rows whose whole kernel is solved; several tasks: less, see `_is_exact`
 _LANDMARKS = 4000
+_OF_A_THREAD = 4_000_000  # entries of the kernel
 _GAIN = 0.005  # share of the error that a transform must save
 SOFTNESS = 0.05
 
@@ -87,6 +88,11 @@ class Choice(NamedTuple):
 def count_steps(problem: Problem) -> int:
     """Return the number of steps that `choose` and `fit` report to `step`."""
     return 1 + sum(len(RIDGES) + len(problem.columns(tasks)) for _, tasks in problem.sharing())
+
+
+def threads_of(problem: Problem) -> int:
+    """Return the threads of BLAS that solve in the least time: all wait for the last one, which a busy core delays."""
+    return min(problem.jobs, max(len(problem.y) ** 2 // _OF_A_THREAD, 1))
 
 
 def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:

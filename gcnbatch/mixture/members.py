@@ -110,13 +110,13 @@ def fit_members(
     Thread(target=load_library, daemon=True).start()  # while the kernel is computed
     preparation = Preparation.fit(molecules)
     prepared = preparation.apply(molecules)
-    with blas_threads(problem.jobs):
+    with blas_threads(kernels.threads_of(problem)):
         problem = kernels.with_violated_bounds(problem, prepared)
         steps = Steps(advance, KERNEL, kernels.count_steps(problem))
         whole = kernels.whole_matrix(problem, prepared)
         choices = kernels.choose(problem, prepared, steps.take, whole)
     scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
-    with blas_threads(problem.jobs):
+    with blas_threads(kernels.threads_of(problem)):
         kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take)
     del whole
     trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)

@@ -114,11 +114,9 @@ class _Without:
 
     def predict(self, rows: NDArray[np.int64], z: Float64) -> Float64:
         """Return what a fit without these rows, too, predicts for them; `z` is 0 there."""
-        from scipy.linalg import solve as solve_linear
-
         scaled = self._scaled[:, rows]
         own = self._projection[np.ix_(rows, rows)] - scaled.T @ scaled
-        return -solve_linear(own, self.project(z, rows), assume_a="pos")
+        return -_solve_positive(own, self.project(z, rows))
 
     def fill(self, z: Float64) -> Float64:
         """Return the targets with predictions in the place of missing ones."""
@@ -149,7 +147,6 @@ def solve_by_landmarks(
         Kernel of the landmarks.
     """
     from scipy.linalg import cholesky, solve_triangular
-    from scipy.linalg import solve as solve_linear
 
     size, columns = len(landmarks), targets.whole.shape[1]
     factor = cholesky(landmarks + _JITTER * np.eye(size), lower=True)
@@ -168,7 +165,7 @@ def solve_by_landmarks(
     total = sum(products.values()) + np.diag([ridge] * size + [0.0])
 
     def fit(product: Float64, moment: Float64) -> Float64:
-        found = solve_linear(product, moment, assume_a="pos")
+        found = _solve_positive(product, moment)
         return np.vstack([solve_triangular(factor, found[:-1], lower=True, trans="T"), found[-1:]])
 
     fits = {part: fit(total - products[part], moments[part]) for part in parts}
@@ -180,6 +177,18 @@ def solve_by_landmarks(
             left_out[rows][own] = block[own] @ fits[part][:-1] + fits[part][-1]
     whole = fit(total, moments[-1])
     return Solution(left_out, whole[:-1], whole[-1])
+
+
+def _solve_positive(matrix: Float64, right: Float64) -> Float64:
+    """Solve with a positive definite matrix, which is overwritten.
+
+    `scipy.linalg.solve` also estimates its condition, which takes 60 times as long where BLAS has several threads.
+    """
+    from scipy.linalg import cho_factor, cho_solve
+
+    factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+    found: Float64 = cho_solve(factor, right, check_finite=False)
+    return found
 
 
 def _symmetric(lower: Float64) -> Float64:

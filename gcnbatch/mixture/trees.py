@@ -6,7 +6,8 @@ most rows share one forest: a missing label is taken as the mean of its task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
-from gcnbatch.mixture.forest import CLASSES, VALUES, Forest, grow, tree_count
+from gcnbatch.mixture.forest import CLASSES, VALUES, Forest, Growth, grow, tree_count, without_warnings
 from gcnbatch.mixture.molecules import Preparation, Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales
 from gcnbatch.mixture.steps import Advance, Steps, no_progress
 from gcnbatch.mixture.store import split
 
+_COPIES = 1 << 30  # bytes of the rows of parts that grow trees at the same time
 _OF_A_PART = 50  # fewest trees that predict a left-out part; not all are kept if the forest would be too large
 
 
@@ -92,20 +94,43 @@ def fit(
     sizes = zip(plan, grown_of_part, strict=True)
     steps = Steps(advance, "trees", sum(grown * len(parts) for (*_, parts), grown in sizes))
     for (rows, columns, parts), kept, grown in zip(plan, kept_of_part, grown_of_part, strict=True):
+        drawn = zip(parts, seeds.integers(2**32, size=len(parts)).tolist(), strict=True)
         of_group = []
-        for part in parts:
-            own = problem.folds[rows] == part
-            others = rows[~own]
-            z, weights = _without_gaps(of_parts[part][np.ix_(others, columns)]), problem.weights_of(others)
-            forest = grow(x[others], z, growth, grown, int(seeds.integers(2**32)), problem.jobs, weights)
-            left_out[np.ix_(rows[own], columns)] = forest.predict(x[rows[own]])
-            forest = forest.first(kept)
-            values_of_all = scales.without_to_whole(part, columns, forest.values)
-            of_group.append(replace(forest, values=values_of_all))
+        for part, own, forest in _grown(problem, x, of_parts, rows, columns, dict(drawn), growth, grown):
+            left_out[np.ix_(own, columns)] = forest.predict(x[own])
+            first = forest.first(kept)
+            of_group.append(replace(first, values=scales.without_to_whole(part, columns, first.values)))
             steps.take(grown)
         forests.append((columns, Forest.join(of_group)))
     left_out[np.isnan(values)] = np.nan
     return Trees(forests, values.shape[1]), left_out
+
+
+def _grown(
+    problem: Problem,
+    x: NDArray[np.float16],
+    of_parts: Sequence[Float64],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    seeds: Mapping[int, int],
+    growth: Growth,
+    trees: int,
+) -> Iterator[tuple[int, NDArray[np.int64], Forest]]:
+    """Yield each part that has a seed, its rows, and so many trees grown from the other `rows`.
+
+    Parts that grow at the same time keep all cores at work; their copies of rows take at most `_COPIES` bytes.
+    """
+    beside = min(problem.jobs, len(seeds), max(_COPIES // (4 * x.size), 1))
+    jobs = -(-problem.jobs // beside)
+
+    def grow_without(part: int) -> tuple[int, NDArray[np.int64], Forest]:
+        is_own = problem.folds[rows] == part
+        others = rows[~is_own]
+        z, weights = _without_gaps(of_parts[part][np.ix_(others, columns)]), problem.weights_of(others)
+        return part, rows[is_own], grow(x[others], z, growth, trees, seeds[part], jobs, weights)
+
+    with without_warnings(), ThreadPoolExecutor(beside) as threads:
+        yield from threads.map(grow_without, seeds)
 
 
 def _groups(problem: Problem) -> list[tuple[NDArray[np.int64], list[int]]]:

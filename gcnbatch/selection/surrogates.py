@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.data.writer import write_graphset
 from gcnbatch.inference import ensemble
 from gcnbatch.machine import cores
+from gcnbatch.mixture.forest import without_warnings
 from gcnbatch.mixture.kernel import RIDGES
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
 from gcnbatch.mixture.similarity import Similarity, blas_threads
@@ -124,8 +124,7 @@ class RandomForest:
 
     def __call__(self, known: Int64) -> tuple[Float64, Float64]:
         """Return the forest's values; no deviation."""
-        with warnings.catch_warnings():  # as in `gcnbatch.mixture.forest.grow`
-            warnings.simplefilter("ignore")
+        with without_warnings():
             found = Forest(seed=self.seed).predict(self.dataset.header, self.x, self.dataset.measured, known)
         return found[:, 0].astype(np.float64), np.zeros(len(found))
 
