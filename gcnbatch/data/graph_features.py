@@ -50,24 +50,25 @@ class FeatureScaling:
     def of(cls, blocks: Callable[[], Iterable[NDArray[np.float32]]], n_counts: int) -> FeatureScaling:
         """Return the scaling that gives the rows of all blocks mean 0 and deviation 1.
 
-        Missing values are left out. A constant column, or one without any value, has scale 0: it tells nothing. The
-        last `n_counts` columns keep their values.
+        Missing values are left out. A constant column, or one without any value, has scale 0: it tells nothing. Counts
+        keep their values.
 
         Parameters
         ----------
         blocks : callable
-            Returns the rows (R, D) of the training set in blocks, at least one; called twice.
+            Returns the rows of the training set in blocks (R, D - n_counts), at least one; called twice.
         n_counts : int
+            Number of columns of counts, which follow.
         """
         count: Any = 0
         total: Any = 0.0
         squares: Any = 0.0
         largest: Any = 0.0
-        for known, values in _measured(blocks(), n_counts):
+        for known, values in _measured(blocks()):
             count, total = count + known.sum(axis=0), total + values.sum(axis=0)
             largest = np.maximum(largest, np.abs(values).max(axis=0, initial=0))
         centre = total / np.maximum(count, 1)
-        for known, values in _measured(blocks(), n_counts):
+        for known, values in _measured(blocks()):
             squares = squares + (np.where(known, values - centre, 0) ** 2).sum(axis=0)
         deviation = np.sqrt(squares / np.maximum(count, 1))
         scale = np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation > _SPREAD * largest)
@@ -75,11 +76,9 @@ class FeatureScaling:
         return cls(mean.astype(np.float32), np.concatenate([scale, np.ones(n_counts)]).astype(np.float32))
 
 
-def _measured(
-    blocks: Iterable[NDArray[np.float32]], n_counts: int
-) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.float64]]]:
-    """Yield which values of the columns to scale are known, and the values, 0 where missing."""
+def _measured(blocks: Iterable[NDArray[np.float32]]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.float64]]]:
+    """Yield which values are known, and the values, 0 where missing."""
     for block in blocks:
-        values = block[:, : block.shape[1] - n_counts].astype(np.float64)
+        values = block.astype(np.float64)
         known = ~np.isnan(values)
         yield known, np.where(known, values, 0)

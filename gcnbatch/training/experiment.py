@@ -193,6 +193,7 @@ class Experiment:
             return {}
         rows = np.sort(split.train)
         size = max(_BLOCK_BYTES // (4 * len(self.header.graph_feature_names)), 1)
+        scaled = len(self.header.graph_feature_names) - self.header.graph_feature_counts
 
         def blocks() -> Iterator[NDArray[np.float32]]:
             for first in range(0, self.dataset.n_graphs, size):
@@ -200,10 +201,11 @@ class Experiment:
                 low, high = np.searchsorted(rows, (first, stop))
                 values = self.dataset.graph_features(first, stop)
                 assert values is not None
-                yield values[rows[low:high] - first]
+                yield values[:, :scaled][rows[low:high] - first]
 
-        scaling, joined = FeatureScaling.of(blocks, self.header.graph_feature_counts), self.header.n_joined
-        return {f"{FEATURES}.mean": scaling.mean[:joined], f"{FEATURES}.scale": scaling.scale[:joined]}
+        joined = self.header.n_joined
+        scaling = FeatureScaling.of(blocks, joined - scaled)
+        return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
 
     def _check_validation(self, split: Split) -> None:
         train = self.config.train
