@@ -9,6 +9,7 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | processes for reports import what they need | Python imports, a GPU trains | SciPy 690, matplotlib 760, RDKit 760 ms |
 | they draw a first figure | a GPU trains | 120 ms |
 | they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
+| the process of kernel and trees imports what it needs | Python imports, a table is imported | scikit-learn 1,500 ms |
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
 | ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
 
@@ -37,6 +38,7 @@ from gcnbatch.worker import Workers
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
 PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.training.plots", "gcnbatch.uncertainty.plot")
 PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
+MIXTURE = ("gcnbatch.training.cross_fit", "sklearn.ensemble")
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 RANKED = {  # commands that use ranks, and what the other ranks import while rank 0 checks its input
     "train": "gcnbatch.training.processes",
@@ -47,11 +49,12 @@ _ON_GPU = "gcnbatch.backends.cuda.fused.backend"
 
 
 class Pools(NamedTuple):
-    """Worker processes for uncertainty and reports without figures, for plots, and for the page."""
+    """Worker processes for uncertainty and reports without figures, for plots, for the page, and for a mixture."""
 
     fits: Workers
     plots: Workers
     page: Workers
+    mixture: Workers | None = None
 
 
 @contextmanager
@@ -73,6 +76,10 @@ def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
         with span("start GPU and report processes"):
             has_gpu = _wake_gpu(tree)
             pools = stack.enter_context(report_pools(_models(tree))) if has_gpu and cores() > 1 else None
+            if pools and _table(tree, "train").get("mixture") is True:
+                with suppress(OSError, RuntimeError):
+                    workers = Workers(1, preload, MIXTURE, one_blas_thread=False)
+                    pools = pools._replace(mixture=stack.enter_context(workers))
         yield pools
 
 
@@ -124,10 +131,14 @@ def _models(tree: Mapping[str, Any]) -> int:
     """Return the number of models of a tree that is not checked yet; 1 where a number is none."""
     count = 1
     for section, key in (("split", "folds"), ("split", "repeats"), ("split", "cross_fit"), ("train", "ensemble")):
-        table = tree.get(section)
-        value = table.get(key) if isinstance(table, dict) else None
+        value = _table(tree, section).get(key)
         count *= value if isinstance(value, int) and 1 < value <= 1000 else 1
     return count
+
+
+def _table(tree: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    table = tree.get(section)
+    return table if isinstance(table, dict) else {}
 
 
 def _wake_gpu(tree: Mapping[str, Any]) -> bool:

@@ -81,7 +81,8 @@ def train(given: TrainOptions) -> Run:
         from gcnbatch.training.plan import models
 
         with open_writer(pools, models(checked)) as writer:
-            folder, _ = run.start(checked, optional_path(given.out), given.quiet, given.say, writer, make)
+            place, of_mixture = optional_path(given.out), pools and pools.mixture
+            folder, _ = run.start(checked, place, given.quiet, given.say, writer, make, of_mixture)
             return _completed(folder, writer.page, given)
 
 

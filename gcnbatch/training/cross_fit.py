@@ -140,16 +140,15 @@ def summarise_blocks(
 
 @contextmanager
 def beside_networks(
-    folder: Path, of_blocks: Mapping[str, Sequence[Planned]], early: bool, quiet: bool
+    folder: Path, of_blocks: Mapping[str, Sequence[Planned]], early: bool, quiet: bool, workers: Workers | None
 ) -> Iterator[dict[str, Others | None]]:
     """Yield, for each block, what returns the fitted kernel and trees, and their out-of-fold outputs.
 
     None without a mixture. They are kept in the run's folder until the block is finished. `early`: another process fits
-    them while a GPU trains the networks. `quiet`: show no progress.
+    them while a GPU trains the networks, that of `workers` if it has been started. `quiet`: show no progress.
     """
     found: dict[str, Others | None] = dict.fromkeys(of_blocks)
     with ExitStack() as stack:
-        workers: Workers | None = None
         for place, planned in of_blocks.items():
             experiment = planned[0].experiment
             config = experiment.config

@@ -52,6 +52,7 @@ from gcnbatch.training.reports import ReportWriter
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.training.summary import summarise
+from gcnbatch.worker import Workers
 
 CHANGED = "changed since the run began"
 # Writes a data set, and returns the configuration with what the data decide.
@@ -65,11 +66,13 @@ def start(
     say: Say = lambda line: None,
     writer: ReportWriter | None = None,
     make: Make | None = None,
+    of_mixture: Workers | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a run in `folder` (default ``runs/<name>-<time>``), train to the end, and return folder and metrics.
 
     A run that is refused leaves no folder. `writer` writes the reports; None: this process does. `make` writes the data
-    in place of those of `config`; the run keeps them in its folder.
+    in place of those of `config`; the run keeps them in its folder. `of_mixture` fits what is mixed with the networks;
+    None: a process that is started then.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def start(
             _create(target, config.model_copy(update={"backend": backend.name}))
         for line in _notes(planned):
             say(line)
-        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter())
+        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter(), of_mixture)
 
 
 def _notes(planned: Sequence[Planned]) -> Iterator[str]:
@@ -338,6 +341,7 @@ def _fit(
     quiet: bool,
     say: Say,
     writer: ReportWriter,
+    of_mixture: Workers | None = None,
 ) -> dict[str, Any]:
     """Fit every member that has no metrics yet, and return the run's metrics."""
     folder, experiment = held.folder, planned[0].experiment
@@ -354,7 +358,8 @@ def _fit(
         for place, own in blocks(planned).items()
         if config.split.cross_fit and not (folder / place / reports.METRICS).exists()
     }
-    with cross_fit.beside_networks(folder, cross_fitted, on_gpu and bool(missing), quiet) as others:
+    early = on_gpu and bool(missing)
+    with cross_fit.beside_networks(folder, cross_fitted, early, quiet, of_mixture) as others:
         if missing:
             with one_of(len(planned)):
                 known |= _fit_networks(held, config, missing, backend, quiet, say, writer)

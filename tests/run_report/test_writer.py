@@ -81,7 +81,7 @@ def writer(pools: list[Workers]) -> Iterator[ParallelWriter]:
 @pytest.fixture
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the preloading of modules and the first figure in tests whose workers compute nothing."""
-    for name in ("FITS", "PAGE"):
+    for name in ("FITS", "PAGE", "MIXTURE"):
         monkeypatch.setattr(startup, name, ())
     monkeypatch.setattr(startup, "prepare_plots", startup.preload)
 
@@ -236,11 +236,16 @@ print(sorted(name for name in set(sys.modules) - known if not name.startswith(("
 
 
 @pytest.mark.usefixtures("light_workers")
-@pytest.mark.parametrize("arguments", [(), ("--folds", "6")], ids=["one model", "many"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [((), 5), (("--folds", "6"), 5), (("--set", "split.cross_fit=2", "--set", "train.mixture=true"), 6)],
+    ids=["one model", "many", "mixture"],
+)
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_training_starts_workers_on_a_gpu_only(
     has_gpu: bool,
     arguments: tuple[str, ...],
+    expected: int,
     pools: list[Workers],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -262,7 +267,7 @@ def test_training_starts_workers_on_a_gpu_only(
     with pytest.raises(SystemExit) as left:
         app.main()
     assert left.value.code in (0, None)
-    assert running == [5 if has_gpu else 0]
+    assert running == [expected if has_gpu else 0]
     assert all(process.returncode is not None for process in processes(pools))
     capsys.readouterr()
 

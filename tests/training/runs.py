@@ -57,9 +57,9 @@ def configure(*assignments: str) -> Config:
     return resolve(tree)
 
 
-def fit(data: Path, folder: Path, *assignments: str) -> dict[str, Any]:
-    """Train to the end in this process; return the metrics."""
-    return run.start(configure(f"data.path={data}", *assignments), folder, quiet=True)[1]
+def fit(data: Path, folder: Path, *assignments: str, **options: Any) -> dict[str, Any]:
+    """Train to the end in this process, with options of `run.start`; return the metrics."""
+    return run.start(configure(f"data.path={data}", *assignments), folder, quiet=True, **options)[1]
 
 
 def command(*arguments: object) -> list[str]:

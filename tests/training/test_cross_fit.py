@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_fits, read_split
 from gcnbatch.training.fits import Fits
 from gcnbatch.training.plan import member_folders
+from gcnbatch.worker import Workers
 from tests.builders import small_molecules
 from tests.entries import CohortEntry, register
 from tests.training.kills import Killed, die_at
@@ -297,11 +299,17 @@ def test_processes_give_the_bits_of_one(molecules, best: Path, tmp_path: Path) -
     assert_same_run(tmp_path / "run", best)
 
 
-def test_a_process_beside_a_gpu_fits_the_same_kernel_and_trees(molecules, best: Path, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("is_started", [False, True])
+def test_a_process_beside_a_gpu_fits_the_same_kernel_and_trees(
+    molecules, best: Path, is_started: bool, tmp_path, monkeypatch
+) -> None:
     register(monkeypatch, CohortEntry("cpu", most=4, on_gpu=True))
     fitted = []
     monkeypatch.setattr(cross_fit, "fit_members", lambda *about: fitted.append(about))
-    fit(molecules[1], tmp_path / "run", *MIXED)
+    with Workers(1, one_blas_thread=False) if is_started else nullcontext() as workers:
+        if workers is not None:
+            monkeypatch.setattr(cross_fit, "Workers", None)  # it starts no other
+        fit(molecules[1], tmp_path / "run", *MIXED, of_mixture=workers)
     assert not fitted, "this process fits nothing"
     one, other = (load(folder / mixed.FILE, finite=False).arrays for folder in (tmp_path / "run", best))
     assert one.keys() == other.keys()
