@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +51,7 @@ class Machine(NamedTuple):
         return cls(choice, Workers(processes or cores(), molecules.prepare, quiet=True))
 
 
-Begun = list[tuple[Block, Future[Part]]]  # chunks of SMILES that worker processes read
+Begun = list[tuple[Block, Callable[[], Part]]]  # chunks of SMILES, and what returns their part once it is read
 
 
 class LoadedRun:
@@ -100,13 +99,19 @@ class LoadedRun:
     def _shared(self) -> Shared:
         return Shared(self._converter)
 
-    def begin(self, smiles: Sequence[str]) -> Begun:
-        """Let processes read SMILES, at least one."""
+    def begin(self, smiles: Sequence[str], alone: bool = False) -> Begun:
+        """Let processes read SMILES, at least one.
+
+        `alone`: `finish` follows at once. A process then reads a single chunk for `finish` itself: a thread that waits
+        for it would cost two switches between threads.
+        """
         workers = self._machine.workers
         size = min(-(-len(smiles) // workers.count), molecule_graphs.CHUNK)
         chunks = [Block(at, {SMILES: list(smiles[at : at + size])}) for at in range(0, len(smiles), size)]
-        submit, seconds = workers.submit, guard.SECONDS
-        return [(chunk, submit(convert_timed, seconds, chunk, self._shared)) for chunk in chunks]
+        calls = [(convert_timed, guard.SECONDS, chunk, self._shared) for chunk in chunks]
+        if alone and len(chunks) == 1:
+            return [(chunks[0], partial(workers.call, *calls[0]))]
+        return [(chunk, workers.submit(*call).result) for chunk, call in zip(chunks, calls, strict=True)]
 
     def finish(self, begun: Begun, applicability: bool = False) -> Predictions:
         """Return the predictions of all rows; ids are their numbers.
@@ -125,7 +130,7 @@ class LoadedRun:
 
     def predict(self, smiles: Sequence[str], applicability: bool = False) -> Predictions:
         """Return the predictions of SMILES, at least one; see `finish`."""
-        return self.finish(self.begin(smiles), applicability)
+        return self.finish(self.begin(smiles, alone=True), applicability)
 
     def graphs(self, smiles: str) -> GraphSet:
         """Return the graph of a molecule.
@@ -142,8 +147,8 @@ class LoadedRun:
             raise InputError("smiles", reasons[0])
         return concatenate([part.graphs() for part in parts])
 
-    def _read(self, chunk: Block, call: Future[Part]) -> list[Part]:
+    def _read(self, chunk: Block, part: Callable[[], Part]) -> list[Part]:
         try:
-            return [call.result()]
+            return [part()]
         except (WorkerDied, MemoryError):
             return convert_guarded(chunk, self._shared)

@@ -137,7 +137,7 @@ class PredictionQueue:
             jobs = self._take(wait=under_way is None)
             if not jobs and under_way is None:
                 return
-            begun = self._begin(jobs)
+            begun = self._begin(jobs, alone=under_way is None)
             if under_way is not None:
                 self._finish(*under_way)
             under_way = begun
@@ -164,8 +164,8 @@ class PredictionQueue:
         self._jobs = left
         return taken
 
-    def _begin(self, jobs: list[_Job]) -> tuple[list[_Job], Begun] | None:
-        """Start the processes on the molecules of jobs, or call the function of a job."""
+    def _begin(self, jobs: list[_Job], alone: bool) -> tuple[list[_Job], Begun] | None:
+        """Start the processes on the molecules of jobs, or call the function of a job; see `LoadedRun.begin`."""
         if not jobs:
             return None
         run, call = jobs[0].run, jobs[0].call
@@ -173,7 +173,7 @@ class PredictionQueue:
             if call is not None:
                 jobs[0].result.set_result(call())
             elif run is not None:
-                return jobs, run.begin([text for job in jobs for text in job.smiles])
+                return jobs, run.begin([text for job in jobs for text in job.smiles], alone)
         except Exception as error:
             self._fail(jobs, error)
         return None

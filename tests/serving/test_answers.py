@@ -150,7 +150,7 @@ def test_whatever_a_model_gives_is_in_the_answer() -> None:
 def test_requests_that_arrive_together_are_predicted_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     run, sizes = server.runs["plain"], []
     begin = run.begin
-    monkeypatch.setattr(run, "begin", lambda smiles: (sizes.append(len(smiles)), begin(smiles))[1])
+    monkeypatch.setattr(run, "begin", lambda smiles, alone: (sizes.append(len(smiles)), begin(smiles, alone))[1])
 
     def ask(number: int) -> Any:
         return molecules_of(server, "plain", ["C" * (1 + number % 14)] * 3)
