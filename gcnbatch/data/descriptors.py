@@ -17,10 +17,10 @@ computed by RDKit's functions one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,10 @@ from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
 from gcnbatch.data.sparse import row_pointer
-from gcnbatch.data.substructures import Plan, Search
+from gcnbatch.data.substructures import Patterns, Plan, Search
 
 Floats = NDArray[np.float64]
+Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
 _MOST_ATOMS = 128  # of a usual molecule; in larger matrices, bits depend on the number of BLAS threads
@@ -94,6 +95,7 @@ class Asked(NamedTuple):
     alpha: float
 
 
+@cache
 def names() -> tuple[str, ...]:
     """Return the names of RDKit's 2D descriptors, in its order."""
     return tuple(name for name, _ in _functions())
@@ -188,17 +190,17 @@ class _Tools:
         counted = {re.sub("[=-]", "_", row[0]): row[2] for row in rows if len(row) > 2} | _COUNTED
         self.plan = Plan()
         read = {name: _readable(text) for name, text in counted.items()}
-        self.counted = {name: self.plan.add(pattern) for name, pattern in read.items() if pattern is not None}
+        self.counted = self._added(read)
         order, patterns = Crippen._ReadPatts(Crippen.defaultPatternFileName)  # type: ignore[no-untyped-call]
         types = [(compiled(text), logp, mr) for kind in order for text, _, logp, mr in patterns[kind]]
         types = [row for row in types if row[0].atoms[0] != ("#", 1)]
-        self.crippen = {number: self.plan.add(pattern) for number, (pattern, _, _) in enumerate(types)}
+        self.crippen = self._added(dict(enumerate(pattern for pattern, _, _ in types)))
         self.contributions = [(logp, mr) for _, logp, mr in types]
         alerts = dict(zip(QED.StructuralAlertSmarts, QED.StructuralAlerts, strict=True))
         read = {text: _readable(text) for text in alerts}
-        self.alerts = {text: self.plan.add(pattern) for text, pattern in read.items() if pattern is not None}
+        self.alerts = self._added(read)
         self._other_alerts = [alert for text, alert in alerts.items() if read[text] is None]
-        self.acceptors = {text: self.plan.add(compiled(text)) for text in QED.AcceptorSmarts}
+        self.acceptors = self._added({text: compiled(text) for text in QED.AcceptorSmarts})
         self.atoms = {text: self.plan.add(compiled(text)) for text in (*_OXYGENS, "O", _BESIDE_RING)}
         self.ads = np.array([QED.adsParameters[name] for name in QED.QEDproperties._fields]).T[:, :, None]
         self.weights = np.array(QED.WEIGHT_MEAN)
@@ -214,6 +216,10 @@ class _Tools:
         self.hybridisation[[int(kinds.SP), int(kinds.SP2), int(kinds.SP3)]] = 1, 2, 3
         computed = _computed_names(self)
         self.others = [function for name, function in functions if name not in computed]
+
+    def _added(self, patterns: Mapping[Key, Pattern | None]) -> Patterns[Key]:
+        """Add those that can be searched for to the plan."""
+        return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
     def ask(self, molecule: Any) -> Asked | None:
         """Return what RDKit says of a usual molecule; None if an atom has no parameters for a charge, as metals."""

@@ -9,8 +9,9 @@ bonds that can continue them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator
 from functools import cache, cached_property
+from itertools import compress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ from gcnbatch.data.smarts import Expression, Pattern, compiled, joint
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Key = TypeVar("Key")
+_LEAST = ("bonds", "ring bonds")  # primitives of which an atom has at least a number; it has exactly one of the others
+_LETTERS = ("*", "isotope", "a", "A", "in ring", "#", "D", "X", "H", "v", "R", "charge", *_LEAST)
 
 
 class Searched(NamedTuple):
@@ -28,6 +31,16 @@ class Searched(NamedTuple):
 
     atoms: tuple[int, ...]
     bonds: tuple[tuple[int, int, int], ...]
+
+
+class Patterns(dict[Key, Searched]):
+    """Patterns of a plan by key."""
+
+    @cached_property
+    def literals(self) -> tuple[Ints, Ints]:
+        """The literals of the atoms of all patterns, and the first one of each."""
+        sizes = np.array([len(one.atoms) for one in self.values()], np.int64)
+        return np.array([literal for one in self.values() for literal in one.atoms], np.int64), sizes.cumsum() - sizes
 
 
 class _Level(NamedTuple):
@@ -39,14 +52,14 @@ class _Level(NamedTuple):
         Literals that are true where all their parts are.
     parts, starts : int64
         Literals of the parts of all, and the first one of each.
-    recursive : dict of Searched
-        Patterns by the literal that is true for the first atoms of their matches.
+    recursive : Patterns
+        By the literal that is true for the first atoms of their matches.
     """
 
     found: Ints
     parts: Ints
     starts: Ints
-    recursive: dict[int, Searched]
+    recursive: Patterns[int]
 
 
 class Plan:
@@ -77,6 +90,13 @@ class Plan:
             bonds_of.append((first, second, self.edges.setdefault(edge, len(self.edges))))
         return Searched(tuple(atoms), tuple(bonds_of))
 
+    @cached_property
+    def compared(self) -> tuple[Ints, Ints, Mask, Ints]:
+        """Of the primitives: literals, places in _LETTERS, whether a value may be larger, and numbers; each (n,)."""
+        literals, letters, numbers = zip(*self.primitives, strict=True)
+        places = [_LETTERS.index(letter) for letter in letters]
+        return np.array(literals), np.array(places), np.isin(letters, _LEAST), np.array(numbers)
+
     @property
     def size(self) -> int:
         """Number of expressions."""
@@ -88,7 +108,9 @@ class Plan:
         found = []
         for level in range(1, max(self._level, default=0) + 1):
             joints = [(literal, parts) for literal, parts in self._joints if self._level[literal >> 1] == level]
-            recursive = {literal: one for literal, one in self._recursive.items() if self._level[literal >> 1] == level}
+            recursive = Patterns(
+                (literal, one) for literal, one in self._recursive.items() if self._level[literal >> 1] == level
+            )
             sizes = np.array([len(parts) for _, parts in joints], np.int64)
             parts = np.array([part for _, parts in joints for part in parts], np.int64)
             literals = np.array([literal for literal, _ in joints], np.int64)
@@ -173,7 +195,7 @@ class Search:
         self._back = np.lexsort((src, dst))  # the edge of the other direction
         orders = np.bincount(src, np.array([0, 1, 2, 3, 1.5])[kind], count)
         none = np.zeros(count, np.int64)
-        equal = {
+        values = {
             "*": none,
             "isotope": none - 1,  # molecules with isotopes are not searched
             "a": ~aromatic,
@@ -186,14 +208,15 @@ class Search:
             "v": orders.astype(np.int64) + hydrogens,
             "R": rings,
             "charge": charge,
+            "bonds": self.degree,
+            "ring bonds": np.bincount(src[in_ring], minlength=count),
         }
-        least = {"bonds": self.degree, "ring bonds": np.bincount(src[in_ring], minlength=count)}
+        literals, letters, is_least, numbers = plan.compared
+        own = np.stack([values[letter] for letter in _LETTERS])[letters]
         self._masks = np.empty((2 * plan.size, count), bool)
-        for values, compare in ((equal, np.equal), (least, np.greater_equal)):
-            own = [(literal, values[letter], value) for literal, letter, value in plan.primitives if letter in values]
-            if own:
-                literals, rows, wanted = zip(*own, strict=True)
-                self._set(np.array(literals), compare(np.stack(rows), np.array(wanted)[:, None]))
+        holds = own == numbers[:, None]
+        holds[is_least] = own[is_least] >= numbers[is_least, None]
+        self._set(literals, holds)
         self._kinds = _kinds_of(plan.kinds, kind, in_ring)
         self._edges: dict[int, Mask] = {}
         self._counts: dict[int, int] = {}
@@ -215,10 +238,11 @@ class Search:
         mask: Mask = self._masks[pattern.atoms[0]]
         return mask
 
-    def possible(self, patterns: Mapping[Key, Searched]) -> Iterator[Key]:
+    def possible(self, patterns: Patterns[Key]) -> Iterator[Key]:
         """Yield the patterns of which each atom and each bond is somewhere in the chunk; `matches` takes only them."""
-        held = np.logical_or.reduce(self._masks, axis=1).tolist()
-        some = {key: one for key, one in patterns.items() if all(held[literal] for literal in one.atoms)}
+        literals, starts = patterns.literals
+        held = np.logical_or.reduce(self._masks, axis=1)[literals]
+        some = dict(compress(patterns.items(), np.logical_and.reduceat(held, starts).tolist()))
         self._find_edges({edge for one in some.values() for *_, edge in one.bonds} - self._counts.keys())
         counts = self._counts
         yield from (key for key, one in some.items() if all(counts[edge] for *_, edge in one.bonds))

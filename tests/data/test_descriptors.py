@@ -178,7 +178,8 @@ def test_patterns_match_as_in_rdkit(pattern: str) -> None:
     query = chem.MolFromSmarts(pattern)
     wanted = [len(molecule.GetSubstructMatches(query)) for molecule in molecules]
     plan = substructures.Plan()
-    patterns = {"rare": plan.add(smarts.compiled("[#92]-C")), "given": plan.add(smarts.compiled(pattern))}
+    texts = {"rare": "[#92]-C", "given": pattern}
+    patterns = substructures.Patterns({name: plan.add(smarts.compiled(text)) for name, text in texts.items()})
     searched = chunk(plan, molecules)
     possible = [*searched.possible(patterns)]
     among = searched.number == 6
