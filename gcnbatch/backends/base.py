@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -126,6 +126,24 @@ class Meter(Protocol):
         """Call `run` and return its peak of array memory, in bytes above what was allocated before."""
 
 
+class Stacked(NamedTuple):
+    """Operations that predict with several models of one architecture at once.
+
+    Parameters
+    ----------
+    ops : object
+        Those of `Ops` that a forward pass needs. Logits are (models, B, K).
+    parameters : dict of Array
+        Of all models, by name.
+    most : int
+        Graphs of the largest batch for which they take less time than one model after the other.
+    """
+
+    ops: Any
+    parameters: Mapping[str, Array]
+    most: int
+
+
 class Backend(Protocol):
     """An opened backend: its operations, memory and data feed."""
 
@@ -155,6 +173,12 @@ class Backend(Protocol):
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         """Return the feed of a data set; `targets` (R, K) has a row for every row of the set."""
+
+    def stacked(self, parameters: Sequence[Mapping[str, Array]]) -> Stacked | None:
+        """Return what predicts with several models of one architecture at once, given the parameters of each.
+
+        None where the backend has nothing that takes less time than one model after the other.
+        """
 
 
 class Clock(NamedTuple):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, Feed, Offset, Runner
+from gcnbatch.backends.base import ORIGIN, START, Backend, Batch, Clock, Feed, Offset, Runner, Stacked
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
 from gcnbatch.model.gcn import Flow
@@ -79,6 +79,16 @@ class OpsRunner(SingleRunner):
             logits = self._ops.take(logits, asked)
         return self._backend.read(logits)
 
+    def logits_of_all(self, models: Stacked, batch: Batch) -> NDArray[np.float32]:
+        """Return the logits (models, B, K) of several models of this architecture."""
+        ctx = Context(models.ops, models.parameters, batch, training=False)
+        return self._backend.read(self._task.model.forward(ctx, batch.x)[0])
+
+    @property
+    def parameters(self) -> Mapping[str, Array]:
+        """The parameters and running statistics by name."""
+        return self._model.parameters
+
     def close(self) -> None:
         self._feed.close()
         self._prepared = None
@@ -137,11 +147,13 @@ class OpsRunner(SingleRunner):
 class OpsPredictor(JoinedRunner):
     """A runner that predicts with models of one architecture and one data set; all gather from one feed.
 
-    Members in a row that predict the same graphs, as one array, share their batch.
+    Members in a row that predict the same graphs, as one array, share their batch. A runner that goes on with other
+    data predicts a small batch with all members at once, where the backend can.
     """
 
     def __init__(self, backend: Backend, tasks: Sequence[RunnerTask]) -> None:
         self._backend, self._feed = backend, backend.feed(tasks[0].source, tasks[0].targets)
+        self._at_once: Stacked | None = None
         self._members = [OpsRunner(backend, task, self._feed) for task in tasks]
         super().__init__(self._members)
 
@@ -149,12 +161,21 @@ class OpsPredictor(JoinedRunner):
         """Go on with the data of tasks that have the models and the parameters of these."""
         self._feed.close()
         self._feed = self._backend.feed(tasks[0].source, tasks[0].targets)
+        if self._at_once is None and self.size > 1:
+            self._at_once = self._backend.stacked([member.parameters for member in self._members])
         for member, task in zip(self._members, tasks, strict=True):
             member.take(task, self._feed)
+
+    def load_state(self, state: dict[str, NDArray[Any]], member: int = 0) -> None:
+        super().load_state(state, member)
+        self._at_once = None
 
     def predict(
         self, graphs: Sequence[Int64 | None], rows: Sequence[Int64 | None] | None = None
     ) -> list[NDArray[np.float32] | None]:
+        first, at_once = graphs[0], self._at_once
+        if at_once and first is not None and len(first) <= at_once.most and all(own is first for own in graphs):
+            return list(self._members[0].logits_of_all(at_once, self._feed.gather(first)))
         found: list[NDArray[np.float32] | None] = []
         batch, gathered = None, None
         for member, own, asked in zip(self._members, graphs, rows or [None] * self.size, strict=True):

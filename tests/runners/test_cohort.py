@@ -11,14 +11,16 @@ import pytest
 
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.registry import open_backend
+from gcnbatch.config_sections import ChemGCNConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.errors import InputError
 from gcnbatch.lab.backend_comparison.workload import Workload, opened
-from gcnbatch.model.gcn import build
+from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.runners.choice import cohort_size, make_predictor, make_runner
 from gcnbatch.runners.cohort import JoinedRunner, group
-from gcnbatch.runners.ops import OpsPredictor
-from gcnbatch.runners.task import RunnerTask
+from gcnbatch.runners.ops import OpsPredictor, OpsRunner
+from gcnbatch.runners.task import RunnerTask, no_targets
+from tests.builders import build_graphset
 from tests.entries import MadeEntry, register
 from tests.training.runs import configure, write_set
 
@@ -93,6 +95,72 @@ def test_models_that_predict_from_one_batch_have_the_bits_of_each_alone(
                 np.testing.assert_array_equal(logits, one.predict([own])[0])
         predictor.close()
     assert gathered == 2 * [len(BATCHES[0]), len(BATCHES[0]), len(BATCHES[1])]
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mean, dense layers": {"dense": [5], "readout": ["mean"], "dropout": 0.2},
+    "layer norm, virtual node, maxima": {"norm": "layer", "virtual_node": True, "readout": ["max", "sum"]},
+    "no norm, residual, all layers read": {"norm": "none", "residual": True, "jumping_knowledge": "cat"},
+    "largest of all layers, ffn": {"jumping_knowledge": "max", "ffn": True, "widths": [4, 4, 4]},
+    "head, no features": {"head": [6], "graph_features": "off"},
+}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("about", [{}, {"n_channels": 1}, {"features": "csr"}, {"features": "int8", "n_counts": 0}])
+def test_models_predict_a_small_batch_at_once_as_each_alone(about: dict[str, Any], options: dict[str, Any]) -> None:
+    given = {"n_channels": 3, "features": "float32", "graph_features": 6, "n_counts": 4, "max_nodes": 7} | about
+    graphs, backend = build_graphset(12, target="regression", seed=4, **given), open_backend("cpu")
+    model = build(ChemGCNConfig(**{"widths": [4, 4], "head": [5], **options}), graphs.header)
+    source = BatchSource(graphs, graph_features=True)
+    loss = Loss("regression", uniform_weights(graphs.header))
+    rng = np.random.default_rng(1)
+    weights = [
+        {
+            slot.spec.name: rng.uniform(0.1, 1, slot.spec.shape).astype(np.float32)
+            for slot in model.layout().slots.values()
+        }
+        for _ in range(3)
+    ]
+    for of in weights:
+        for name in [name for name in of if name.endswith("features.mean")]:
+            of[name][-given["n_counts"] or 6 :] = 0  # as training leaves counts
+    targets = no_targets(graphs.header, 12)
+    tasks = [RunnerTask(model, loss, source, targets, TrainConfig(), 0, of) for of in weights]
+    alone = [make_runner(backend, [task]) for task in tasks]
+    runner = OpsPredictor(backend, tasks)
+    runner.take(tasks)
+    for few in (np.array([4]), np.array([0, 7, 2])):  # 7 has no nodes
+        found = runner.predict([few] * 3)
+        for one, logits in zip(alone, found, strict=True):
+            (expected,) = one.predict([few])
+            assert logits is not None
+            assert expected is not None
+            np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+            assert not np.array_equal(logits, np.zeros_like(logits))
+    runner.close()
+
+
+def test_models_predict_at_once_only_where_it_takes_less_time(monkeypatch: pytest.MonkeyPatch, work: Workload) -> None:
+    tasks = [replace(work.task, seed=seed) for seed in range(3)]
+    runner = OpsPredictor(open_backend("cpu"), tasks)
+    sizes: list[int] = []
+    at_once = OpsRunner.logits_of_all
+    monkeypatch.setattr(
+        OpsRunner,
+        "logits_of_all",
+        lambda self, models, batch: sizes.append(len(batch.node_ptr) - 1) or at_once(self, models, batch),
+    )
+    few = BATCHES[0][:3]
+    for expected in ([], [3]):  # a runner that is used once would prepare what it uses once
+        runner.predict([few] * 3)
+        runner.predict([BATCHES[0]] * 3)
+        runner.predict([few, few, None])
+        assert sizes == expected
+        runner.take(tasks)
+    other = make_runner(open_backend("cpu"), [replace(work.task, seed=9)])
+    runner.load_state(other.state(), 1)
+    np.testing.assert_array_equal(runner.predict([few] * 3)[1], other.predict([few])[0])
 
 
 def test_members_of_joined_runners_have_the_bits_of_the_same_models_alone(work: Workload) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from math import prod
@@ -13,11 +13,12 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.base import Feed, Launched
+from gcnbatch.backends.base import Feed, Launched, Stacked
 from gcnbatch.backends.cpu.distributed import distributed_ops
 from gcnbatch.backends.cpu.features import HostFeatures
 from gcnbatch.backends.cpu.ops import CpuOps, Float
 from gcnbatch.backends.cpu.sources import HostAdjacency
+from gcnbatch.backends.cpu.stacked import stacked
 from gcnbatch.backends.ops import Adjacency, GraphFeatures, Ops, OpsOnPart, PartialOps
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
@@ -181,6 +182,9 @@ class CpuBackend:
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         return HostFeed(source, targets)
+
+    def stacked(self, parameters: Sequence[Mapping[str, Float]]) -> Stacked:
+        return stacked(self.ops, parameters)
 
     def check_ranks(self) -> None:
         """Raise nothing: MPI moves host arrays."""

@@ -40,10 +40,13 @@ class HostFeatures(GraphFeatures):
         return Csr(indptr.astype(np.int32), *taken, self._counts.shape[1])
 
     def scaled_counts(self, mean: NDArray[Any], scale: NDArray[Any], limit: float) -> Csr | None:
-        """Return the counts as `Ops.join` scales them; None if a count of 0 would not stay 0."""
+        """Return the counts as `Ops.join` scales them; None if a count of 0 would not stay 0.
+
+        `mean` and `scale` are (M,), or (K, 1, M) of K models: then the values are (K, 1, entries).
+        """
         if mean.any():
             return None
         counts = self.counts
-        values = np.clip(counts.data * scale[counts.indices], -limit, limit)
+        values = np.clip(counts.data * scale[..., counts.indices], -limit, limit)
         values[np.isnan(values)] = 0
         return Csr(counts.indptr, counts.indices, values, counts.n_cols)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
@@ -70,6 +70,9 @@ class CudaBackend:
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         how = (self.options.resident, self.resident_budget, self._kernel, self._per_graph)
         return open_batches(self.device, source, targets, *how)
+
+    def stacked(self, parameters: Sequence[Mapping[str, DeviceArray]]) -> None:
+        return None
 
     def check_ranks(self) -> None:
         """Raise unless ranks can exchange device arrays."""
