@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gcnbatch.backends.cpu.ops import CpuOps
+from gcnbatch.backends.registry import open_backend
 from tests.ops.adapters import Adapter
 from tests.ops.cases import CASES, Case, multiples_of_half, normal
 from tests.ops.mutants import assert_rejected, half, mutant, on_telling_cases
@@ -33,6 +36,18 @@ PROBLEMS = {kind: lambda case, kind=kind: readout(case, kind) for kind in KINDS}
 @pytest.mark.parametrize("kind", KINDS)
 def test_readout(backend: Adapter, case: Case, kind: str):
     assert_parity(backend, readout(case, kind))
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+@pytest.mark.parametrize("ops", [CpuOps(), open_backend("cpu").ops], ids=["NumPy", "default"])
+def test_sums_on_the_cpu_are_rounded_once(ops: Any, kind: str):
+    """Sums of float32 in a row would lose the digits of an output that is a small difference of large sums."""
+    h = normal(np.random.default_rng(3), 2000, 5)
+    sums = h.astype(np.float64).sum(axis=0)
+    np.testing.assert_array_equal(
+        ops.readout(h, np.array([0, 0, 2000]), kind)[0],
+        np.float32([np.zeros(5), sums / 2000 if kind == "mean" else sums]),
+    )
 
 
 def last_winner(right, dr, node_ptr, kind, saved):

@@ -131,13 +131,15 @@ def _normalise_dx(dy: Any, x: Any, mean: Any, y: Any, relu: bool, scale: Any, sl
 
 @compiled
 def _segment_sums(h: Any, node_ptr: Any, mean: bool, r: Any) -> None:
+    sums = np.empty(r.shape[1])  # float64: outputs far smaller than the sums of a large graph would lose digits
     for b in range(r.shape[0]):
-        r[b] = np.float32(0)
+        sums[:] = 0
         for n in range(node_ptr[b], node_ptr[b + 1]):
             for p in range(r.shape[1]):
-                r[b, p] += h[n, p]
-        if mean and node_ptr[b + 1] > node_ptr[b]:
-            r[b] /= np.float32(node_ptr[b + 1] - node_ptr[b])
+                sums[p] += h[n, p]
+        size = node_ptr[b + 1] - node_ptr[b] if mean and node_ptr[b + 1] > node_ptr[b] else 1
+        for p in range(r.shape[1]):
+            r[b, p] = sums[p] / size
 
 
 @compiled

@@ -300,7 +300,8 @@ class CpuOps(ComposedOps):
         if kind == "max":
             r = _segment_max(h, node_ptr)
             return r, _Maxima(node_ptr, h, r)
-        return _product(_membership(node_ptr, kind), h), None
+        # float64: outputs far smaller than the sums of a large graph would lose digits
+        return _product(_membership(node_ptr, kind), h.astype(np.float64)).astype(h.dtype), None
 
     def readout_backward(self, dr: Float, node_ptr: NDArray[np.int64], kind: Readout, saved: Any) -> Float:
         if kind == "max":
@@ -528,7 +529,7 @@ def _membership(node_ptr: NDArray[np.int64], kind: Readout) -> Csr:
     """Return the matrix (B, N) whose product with H sums (or averages) each graph's rows."""
     n = int(node_ptr[-1])
     sizes = np.diff(node_ptr)
-    data = np.ones(n, np.float32) if kind == "sum" else np.repeat(_inverse_sizes(node_ptr), sizes)
+    data = np.ones(n) if kind == "sum" else np.repeat(1 / np.maximum(sizes, 1), sizes)
     return Csr(node_ptr.astype(np.int32), np.arange(n, dtype=np.int32), data, n)
 
 
