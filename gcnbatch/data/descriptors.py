@@ -95,7 +95,6 @@ class Asked(NamedTuple):
     alpha: float
 
 
-@cache
 def names() -> tuple[str, ...]:
     """Return the names of RDKit's 2D descriptors, in its order."""
     return tuple(name for name, _ in _functions())
@@ -149,7 +148,7 @@ def descriptors(asked: Sequence[Asked | Floats], structures: Structures, atoms: 
         parts = [one for one in asked if isinstance(one, Asked)]
         with np.errstate(all="ignore"):
             computed = _Chunk(parts, structures if usual.all() else structures.of(usual), atoms, tools).values()
-        columns = [computed.get(name) for name in names()]
+        columns = [computed.get(name) for name in tools.names]
         others = iter(np.array([one.others for one in parts]).reshape(len(parts), len(tools.others)).T)
         found[usual] = np.stack([next(others) if column is None else column for column in columns], axis=1)
     return found
@@ -215,6 +214,7 @@ class _Tools:
         self.hybridisation = np.full(32, 4)  # SPS's score
         self.hybridisation[[int(kinds.SP), int(kinds.SP2), int(kinds.SP3)]] = 1, 2, 3
         computed = _computed_names(self)
+        self.names = [name for name, _ in functions]
         self.others = [function for name, function in functions if name not in computed]
 
     def _added(self, patterns: Mapping[Key, Pattern | None]) -> Patterns[Key]:
