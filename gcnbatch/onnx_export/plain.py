@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 from rdkit import Chem, rdBase
-from rdkit.Chem import Descriptors, rdFingerprintGenerator
+from rdkit.Chem import Descriptors, rdFingerprintGenerator, rdPartialCharges
 from rdkit.Chem.MolStandardize import rdMolStandardize
 
 OPTIONS: dict[str, Any] = json.loads(r"""{}""")
 BATCH = 256
+DESCRIPTORS = Descriptors.descList if OPTIONS.get("descriptors") else []
+MOST_ATOMS, UNUSUAL = 128, re.compile(r"[*~$<>]|\[(?:\d|H|#)")  # beyond them, Ipc is RDKit's
 STEREO = re.compile(r"[@/\\]")
 MAP, HYDROGEN = re.compile(r":\d+\]"), re.compile(r"\[\d*(?:H|#1)")
 OTHER_CENTRES = re.compile(r"@(?:TH|AL|SP|TB|OH)\d+")
@@ -220,9 +222,11 @@ def _padded(rows: list[Any], fill: int, kind: Any) -> Any:
 
 def _features(molecule: Any) -> Any:
     """Return descriptors, NaN where RDKit cannot compute one, and counts of fragments."""
-    values = [_descriptor(function, molecule) for _, function in Descriptors.descList] if OPTIONS["descriptors"] else []
+    values = {name: _descriptor(function, molecule) for name, function in DESCRIPTORS}
+    if DESCRIPTORS and _is_usual(molecule):
+        values["Ipc"], values["AvgIpc"] = _information(molecule)
     counts = [_generator(kind).GetCountFingerprintAsNumPy(molecule) for kind in OPTIONS["fingerprints"]]
-    return np.concatenate([np.clip(np.array(values, float), -1e30, 1e30), *counts])
+    return np.concatenate([np.clip(np.array([*values.values()], float), -1e30, 1e30), *counts])
 
 
 def _descriptor(function: Any, molecule: Any) -> float:
@@ -230,6 +234,31 @@ def _descriptor(function: Any, molecule: Any) -> float:
         return float(function(molecule))
     except (ValueError, RuntimeError, ZeroDivisionError, OverflowError):
         return float("nan")
+
+
+def _is_usual(molecule: Any) -> bool:
+    if molecule.GetNumAtoms() > MOST_ATOMS or UNUSUAL.search(Chem.MolToSmiles(molecule)):
+        return False
+    try:
+        rdPartialCharges.ComputeGasteigerCharges(molecule, 12, True)
+    except ValueError:
+        return False
+    return bool(np.isfinite([atom.GetDoubleProp("_GasteigerCharge") for atom in molecule.GetAtoms()]).all())
+
+
+def _information(molecule: Any) -> tuple[float, float]:
+    """Return Ipc and AvgIpc from eigenvalues: RDKit's recurrence loses all digits of a molecule of 80 atoms."""
+    values = np.linalg.eigvalsh(Chem.GetAdjacencyMatrix(molecule).astype(float))
+    half = len(values) // 2
+    low, high, middle = values[:half], values[::-1][:half], values[half : len(values) - half]
+    sums, products = np.append(low + high, middle), np.append(low * high, 0 * middle)
+    polynomial = np.zeros(2 * len(sums) + 3)
+    polynomial[2] = 1  # after two zeros, which stand for what precedes the first coefficient
+    for end, total, product in zip(range(5, len(polynomial) + 1, 2), sums, products, strict=False):
+        polynomial[2:end] += product * polynomial[: end - 2] - total * polynomial[1 : end - 1]
+    share = abs(polynomial) / abs(polynomial).sum()
+    average = -(share * np.log2(np.where(share > 0, share, 1))).sum()
+    return float(abs(polynomial).sum() * average), float(average)
 
 
 @cache
