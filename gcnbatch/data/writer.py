@@ -25,6 +25,8 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
 _CHUNK_BYTES = 1 << 17  # before compression: for long reads
+_WAITING_BYTES = 1 << 19  # of an array: a small write takes libhdf5 0.2 ms
+_CACHE_BYTES = 1 << 20  # of full chunks: libhdf5's 8 MiB of each array would be compressed at the end, by one core
 _WHAT = ("graphs", "nodes", "edges", "entries")
 _HELD = ("y", "censored", "sample_weight", "id")
 _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
@@ -33,7 +35,7 @@ _POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_cs
 class DatasetWriter:
     """Writes a data set part by part; the file appears after `finish`; without `finish` nothing is left.
 
-    Ids and targets stay in memory until `finish`; everything else is written at once.
+    Ids and targets stay in memory until `finish`; of every other array, half a MiB at most waits to be written.
 
     Parameters
     ----------
@@ -66,6 +68,7 @@ class DatasetWriter:
         self._stack = ExitStack()
         self._held: dict[str, list[NDArray[Any]]] = {}  # ids and targets, by path
         self._stored: dict[str, h5py.Dataset] = {}
+        self._waiting: dict[str, list[NDArray[Any]]] = {}  # rows to be written together, by path
         self._layout: dict[str, str] = {}
         self._rows = dict.fromkeys(_WHAT, 0)
         self._top_channel = 0
@@ -155,6 +158,7 @@ class DatasetWriter:
         """
         if not self._held:
             raise InputError(str(self.path), "no graphs to write", "at least one part")
+        self._write_all()
         arrays = {name: np.concatenate(parts) for name, parts in self._held.items()}
         for name, split in (splits or {}).items():
             arrays |= _split_arrays(name, split)
@@ -179,6 +183,7 @@ class DatasetWriter:
         for name, rows in arrays.items():
             self._extend(name, rows)
         self._extend("header", np.array([text], dtype=f"S{len(text)}"))
+        self._write_all()
         _mark(self._file)
         self._finished = True
 
@@ -200,10 +205,22 @@ class DatasetWriter:
                 self._extend(name, array)
 
     def _extend(self, name: str, rows: NDArray[Any]) -> None:
-        with hdf5.late_signals():
-            if name not in self._stored:
+        if name not in self._stored:
+            with hdf5.late_signals():
                 self._stored[name] = _create(self._file, name, rows.dtype, rows.shape[1:], self._chunk_bytes)
-            dataset = self._stored[name]
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append(rows)
+        if sum(some.nbytes for some in waiting) >= _WAITING_BYTES:
+            self._write(name)
+
+    def _write_all(self) -> None:
+        for name in list(self._waiting):
+            self._write(name)
+
+    def _write(self, name: str) -> None:
+        """Write the rows that wait."""
+        rows, dataset = np.concatenate(self._waiting.pop(name)), self._stored[name]
+        with hdf5.late_signals():
             old = dataset.shape[0]
             dataset.resize(old + len(rows), axis=0)
             dataset[old:] = rows
@@ -227,7 +244,9 @@ def write_splits(path: StrPath, splits: Mapping[str, Split]) -> None:
 def _open(path: StrPath, stack: ExitStack) -> tuple[hdf5.HeldErrors, h5py.File]:
     """Open a new file in the block of `stack`, at whose end it appears at `path`."""
     temporary = stack.enter_context(fileio.atomic_path(path))
-    file, stream = stack.enter_context(hdf5.open_output(temporary, path, libver=("v110", "v110")))
+    file, stream = stack.enter_context(
+        hdf5.open_output(temporary, path, libver=("v110", "v110"), rdcc_nbytes=_CACHE_BYTES)
+    )
     return stream, file
 
 
