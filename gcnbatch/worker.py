@@ -37,7 +37,10 @@ from weakref import WeakValueDictionary
 from gcnbatch import timeline
 
 Begun = TypeVar("Begun")
-_START = "import sys; sys.path[:] = sys.argv[2:]; from gcnbatch.worker import serve; serve(int(sys.argv[1]))"
+_START = (
+    "import gc, sys; alive, new_objects, *sys.path[:] = sys.argv[1:]; gc.set_threshold(int(new_objects)); "
+    "from gcnbatch.worker import serve; serve(int(alive))"
+)
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
@@ -307,7 +310,7 @@ class _Worker:
         self._received: set[int] = set()  # keys of shared values
         threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(made.alive), *sys.path],
+            [sys.executable, "-c", _START, str(made.alive), str(gc.get_threshold()[0]), *sys.path],
             pass_fds=(made.alive, *made.keep_open),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
