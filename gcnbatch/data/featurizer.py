@@ -243,9 +243,8 @@ def _alike(structures: Structures, tools: _Featurizer, options: FeaturizerOption
     numbers = tools.reader.table.others(structures.atoms)
     other = np.flatnonzero(numbers >= 0)
     molecule = np.repeat(np.arange(len(structures.n_atoms)), structures.n_atoms)[other]
-    found, counts = np.unique(np.unique(np.column_stack([molecule, numbers[other]]), axis=0)[:, 1], return_counts=True)
     symbol = tools.chem.GetPeriodicTable().GetElementSymbol
-    return Counter({symbol(number): count for number, count in zip(found.tolist(), counts.tolist(), strict=True)})
+    return Counter(symbol(number) for _, number in set(zip(molecule.tolist(), numbers[other].tolist(), strict=True)))
 
 
 def _graph_features(

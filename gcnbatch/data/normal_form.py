@@ -72,7 +72,7 @@ def normal_form(text: str, options: FeaturizerOptions, stereo: bool, again: bool
         return None
     if not stereo:
         molecule.SetIntProp("_StereochemDone", 1)  # else RDKit would look for it when it writes the name
-    name = reader.chem.MolToSmiles(molecule)
+    name = reader.chem.MolToSmiles(molecule, reader.writing)
     if not name:  # no atoms
         return None
     if not again:
@@ -126,6 +126,9 @@ class _Reader:
 
     def __init__(self) -> None:
         self.chem = load_rdkit()
+        # Made once: RDKit takes 4 us to read a call's own keywords
+        self.writing, self._as_read = self.chem.SmilesWriteParams(), self.chem.SmilesParserParams()
+        self._as_read.sanitize = self._as_read.removeHs = False
         steps = self.chem.SanitizeFlags
         self._done = steps.SANITIZE_NONE
         # Of a molecule without stereochemistry, with and without atoms that may be metals
@@ -162,7 +165,7 @@ class _Reader:
 
         `signed`: the text has some.
         """
-        molecule = self.chem.MolFromSmiles(text, sanitize=False)
+        molecule = self.chem.MolFromSmiles(text, self._as_read)
         if molecule is None:
             return None
         if signed:

@@ -102,9 +102,10 @@ class Structures(NamedTuple):
             atoms = first + np.fromstring(",".join([order.strip("[,]") for order in orders]), np.int64, sep=",")
             places = np.empty_like(atoms)
             places[atoms] = np.arange(len(atoms))
-        ends = np.sort((places - first)[np.repeat(starts, self.n_bonds)[:, None] + self.ends], axis=1)
-        by = np.lexsort((ends[:, 1], ends[:, 0], np.repeat(np.arange(len(starts)), self.n_bonds)))
-        return self._replace(atoms=self.atoms[atoms], ends=ends[by], types=self.types[by])
+        start = np.repeat(starts, self.n_bonds)[:, None]
+        ends = np.sort(places[start + self.ends], axis=1)  # counted over the atoms of all molecules
+        by = np.argsort(ends[:, 0] * len(atoms) + ends[:, 1], kind="stable")
+        return self._replace(atoms=self.atoms[atoms], ends=(ends - start)[by], types=self.types[by])
 
 
 class MoleculeReader:
