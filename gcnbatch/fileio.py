@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -153,7 +152,7 @@ def _start(target: Path) -> str:
 
 def _create_any(target: Path) -> tuple[Path, int]:
     """Create a temporary file for `target`; return its path and a descriptor that holds its lock."""
-    temporary = target.parent / f"{_start(target)}{secrets.token_hex(6)}.tmp"
+    temporary = target.parent / f"{_start(target)}{os.urandom(6).hex()}.tmp"
     return temporary, _create_locked(temporary)
 
 

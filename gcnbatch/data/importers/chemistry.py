@@ -50,7 +50,7 @@ class MoleculeNotes:
         together = " ".join(arrays.names)
         for kind, sign in _BONDS.items():
             if sign.search(together):
-                self._bonds[kind] += sum(map(bool, map(sign.search, arrays.names)))
+                self._bonds[kind] += _matching(sign, arrays.names)
 
     def lines(self, y: NDArray[Any], splits: Mapping[str, Split]) -> list[str]:
         """Return notes for the user; arguments as for `Copies.lines`, rows in the order in which they were added."""
@@ -120,11 +120,15 @@ def _counts(molecules: Counter[str]) -> str:
 
 
 def _about_stereo(texts: Sequence[str], options: FeaturizerOptions) -> str:
-    unseen = [sign for sign, seen in _seen(options).items() if not seen]
-    stereo = sum(any(sign in text for sign in unseen) for text in texts)
-    isotopes = 0 if options.atom_features == EXTENDED else sum(bool(_ISOTOPE.search(text)) for text in texts)
+    unseen = "".join(sign for sign, seen in _seen(options).items() if not seen)
+    stereo = _matching(re.compile(f"[{re.escape(unseen)}]"), texts) if unseen else 0
+    isotopes = 0 if options.atom_features == EXTENDED else _matching(_ISOTOPE, texts)
     parts = [f"{count:,} with {what}" for count, what in ((stereo, "stereochemistry"), (isotopes, "isotopes")) if count]
     return f"not seen by the features: {' and '.join(parts)}" if parts else ""
+
+
+def _matching(pattern: re.Pattern[str], texts: Iterable[str]) -> int:
+    return sum(map(bool, map(pattern.search, texts)))
 
 
 def _seen(options: FeaturizerOptions) -> dict[str, bool]:
