@@ -232,7 +232,7 @@ def fit(
         places = problem.columns(tasks)
         if exact:
             is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
-            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step)
+            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step, problem.jobs)
             weights[np.ix_(rows, places)] = found.weights
         else:
             found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
