@@ -1,7 +1,8 @@
 """The member "kernel": kernel ridge regression on fingerprints and descriptors.
 
 Classes are regressions of 0 and 1, squashed to probabilities. Tasks with labels in most rows share their linear algebra
-and their ridge. The ridge, and the transform of each task's targets, have the least out-of-fold error on some rows.
+and their ridge. The ridge, the transform of each task's targets, and the weight of descriptors beside fingerprints have
+the least out-of-fold error on some rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
-from gcnbatch.mixture.similarity import BLOCK, Similarity, blas_threads, by_rows
+from gcnbatch.mixture.similarity import BLOCK, Similarity, blas_threads, by_rows, reweigh
 from gcnbatch.mixture.steps import Step, no_step
 from gcnbatch.mixture.transforms import KINDS, Kind
 
@@ -43,11 +44,14 @@ class KernelRidge:
     weights : float64, (M, K)
     intercept : float64, (K,)
         NaN of a task that could not be learnt.
+    weight : float
+        Of the descriptors in the similarity.
     """
 
     landmarks: Prepared
     weights: Float64
     intercept: Float64
+    weight: float = 1.0
 
     def predict(self, molecules: Prepared) -> Float64:
         """Return transformed values, or regressions of 0 and 1, (n, K), block by block."""
@@ -63,31 +67,35 @@ class KernelRidge:
 
     @cached_property
     def _similarity(self) -> Similarity:
-        return Similarity(self.landmarks)
+        return Similarity(self.landmarks, weight=self.weight)
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""
         landmarks = {f"landmarks.{key}": array for key, array in self.landmarks.arrays().items()}
-        return {"weights": self.weights, "intercept": self.intercept, **landmarks}
+        own = {"weights": self.weights, "intercept": self.intercept, "weight": np.array([self.weight])}
+        return own | landmarks
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> KernelRidge:
         """Return what `arrays` was called of."""
         prefix = "landmarks."
         own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        return cls(Prepared.from_arrays(own), arrays["weights"], arrays["intercept"])
+        weight = float(arrays["weight"][0]) if "weight" in arrays else 1.0  # older files lack it
+        return cls(Prepared.from_arrays(own), arrays["weights"], arrays["intercept"], weight)
 
 
 class Choice(NamedTuple):
-    """The ridge of a task, and the kind of transform of its targets."""
+    """The ridge of a task, the kind of transform of its targets, and the weight of descriptors, equal for all tasks."""
 
     ridge: float
     kind: Kind
+    weight: float = 1.0
 
 
-def count_steps(problem: Problem) -> int:
+def count_steps(problem: Problem, molecules: Prepared) -> int:
     """Return the number of steps that `choose` and `fit` report to `step`."""
-    return 1 + sum(len(RIDGES) + len(problem.columns(tasks)) for _, tasks in problem.sharing())
+    tried = len(RIDGES) * len(_weights(molecules))
+    return 1 + sum(tried + len(problem.columns(tasks)) for _, tasks in problem.sharing())
 
 
 def threads_of(problem: Problem) -> int:
@@ -96,24 +104,36 @@ def threads_of(problem: Problem) -> int:
 
 
 def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
-    """Return the kernel (n, n) that `fit` solves exactly, for `choose` and `fit`; None where it takes landmarks."""
+    """Return the kernel (n, n) that `fit` solves exactly, for `choose` and `fit`; None where it takes landmarks.
+
+    All fingerprints and the descriptors have equal weights in it.
+    """
     if not _is_exact([len(rows) for rows, _ in problem.sharing()], len(molecules)):
         return None
     return Similarity(molecules, problem.jobs).matrix(molecules)
 
 
 def choose(
-    problem: Problem, molecules: Prepared, step: Step = no_step, whole: Float64 | None = None
+    problem: Problem, molecules: Prepared, step: Step = no_step, whole: Float64 | None = None, weigh: bool = True
 ) -> dict[int, Choice]:
     """Return the choice for each learnable task, by its number: the least out-of-fold errors.
 
-    The ridge has the least squared error of transformed targets, relative to the least of each task, and the transform
-    the least error of the problem. A transform must save half a percent of it; the problem may name it. `whole` is the
-    kernel of all molecules, if it is known. Results do not depend on the number of threads.
+    The transform has the least error of the problem, which must be half a percent less than without it; the problem may
+    name it. Ridge and weight have the least squared error of transformed targets, relative to the least of each task:
+    the weight over all tasks. Results do not depend on the number of threads.
+
+    Parameters
+    ----------
+    whole : (n, n) or None
+        What `whole_matrix` returned.
+    weigh : bool
+        Whether to compare weights.
     """
     kinds = KINDS if problem.target == "regression" else KINDS[:1]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
-    found: dict[int, Choice] = {}
+    weights = _weights(molecules) if weigh else (1.0,)
+    total = dict.fromkeys(weights, 0.0)
+    found: dict[float, dict[int, Choice]] = {weight: {} for weight in weights}
     for rows, tasks in problem.sharing():
         some = _sample(problem, rows)
         columns = [problem.tasks[task] for task in tasks]
@@ -122,32 +142,38 @@ def choose(
         else:
             kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
         targets = _targets(problem, scales, some, columns)
-        left_out = np.empty((len(RIDGES), *targets.whole.shape))
-        with blas_threads(1), ThreadPoolExecutor(min(problem.jobs, len(RIDGES))) as threads:
-            for number, of_ridge in enumerate(threads.map(partial(_left_out, kernel, targets), RIDGES)):
-                left_out[number] = of_ridge
-                step()
-        squares = (left_out - _own_targets(targets)) ** 2
+        left_out = _by_ridge(problem, kernel, targets, step)
+        errors = _errors(left_out, targets)
         ends = np.cumsum([column.stop - column.start for column in columns]).tolist()
-        chosen: list[Kind] = []
-        relative = np.zeros(len(RIDGES))
-        for column, first, end in zip(columns, [0, *ends], ends, strict=False):
+        chosen: dict[int, Kind] = {}
+        of_chosen = []
+        for task, column, first, end in zip(tasks, columns, [0, *ends], ends, strict=False):
             options: list[tuple[float, Kind]] = []
-            errors: dict[Kind, Float64] = {}
+            of_kind: dict[Kind, Float64] = {}
             for number, (kind, scale) in enumerate(zip(kinds, scales, strict=True)):
                 if problem.kinds is not None and problem.kinds[column.start] != kind:
                     continue
                 place = slice(number * ends[-1] + first, number * ends[-1] + end)
-                errors[kind] = np.nanmean(squares[:, :, place], axis=(1, 2))
-                whole = np.full_like(problem.values, np.nan)
-                whole[some, column] = left_out[np.argmin(errors[kind])][:, place]
-                outputs = scale.invert(whole, problem.folds)[:, column]
-                options.append((problem.task_error(column, outputs), kind))
-            chosen.append(_best(options))
-            relative += errors[chosen[-1]] / errors[chosen[-1]].min()
-        ridge = RIDGES[int(np.argmin(relative))]
-        found |= {task: Choice(ridge, kind) for task, kind in zip(tasks, chosen, strict=True)}
-    return found
+                of_kind[kind] = errors[:, place].mean(axis=1)
+                outputs = np.full_like(problem.values, np.nan)
+                outputs[some, column] = left_out[np.argmin(of_kind[kind])][:, place]
+                options.append((problem.task_error(column, scale.invert(outputs, problem.folds)[:, column]), kind))
+            chosen[task] = _best(options)
+            of_chosen.append(of_kind[chosen[task]])
+        of_tasks = np.stack(of_chosen)  # (tasks, ridges)
+        least = of_tasks.min(axis=1, keepdims=True)
+        for weight in weights:
+            if weight != 1:
+                reweigh(kernel, molecules[some], weight, problem.jobs)
+                own = _targets(problem, [Scales.fit(problem, _kinds(problem, chosen))], some, columns)
+                errors = _errors(_by_ridge(problem, kernel, own, step), own)
+                parts = zip([0, *ends], ends, strict=False)
+                of_tasks = np.stack([errors[:, first:end].mean(axis=1) for first, end in parts])
+            relative = (of_tasks / least).sum(axis=0)
+            ridge = RIDGES[int(np.argmin(relative))]
+            total[weight] += float(relative.min())
+            found[weight] |= {task: Choice(ridge, kind, weight) for task, kind in chosen.items()}
+    return found[min(total, key=lambda weight: total[weight])]
 
 
 def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
@@ -168,10 +194,7 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
 
 def kinds_of(problem: Problem, choices: Mapping[int, Choice]) -> tuple[Kind, ...]:
     """Return the kind of transform of each output."""
-    kinds: list[Kind] = ["none"] * problem.values.shape[1]
-    for task, choice in choices.items():
-        kinds[problem.tasks[task].start] = choice.kind
-    return tuple(kinds)
+    return _kinds(problem, {task: choice.kind for task, choice in choices.items()})
 
 
 def fit(
@@ -189,13 +212,16 @@ def fit(
     values = problem.values
     left_out = np.full_like(values, np.nan)
     systems, landmarks = problem.sharing(), molecules
+    weight = next(iter(choices.values())).weight
     if exact := whole is not None:
         own = whole
+        if weight != 1:
+            reweigh(own, molecules, weight, problem.jobs)
     else:
         order = philox.generator(problem.seed, "mixture.landmarks").permutation(len(values))
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
         systems = problem.sharing(1.0)  # without missing cells
-        similarity = Similarity(landmarks, problem.jobs)
+        similarity = Similarity(landmarks, problem.jobs, weight)
         own = similarity.matrix(landmarks)
     step()
     weights = np.zeros((len(landmarks), values.shape[1]))
@@ -206,7 +232,7 @@ def fit(
         places = problem.columns(tasks)
         if exact:
             is_whole = len(systems) == 1 and len(rows) == len(own)  # no copy, which may take gigabytes
-            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step)
+            found = solve(own if is_whole else own[np.ix_(rows, rows)], ridge, targets, step, problem.jobs)
             weights[np.ix_(rows, places)] = found.weights
         else:
             found = solve_by_landmarks(partial(similarity.blocks, molecules[rows]), own, ridge, targets)
@@ -214,7 +240,7 @@ def fit(
             step(len(places))
         left_out[np.ix_(rows, places)] = found.left_out
         intercept[places] = found.intercept
-    return KernelRidge(landmarks, weights, intercept), left_out
+    return KernelRidge(landmarks, weights, intercept, weight), left_out
 
 
 def activate(target: Target, regressions: Float64) -> Float64:
@@ -238,8 +264,36 @@ def _is_exact(sizes: Sequence[int], rows: int) -> bool:
     return rows <= _EXACT and sum(size**3 for size in sizes) <= _EXACT**3
 
 
+def _weights(molecules: Prepared) -> tuple[float, ...]:
+    """Return the weights of descriptors that are compared: that of a fingerprint, and that of all of them."""
+    return (1.0, float(len(molecules.counts))) if len(molecules.counts) > 1 else (1.0,)
+
+
+def _kinds(problem: Problem, of_tasks: Mapping[int, Kind]) -> tuple[Kind, ...]:
+    """Return the kind of transform of each output."""
+    kinds: list[Kind] = ["none"] * problem.values.shape[1]
+    for task, kind in of_tasks.items():
+        kinds[problem.tasks[task].start] = kind
+    return tuple(kinds)
+
+
+def _by_ridge(problem: Problem, kernel: Float64, targets: Targets, step: Step) -> Float64:
+    """Return the predictions of left-out rows (ridges, n, C)."""
+    found = np.empty((len(RIDGES), *targets.whole.shape))
+    with blas_threads(1), ThreadPoolExecutor(min(problem.jobs, len(RIDGES))) as threads:
+        for number, of_ridge in enumerate(threads.map(partial(_left_out, kernel, targets), RIDGES)):
+            found[number] = of_ridge
+            step()
+    return found
+
+
 def _left_out(kernel: Float64, targets: Targets, ridge: float) -> Float64:
     return solve(kernel.copy(), ridge, targets).left_out
+
+
+def _errors(left_out: Float64, targets: Targets) -> Float64:
+    """Return the mean squared errors (ridges, C) of predictions of left-out rows."""
+    return np.asarray(np.nanmean((left_out - _own_targets(targets)) ** 2, axis=1))
 
 
 def _sample(problem: Problem, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -105,14 +105,14 @@ def fit_members(
     `advance` is called with a member's name, and its steps that are done and all of them.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
-    kind of transform for each task, and of the bounds that are learnt.
+    kind of transform for each task, of one weight of descriptors, and of the bounds that are learnt.
     """
     Thread(target=load_library, daemon=True).start()  # while the kernel is computed
     preparation = Preparation.fit(molecules)
     prepared = preparation.apply(molecules)
     with blas_threads(kernels.threads_of(problem)):
         problem = kernels.with_violated_bounds(problem, prepared)
-        steps = Steps(advance, KERNEL, kernels.count_steps(problem))
+        steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
         whole = kernels.whole_matrix(problem, prepared)
         choices = kernels.choose(problem, prepared, steps.take, whole)
     scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
@@ -130,4 +130,5 @@ def choose_kinds(problem: Problem, molecules: Molecules) -> tuple[Kind, ...]:
 
     Its bits depend on no number of threads.
     """
-    return kernels.kinds_of(problem, kernels.choose(problem, Preparation.fit(molecules).apply(molecules)))
+    prepared = Preparation.fit(molecules).apply(molecules)
+    return kernels.kinds_of(problem, kernels.choose(problem, prepared, weigh=False))

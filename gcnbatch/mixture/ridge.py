@@ -13,11 +13,14 @@ targets of the other rows may be others for each part: transforms are fitted wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.mixture.similarity import blas_threads
 from gcnbatch.mixture.steps import Step, no_step
 
 Float64 = NDArray[np.float64]
@@ -63,10 +66,11 @@ class Solution(NamedTuple):
     intercept: Float64
 
 
-def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step) -> Solution:
+def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step, jobs: int = 1) -> Solution:
     """Solve with the whole kernel (n, n), which is overwritten; each column has a target.
 
-    `step` is called with the number of columns that are solved, often with some of them.
+    `step` is called with the number of columns that are solved, often with some of them. `jobs`: threads that solve for
+    the parts; several BLAS threads for one part wait for each other, for seconds on a busy host.
     """
     from scipy.linalg import cho_factor
     from scipy.linalg.lapack import dpotri
@@ -88,11 +92,18 @@ def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step)
         fit = _Without(inverse, np.flatnonzero(is_missing))
         found.weights[:, columns] = np.where(is_missing[:, None], 0, fit.project(whole[:, columns]))
         found.intercept[columns] = means @ fit.fill(whole[:, columns])
-        for part, in_part in targets.parts():
-            rows = in_part[~is_missing[in_part]]
-            z = np.nan_to_num(targets.without[part][:, columns])
-            z[rows] = 0
-            found.left_out[np.ix_(rows, columns)] = fit.predict(rows, z)
+        parts = [(part, in_part[~is_missing[in_part]]) for part, in_part in targets.parts()]
+        z = [np.nan_to_num(targets.without[part][:, columns]) for part, _ in parts]
+        for of_part, (_, rows) in zip(z, parts, strict=True):
+            of_part[rows] = 0
+        projected = np.split(fit.project(np.concatenate(z, axis=1)), len(parts), axis=1)
+        of_rows = [rows for _, rows in parts]
+        with ExitStack() as stack:
+            if jobs > 1:
+                stack.enter_context(blas_threads(1))
+            threads = stack.enter_context(ThreadPoolExecutor(min(jobs, len(parts))))
+            for rows, left_out in zip(of_rows, threads.map(fit.predict, of_rows, projected), strict=True):
+                found.left_out[np.ix_(rows, columns)] = left_out
         step(len(columns))
     return found
 
@@ -108,15 +119,15 @@ class _Without:
         self._factor = cholesky(rows[:, missing], lower=True) if len(missing) else rows[:, missing]
         self._scaled = solve_triangular(self._factor, rows, lower=True) if len(missing) else rows
 
-    def project(self, z: Float64, rows: Any = slice(None)) -> Float64:
-        """Return P z in some rows; `z (n, C)` is 0 where missing."""
-        return self._projection[rows] @ z - self._scaled[:, rows].T @ (self._scaled @ z)
+    def project(self, z: Float64) -> Float64:
+        """Return P z; `z (n, C)` is 0 where missing."""
+        return self._projection @ z - self._scaled.T @ (self._scaled @ z)
 
-    def predict(self, rows: NDArray[np.int64], z: Float64) -> Float64:
-        """Return what a fit without these rows, too, predicts for them; `z` is 0 there."""
+    def predict(self, rows: NDArray[np.int64], projected: Float64) -> Float64:
+        """Return what a fit without these rows, too, predicts for them: of P z, where z is 0 in these rows."""
         scaled = self._scaled[:, rows]
         own = self._projection[np.ix_(rows, rows)] - scaled.T @ scaled
-        return -_solve_positive(own, self.project(z, rows))
+        return -_solve_positive(own, projected[rows])
 
     def fill(self, z: Float64) -> Float64:
         """Return the targets with predictions in the place of missing ones."""

@@ -1,8 +1,10 @@
 """The kernel: similarity of two molecules, 1 for equal ones.
 
-It is the mean of a Tanimoto similarity for each fingerprint of counts, and of a radial basis function (RBF)
+It is a weighted mean of a Tanimoto similarity for each fingerprint of counts, and of a radial basis function (RBF)
 
     exp(-|s - s'|² / S)        of the S normal scores of descriptors.
+
+The RBF has a weight of its own; the weight of each Tanimoto similarity is 1.
 
 Counts enter the Tanimoto similarity as bits, "at least 1, 2, 3, 5":
 
@@ -41,14 +43,15 @@ class Similarity:
     landmarks : Prepared
     jobs : int
         Threads; results do not depend on it.
+    weight : float
+        Of the RBF.
     """
 
-    def __init__(self, landmarks: Prepared, jobs: int = 1) -> None:
-        self._jobs = jobs
+    def __init__(self, landmarks: Prepared, jobs: int = 1, weight: float = 1.0) -> None:
+        self._size, self._jobs, self._weight = len(landmarks), jobs, weight
         with ThreadPoolExecutor(jobs) as threads:
             self._minima = list(zip(threads.map(_minima, landmarks.counts), map(_sizes, landmarks.counts), strict=True))
-        self._scores = np.ascontiguousarray(landmarks.scores.T)
-        self._norms = (landmarks.scores**2).sum(axis=1)
+        self._rbf = _Rbf(landmarks)
 
     def blocks(self, molecules: Prepared) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         """Yield slices of rows and their similarities (rows, M), in order; memory does not grow with n."""
@@ -61,7 +64,7 @@ class Similarity:
 
     def matrix(self, molecules: Prepared) -> NDArray[np.float64]:
         """Return all similarities, (n, M)."""
-        found = np.empty((len(molecules), len(self._norms)), np.float64)
+        found = np.empty((len(molecules), self._size), np.float64)
         with blas_threads(1):
             for rows, block in self.blocks(molecules):
                 found[rows] = block
@@ -69,13 +72,8 @@ class Similarity:
 
     def block(self, molecules: Prepared) -> NDArray[np.float32]:
         """Return the similarities (n, M) of at most `BLOCK` molecules."""
-        own = (molecules.scores**2).sum(axis=1)
-        total = 2 * by_rows(molecules.scores, self._scores)
-        total -= own[:, None]
-        total -= self._norms
-        total /= max(self._scores.shape[0], 1)
-        np.minimum(total, 0, out=total)
-        np.exp(total, out=total)
+        total = self._rbf.block(molecules)
+        total *= self._weight
         for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
             levels = _one_hot(counts, minima[0].dtype)
             products = [levels @ some for some in minima]
@@ -84,8 +82,38 @@ class Similarity:
             either -= common
             common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
             total += common
-        total /= 1 + len(self._minima)
+        total /= self._weight + len(self._minima)
         return np.asarray(total, np.float32)
+
+
+def reweigh(matrix: NDArray[np.float64], molecules: Prepared, weight: float, jobs: int = 1) -> None:
+    """Give the RBF another weight than 1 in the similarities (n, n) of all molecules, in their memory."""
+    rbf, fingerprints = _Rbf(molecules), len(molecules.counts)
+
+    def change(first: int) -> None:
+        rows = slice(first, first + BLOCK)
+        matrix[rows] *= (1 + fingerprints) / (weight + fingerprints)
+        matrix[rows] += (weight - 1) / (weight + fingerprints) * rbf.block(molecules[rows])
+
+    with blas_threads(1), ThreadPoolExecutor(jobs) as threads:
+        list(threads.map(change, range(0, len(molecules), BLOCK)))
+
+
+class _Rbf:
+    """The radial basis function between any molecules and M landmarks."""
+
+    def __init__(self, landmarks: Prepared) -> None:
+        self._scores = np.ascontiguousarray(landmarks.scores.T)
+        self._norms = (landmarks.scores**2).sum(axis=1)
+
+    def block(self, molecules: Prepared) -> NDArray[np.float32]:
+        """Return its values (n, M)."""
+        found = 2 * by_rows(molecules.scores, self._scores)
+        found -= (molecules.scores**2).sum(axis=1)[:, None]
+        found -= self._norms
+        found /= max(self._scores.shape[0], 1)
+        np.minimum(found, 0, out=found)
+        return np.exp(found, out=found)
 
 
 def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:

@@ -140,6 +140,7 @@ def _kernel(graph: Graph, kernel: KernelRidge, counts: Sequence[Value], scores: 
     norms = (landmarks.scores**2).sum(axis=1)
     total = (scores @ points) * np.float32(2) - (scores * scores).sum(1) - norms
     total = graph("Exp", graph("Min", total / np.float32(max(landmarks.scores.shape[1], 1)), np.float32(0)))
+    total = total * np.float32(kernel.weight)
     for own, theirs in zip(counts, landmarks.counts, strict=True):
         dense = theirs.T.toarray()  # (F, M)
         used = [np.flatnonzero((dense >= least).any(axis=1)) for least in THRESHOLDS]
@@ -152,7 +153,7 @@ def _kernel(graph: Graph, kernel: KernelRidge, counts: Sequence[Value], scores: 
         others = [_bits(stored.take(of), least) for least, of in zip(THRESHOLDS, used, strict=True)]
         common = some @ graph("Concat", *others, axis=0)
         total = total + common / graph("Max", bits.sum(1) + sizes - common, np.float32(1))
-    total = total / np.float32(1 + len(counts))
+    total = total / np.float32(kernel.weight + len(counts))
     return total.astype(np.float64) @ kernel.weights + np.nan_to_num(kernel.intercept)
 
 

@@ -132,9 +132,37 @@ def test_a_task_without_different_values_has_no_outputs() -> None:
     assert not np.isnan(outputs[:, 0]).any()
 
 
+@pytest.mark.parametrize(("target", "tasks"), [("regression", 1), ("regression", 2), ("binary", 1)])
+def test_the_kernel_weighs_descriptors_as_the_targets_ask(
+    target: str, tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = molecules(200)
+    described = np.nan_to_num(of.descriptors) @ np.random.default_rng(1).normal(size=(of.descriptors.shape[1], tasks))
+    fragments = problem(of, target, tasks)
+    y = described if target == "regression" else (described > 0).astype(float)
+    descriptors = replace(fragments, y=y)
+    found = {}
+    for name, given in (("fragments", fragments), ("descriptors", descriptors)):
+        members, left_out = fit_members(given, of)
+        found[name] = members.kernel.weight
+        again = type(members).from_arrays(members.arrays(), target)
+        assert np.array_equal(again.predict(of)["kernel"], members.predict(of)["kernel"])
+    assert found == {"fragments": 1, "descriptors": 2}
+    monkeypatch.setattr(kernel, "_weights", lambda molecules: (1.0,))
+    equal, of_equal = fit_members(descriptors, of)
+    assert equal.kernel.weight == 1
+    assert rmse(descriptors.y, left_out["kernel"]) < rmse(descriptors.y, of_equal["kernel"])
+    arrays = equal.arrays()
+    del arrays["kernel.weight"]  # as older runs are
+    older = type(equal).from_arrays(arrays, target)
+    assert np.array_equal(older.predict(of)["kernel"], equal.predict(of)["kernel"])
+
+
 @pytest.mark.numerical(bound="the same system solved in two ways, in float64")
-def test_landmarks_that_are_all_rows_give_the_exact_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_landmarks_that_are_all_rows_give_the_exact_kernel(weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     of = molecules(150)
+    monkeypatch.setattr(kernel, "_weights", lambda molecules: (weight,))
     given = problem(of, tasks=2, missing=0.2)
     exact, left_out = fit_members(given, of)
     monkeypatch.setattr(kernel, "_EXACT", 149)

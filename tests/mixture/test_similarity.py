@@ -5,11 +5,11 @@ import pytest
 
 from gcnbatch.errors import InputError
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
-from gcnbatch.mixture.similarity import THRESHOLDS, Similarity
+from gcnbatch.mixture.similarity import THRESHOLDS, Similarity, reweigh
 from tests.mixture.problems import molecules
 
 
-def plain(a: Prepared, b: Prepared) -> np.ndarray:
+def plain(a: Prepared, b: Prepared, weight: float = 1.0) -> np.ndarray:
     found = np.zeros((len(a), len(b)))
     for i in range(len(a)):
         for j in range(len(b)):
@@ -18,16 +18,26 @@ def plain(a: Prepared, b: Prepared) -> np.ndarray:
                 left = {(f, t) for f, count in enumerate(one.toarray()[i]) for t in THRESHOLDS if count >= t}
                 right = {(f, t) for f, count in enumerate(other.toarray()[j]) for t in THRESHOLDS if count >= t}
                 terms.append(len(left & right) / len(left | right) if left | right else 0.0)
-            found[i, j] = np.mean(terms)
+            found[i, j] = np.average(terms, weights=[weight] + [1.0] * (len(terms) - 1))
     return found
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_the_kernel_equals_plain_loops(jobs: int) -> None:
+@pytest.mark.parametrize(("jobs", "weight"), [(1, 1.0), (3, 1.0), (1, 2.0)])
+def test_the_kernel_equals_plain_loops(jobs: int, weight: float) -> None:
     of = molecules(40)
     preparation = Preparation.fit(of)
     a, b = preparation.apply(of[:25]), preparation.apply(of[10:])
-    np.testing.assert_allclose(Similarity(b, jobs).matrix(a), plain(a, b), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(Similarity(b, jobs, weight).matrix(a), plain(a, b, weight), rtol=1e-5, atol=1e-6)
+
+
+def test_a_matrix_that_is_weighed_again_is_that_of_the_new_weight() -> None:
+    of = molecules(300)
+    prepared = Preparation.fit(of).apply(of)
+    found = [Similarity(prepared).matrix(prepared) for _ in range(2)]
+    for matrix, jobs in zip(found, (1, 3), strict=True):
+        reweigh(matrix, prepared, 2.0, jobs)
+    assert np.array_equal(*found)
+    np.testing.assert_allclose(found[0], Similarity(prepared, weight=2.0).matrix(prepared), atol=1e-6)
 
 
 def test_blocks_and_threads_do_not_change_a_similarity() -> None:
