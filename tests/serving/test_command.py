@@ -67,8 +67,6 @@ def test_on_a_gpu_a_signal_ends_it_as_well(runs: list[Path]) -> None:
     with started(runs[0], "--processes", "1", "--backend", "batched") as (process, url):
         assert len(predict(url, "CCO")) == 1
         process.terminate()
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
         assert process.wait(120) == 0
 
 
