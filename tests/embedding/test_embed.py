@@ -117,10 +117,8 @@ def test_the_map_has_a_point_and_a_drawing_for_each_molecule(page: Path) -> None
     assert options == ["even, target", "third, target", "error", "even, prediction", "third, prediction"]
 
 
-def test_the_map_shows_molecules_by_keys_and_pointer_without_errors_and_requests(
-    page: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with browser(tmp_path_factory.mktemp("profile")) as tab:
+def test_the_map_shows_molecules_by_keys_and_pointer_without_errors_and_requests(page: Path) -> None:
+    with browser() as tab:
         for width in (380, 1200):
             for dark in (False, True):
                 tab.open(page, width, dark)

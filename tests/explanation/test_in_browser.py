@@ -13,8 +13,8 @@ from tests.explanation.test_explain import table
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
+def tab() -> Iterator[Browser]:
+    with browser() as found:
         yield found
 
 

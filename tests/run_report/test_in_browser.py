@@ -16,8 +16,8 @@ WIDTHS = (380, 1200)
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
+def tab() -> Iterator[Browser]:
+    with browser() as found:
         yield found
 
 
@@ -52,10 +52,12 @@ def test_the_check_for_overflow_finds_a_wide_line(tab: Browser, tmp_path: Path) 
     (tmp_path / "wide.html").write_text(f"<!doctype html><p style='white-space: nowrap'>{'wide ' * 200}</p>")
     tab.open(tmp_path / "wide.html", 380)
     assert len(tab.run(OVERFLOWING)) == 0 or tab.run("document.documentElement.scrollWidth") > 380
-    (tmp_path / "wide.html").write_text("<!doctype html><p style='width: 500px'>wide</p><script>throw 1</script>")
+    (tmp_path / "wide.html").write_text(
+        "<!doctype html><p style='width: 500px'>wide</p><script>throw Error('broken')</script>"
+    )
     tab.open(tmp_path / "wide.html", 380)
     assert tab.run(OVERFLOWING) == ["P wide"]
-    assert tab.errors == ["Uncaught"]
+    assert tab.errors == ["broken"]
 
 
 def column(tab: Browser, number: int) -> list[str]:

@@ -21,8 +21,8 @@ DROP = """
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
+def tab() -> Iterator[Browser]:
+    with browser() as found:
         yield found
 
 
@@ -40,7 +40,7 @@ def predict(tab: Browser, text: str) -> None:
     """Type SMILES and ask for them, with the keyboard alone: the field has the focus."""
     tab.run("document.getElementById('smiles').focus()")
     tab.type(text)
-    tab.press("Enter", 13, modifiers=2)
+    tab.press("Control+Enter")
     tab.wait("document.querySelector('#answer tr[data-smiles]') !== null")
 
 
@@ -55,7 +55,7 @@ def test_it_predicts_and_explains_at_every_width(tab: Browser, alone: Server, wi
     assert "not valid SMILES" in tab.run("document.getElementById('answer').textContent")
     assert tab.run("document.querySelectorAll('#answer i, #answer .explain').length") == 1
     tab.run("document.querySelector('.explain').focus()")
-    tab.press("Enter", 13, "\r")
+    tab.press("Enter")
     tab.wait("document.querySelectorAll('#explanation .cards li').length === 6")
     assert tab.run("document.activeElement.id") == "explanation"
     assert tab.run("document.querySelectorAll('#explanation figure svg').length") == 1
