@@ -101,7 +101,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_is_named_even_if_the_launcher_kills_the_others(data, tmp_path, rank) -> None:
     folder = tmp_path / "run"
     endless = options(*FOLDS, "train.epochs=1000000")
@@ -128,6 +128,7 @@ def test_ctrl_c_at_the_launcher_saves_the_members_of_all_ranks(data, tmp_path) -
     assert not (folder / "fold3").exists(), "no member begins after a stop"
 
 
+@pytest.mark.slow
 def test_a_study_over_ranks_equals_that_of_one_process(data, tmp_path) -> None:
     pytest.importorskip("optuna")
     space = tmp_path / "space.toml"

@@ -51,7 +51,10 @@ def children(pid: int) -> list[int]:
     return [int(one) for own in found for one in own]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_a_signal_ends_it_after_the_answers_under_way(runs: list[Path], number: signal.Signals) -> None:
     with started(runs[0], "--processes", "1") as (process, url):
         assert url.startswith("http://127.0.0.1:")
@@ -70,7 +73,9 @@ def test_on_a_gpu_a_signal_ends_it_as_well(runs: list[Path]) -> None:
         assert process.wait(120) == 0
 
 
-@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
+@pytest.mark.parametrize(
+    ("host", "shown"), [("0.0.0.0", "127.0.0.1"), pytest.param("::", "[::1]", marks=pytest.mark.slow)]
+)
 def test_an_address_for_all_hosts_is_printed_as_one_that_a_browser_opens(
     runs: list[Path], tmp_path: Path, host: str, shown: str
 ) -> None:

@@ -31,7 +31,8 @@ ELSEWHERE = {
 TUTORIALS = sorted(page.name for page in (DOCS / "tutorials").glob("*.md"))
 PAGES = ["index.md", "FILES.md", "MOLECULES.md", "TUNE.md", *(f"tutorials/{name}" for name in TUTORIALS)]
 LONG = dict.fromkeys(
-    ("MOLECULES.md", "tutorials/select.md", "tutorials/several_gpus.md", "tutorials/trust.md"), pytest.mark.slow
+    ("MOLECULES.md", *(f"tutorials/{name}.md" for name in ("own_table", "select", "several_gpus", "trust"))),
+    pytest.mark.slow,
 )
 WRITTEN = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
