@@ -25,7 +25,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 
 _CHUNK_BYTES = 1 << 17  # before compression: for long reads
-_WAITING_BYTES = 1 << 19  # of an array: a small write takes libhdf5 0.2 ms
+WAITING_BYTES = 1 << 19  # of an array: a small write takes libhdf5 0.2 ms
 _CACHE_BYTES = 1 << 20  # of full chunks: libhdf5's 8 MiB of each array would be compressed at the end, by one core
 _WHAT = ("graphs", "nodes", "edges", "entries")
 _HELD = ("y", "censored", "sample_weight", "id")
@@ -210,7 +210,7 @@ class DatasetWriter:
                 self._stored[name] = _create(self._file, name, rows.dtype, rows.shape[1:], self._chunk_bytes)
         waiting = self._waiting.setdefault(name, [])
         waiting.append(rows)
-        if sum(some.nbytes for some in waiting) >= _WAITING_BYTES:
+        if sum(some.nbytes for some in waiting) >= WAITING_BYTES:
             self._write(name)
 
     def _write_all(self) -> None:

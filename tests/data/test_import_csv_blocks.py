@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from gcnbatch.data import writer
 from gcnbatch.data.importers import common, edges, graph_tables, names, plain_csv
 from gcnbatch.data.importers.plain_csv import import_csv
 from gcnbatch.data.importers.scratch import RowFile
@@ -207,6 +208,7 @@ def test_memory_does_not_grow_with_edges_and_features(tmp_path: Path, monkeypatc
         (edges, "RUN", 1 << 14),
         (edges, "BLOCK", 1 << 13),
         (graph_tables, "BLOCK_BYTES", 1 << 14),
+        (writer, "WAITING_BYTES", 1 << 14),
     ):
         monkeypatch.setattr(module, name, value)
     peak_of(tmp_path, 10, 10, 2)  # imports modules
