@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gcnbatch.data.descriptors import Asked
 
 _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
+_SMALLEST = 1e-12  # what sums leave that cancel: the order of their terms decides it
 
 
 def graph_feature_names(options: FeaturizerOptions) -> tuple[str, ...]:
@@ -83,7 +84,8 @@ def molecule_features(
     columns: list[NDArray[Any]] = [np.zeros((len(begun), 0))]
     if options.descriptors:
         asked = [one.asked for one in begun if one.asked is not None]
-        columns.append(np.clip(_described().descriptors(asked, structures, atoms), -_LARGEST, _LARGEST))
+        found = np.clip(_described().descriptors(asked, structures, atoms), -_LARGEST, _LARGEST)
+        columns.append(np.where(np.abs(found) < _SMALLEST, 0, found))
     columns.append(np.array([one.counts for one in begun]).reshape(len(begun), count_columns(options)))
     return np.concatenate(columns, axis=1, dtype=np.float32)
 

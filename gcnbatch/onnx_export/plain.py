@@ -226,7 +226,8 @@ def _features(molecule: Any) -> Any:
     if DESCRIPTORS and _is_usual(molecule):
         values["Ipc"], values["AvgIpc"] = _information(molecule)
     counts = [_generator(kind).GetCountFingerprintAsNumPy(molecule) for kind in OPTIONS["fingerprints"]]
-    return np.concatenate([np.clip(np.array([*values.values()], float), -1e30, 1e30), *counts])
+    found = np.clip(np.array([*values.values()], float), -1e30, 1e30)
+    return np.concatenate([np.where(abs(found) < 1e-12, 0, found), *counts])  # sums that cancel are 0
 
 
 def _descriptor(function: Any, molecule: Any) -> float:

@@ -218,6 +218,18 @@ def test_plain_python_makes_the_same_graphs_of_a_thousand_molecules(name: str, t
     assert count > 980
 
 
+def test_sums_that_cancel_are_0_here_and_there(tmp_path: Path) -> None:
+    """The order of their terms decides what is left of a MolLogP, an EState or a surface that is 0."""
+    smiles = [
+        "O=NN1CCOCC1",
+        "O=C(O)c1cc(Br)c(O)c(Br)c1",
+        "O=C(O)C1CCC1",
+        "Clc1nc(Cl)nc(Cl)n1",
+        "O=C1OC(O)C(C(Cl)Cl)=C1Cl",
+    ]
+    assert compare_inputs(smiles, replace(RICH, descriptors=RDKIT2D), tmp_path) == (len(smiles), 0)
+
+
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize(("described", "most"), [("", 10_500), (RDKIT2D, 300)], ids=["no descriptors", "descriptors"])
