@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch import fileio, outputs, tables
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer_options import MORGAN, RDKIT2D, FeaturizerOptions, is_molecular
+from gcnbatch.data.graphs import Int64
 from gcnbatch.data.molecule_features import graph_feature_names
 from gcnbatch.data.molecule_graphs import featurize
 from gcnbatch.data.schema import Header
@@ -141,9 +142,10 @@ def embed(
     rows, vectors = RowBlock.joined(blocks), np.concatenate(each)
     names = graph_feature_names(features) if features else ()
     width = vectors.shape[1] - len(names)
+    known = None if of_map is None else _drawable(rows, vectors[:, :width])
     _write(target, of_ids, rows, vectors, [*(f"e{place}" for place in range(width)), *names])
-    if of_map is not None:
-        _draw(of_map, header, rows, smiles, vectors[:, :width], np.concatenate(predicted), say)
+    if of_map is not None and known is not None:
+        _draw(of_map, header, rows, known, smiles, vectors[:, :width], np.concatenate(predicted), say)
     if unreadable := len(rows.errors or ()):
         say(f"{counted(unreadable, 'row')} could not be read")
     written = "" if map_file is None else str(map_file)
@@ -184,19 +186,25 @@ def _write(out: Output, of_ids: Output | None, rows: RowBlock, vectors: Float32,
     tables.write(out, about | dict(zip(names, vectors.T, strict=True)))
 
 
+def _drawable(rows: RowBlock, vectors: Float32) -> Int64:
+    """Return which of the readable rows have finite vectors; refuse a map of fewer than 3."""
+    known = np.flatnonzero(np.isfinite(vectors[rows.places]).all(axis=1))
+    if len(known) < 3:
+        raise InputError("--map", counted(len(known), "row"), "at least 3")
+    return known
+
+
 def _draw(
     out: Output,
     header: Header,
     rows: RowBlock,
+    known: Int64,
     smiles: Sequence[str],
     vectors: Float32,
     outputs: NDArray[np.floating],
     say: Say,
 ) -> None:
-    """Write the map of at most MOST_POINTS rows with finite vectors; `smiles` and `outputs` are of readable rows."""
-    known = np.flatnonzero(np.isfinite(vectors[rows.places]).all(axis=1))  # among the readable rows
-    if len(known) < 3:
-        raise InputError("--map", counted(len(known), "row"), "at least 3")
+    """Write the map of at most MOST_POINTS of the `known` rows; `smiles` and `outputs` are of readable rows."""
     if len(known) > MOST_POINTS:
         say(f"the map shows {MOST_POINTS:,} rows of {len(known):,}, evenly drawn")
         known = known[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]

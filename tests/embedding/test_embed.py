@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.inference.models import load_models
 from tests.browser import OVERFLOWING, browser
+from tests.builders import build_graphset
 from tests.training.runs import gcnbatch as cli
 
 
@@ -91,6 +93,26 @@ def test_a_model_that_reads_no_molecules_has_no_fingerprint(
 ) -> None:
     with pytest.raises(InputError, match="expected a model of molecules"):
         gcnbatch.embed(*trained, tmp_path / "v.npy", **asked)
+
+
+def test_what_cannot_be_embedded_is_refused(chemistry: Any, tmp_path: Path) -> None:
+    run, _, data = chemistry
+    nodes, settings = tmp_path / "nodes.h5", {"train.epochs": 1, "train.batch_size": 1, "backend": "cpu"}
+    gcnbatch.write(nodes, build_graphset(1, level="node", n_channels=1, max_nodes=40, seed=2))
+    kipf = {"model": {"kind": "kipf", "widths": [4]}}
+    of_nodes = gcnbatch.train(kipf, nodes, settings=settings, out=tmp_path / "nodes")
+    (tmp_path / "two.csv").write_text("smiles\nCCO\nCCN\n")
+    with Dataset(data) as stored:
+        whole = stored.load()
+    gcnbatch.write(tmp_path / "unnamed.h5", replace(whole, smiles=None))
+    for given, options, message in (
+        ((of_nodes, nodes), {}, "predicts nodes of a graph; expected a model of graphs"),
+        ((run, tmp_path / "unnamed.h5"), {"fingerprint": True}, "data without SMILES; expected molecules"),
+        ((run, tmp_path / "two.csv"), {"map_file": tmp_path / "map.html"}, "--map: 2 rows; expected at least 3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            gcnbatch.embed(*given, tmp_path / "v.npy", **options)
+        assert not (tmp_path / "v.npy").exists()
 
 
 def test_an_unknown_ending_is_one_line(trained: tuple[Path, Path], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import gcnbatch
+from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
+from tests.builders import build_graphset
 from tests.training.runs import lighten
 
 pytest.importorskip("rdkit", reason="rdkit is not installed (the extra 'chem')")
@@ -200,6 +203,22 @@ def test_refused_models(runs, tmp_path) -> None:
         select(runs["several"], runs["several"].folder.parent / "several.h5")
     with pytest.raises(InputError, match="no molecule"):
         select(runs["several"], [])
+    settings = {"train.epochs": 1, "train.batch_size": 1, "backend": "cpu"}
+    nodes = build_graphset(1, level="node", n_channels=1, max_nodes=40, seed=2)
+    of_nodes = gcnbatch.train(
+        {"model": {"kind": "kipf", "widths": [4]}}, nodes, settings=settings, out=tmp_path / "nodes"
+    )
+    with pytest.raises(InputError, match="predicts nodes; expected a model of molecules"):
+        select(of_nodes, POOL)
+
+
+def test_a_run_without_its_molecules_is_refused(runs, tmp_path) -> None:
+    with Dataset(runs["one"].folder.parent / "one.h5") as stored:
+        unnamed = replace(stored.load(), smiles=None)
+    gcnbatch.write(tmp_path / "unnamed.h5", unnamed)
+    run = gcnbatch.train(data=tmp_path / "unnamed.h5", settings=SETTINGS, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"no SMILES in it; expected the molecules of the run\. Train on molecules"):
+        select(run, POOL, by="greedy")
 
 
 def test_refused_command_lines(runs, pool, tmp_path, command) -> None:

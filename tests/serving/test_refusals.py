@@ -146,6 +146,22 @@ def test_a_slow_body(hasty: Server) -> None:
     assert b"the body has not arrived in 1 s" in answer
 
 
+def test_a_client_that_leaves_before_its_body_has_arrived_costs_nothing(server: Server) -> None:
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20\r\n"
+    with socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0)) as connection:
+        connection.sendall(head + b"\r\n{")
+    assert server.predict(["C"]).status == 200
+    assert server.get("/health").json["waiting"] == 0
+
+
+def test_models_whose_thread_has_ended(runs: list[Path]) -> None:
+    with serving(runs[:1]) as server:
+        server.queue.close()
+        late = server.predict(["C"])
+        assert (late.status, server.get("/health").status) == (500, 503)
+        assert late.error == "the prediction failed: the models: their thread has ended. Start the server again."
+
+
 def test_a_slow_prediction_and_a_full_queue(hasty: Server) -> None:
     with hasty.held():
         late = hasty.predict(["C"] * 10)
