@@ -21,7 +21,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer_options import ATOM_PAIR, MORGAN, RDKIT2D, FeaturizerOptions
 from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, MachineError
 from gcnbatch.inference.models import load_models
 from gcnbatch.onnx_export import command
 from gcnbatch.onnx_export.command import TOLERANCE, plain
@@ -125,6 +125,19 @@ def test_a_mixture_gives_our_values_and_plain_python_our_inputs(best: Path, plac
     said = exported(best, place / "best.onnx", check=60)
     assert "ONNX Runtime differs from ours by at most" in said[0]
     assert said[1].startswith("the Python file makes the same inputs from SMILES")
+
+
+def test_all_members_left_out_are_refused(best: Path, place: Path) -> None:
+    names = [row["name"] for row in gcnbatch.Run.load(best).metrics["members"] if row["weight"] > 0]
+    with pytest.raises(InputError, match="fewer: a task would have no member with a weight"):
+        gcnbatch.export(best, place / "none.onnx", without=names)
+    assert not (place / "none.onnx").exists()
+
+
+def test_without_the_package_one_line_says_what_to_install(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MachineError, match=r"onnx: not installed\. Install it: pip install 'gcnbatch\[onnx\]'"):
+        gcnbatch.export(place, place / "none.onnx")
 
 
 def test_a_member_left_out_is_named_with_its_cost(best: Path, place: Path) -> None:
