@@ -7,6 +7,9 @@ A worker is a new Python process (no fork of threads or of a GPU context) with t
 pickled calls through stdin, and sends results or exceptions through stdout. It ends when stdin closes. A pipe that only
 the caller holds open tells a worker at work that the caller has died; it then ends at once.
 
+Of a pool with an initializer, only the first worker starts Python. When it has called the initializer, and before it
+has threads, it forks the others, so that modules are imported once and lie in memory once.
+
 This module imports little, so that workers start early.
 """
 
@@ -23,13 +26,14 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from io import BytesIO
-from itertools import count
+from itertools import chain, count
 from queue import LifoQueue
 from typing import IO, Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -38,13 +42,14 @@ from gcnbatch import timeline
 
 Begun = TypeVar("Begun")
 _START = (
-    "import gc, sys; alive, new_objects, *sys.path[:] = sys.argv[1:]; gc.set_threshold(int(new_objects)); "
-    "from gcnbatch.worker import serve; serve(int(alive))"
+    "import gc, sys; alive, forks, new_objects, *sys.path[:] = sys.argv[1:]; gc.set_threshold(int(new_objects)); "
+    "from gcnbatch.worker import serve; serve(int(alive), forks)"
 )
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Of glibc: RDKit makes and frees hundreds of small objects for a molecule, which a cache of 7 of each size cannot keep
 _MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=127"}
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
+_CAN_FORK = hasattr(os, "pidfd_open")  # on Linux: a process that another one forked can be ended and waited for
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
 
@@ -178,7 +183,8 @@ class Workers(Executor):
     count : int
         Number of processes.
     initializer : callable or None
-        Called once in each process before anything else. Its errors are ignored; later calls fail for the same reason.
+        Called before anything else: once in each process, or once for several. Its errors are ignored; later calls fail
+        for the same reason.
     initargs : tuple
         Arguments of `initializer`.
     quiet : bool
@@ -211,10 +217,16 @@ class Workers(Executor):
         self._workers: list[_Worker] = []
         self._idle: LifoQueue[_Worker] = LifoQueue()
         self._threads = ThreadPoolExecutor(count)  # each thread waits for the result of one worker
+        forks: list[_Fork] = []
         try:
-            for _ in range(count):
-                self._workers.append(_Worker(self._made))
-                self._threads.submit(self._prepare, self._workers[-1])
+            for number in reversed(range(count)):  # the first one last, as it needs the pipes of those that it forks
+                if number and initializer and _CAN_FORK:
+                    forks.append(_Fork())
+                    self._workers.append(_Worker(forks[-1], *forks[-1].pipes))
+                else:
+                    self._workers.append(_new_worker(self._made, forks))
+            for worker in self._workers:
+                self._threads.submit(self._prepare, worker)
         except BaseException:
             self.shutdown()
             raise
@@ -245,7 +257,9 @@ class Workers(Executor):
 
     def _prepare(self, worker: _Worker) -> None:
         try:
-            if self._initialize:
+            if isinstance(worker.process, _Fork):
+                worker.process.find(worker.answer())
+            elif self._initialize:
                 worker.call(self._initialize)
         except WorkerDied:
             worker = self._replaced(worker)
@@ -256,7 +270,7 @@ class Workers(Executor):
         """Return a new worker in the place of a dead one, or the dead one if none can be started."""
         with self._ending, suppress(OSError):
             if not self._ended:
-                worker = _Worker(self._made)
+                worker = _new_worker(self._made)
                 self._workers[self._workers.index(dead)] = worker
                 dead.process.kill()
                 dead.close()
@@ -304,68 +318,183 @@ class _Settings(NamedTuple):
     keep_open: tuple[int, ...]
 
 
+class _Fork:
+    """A process that another worker forks: as much of `subprocess.Popen` as a pool needs."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None  # until it answers
+        self._handle = -1
+        calls, answers = os.pipe(), os.pipe()
+        self.ends: tuple[int, ...] = calls[0], answers[1]
+        self.pipes = os.fdopen(calls[1], "wb"), os.fdopen(answers[0], "rb")
+
+    def find(self, pid: int) -> None:
+        """Take note of the process; its number is not used again before the process that forked it has ended."""
+        try:
+            self._handle = os.pidfd_open(pid)
+        except OSError as error:
+            raise WorkerDied from error
+        self.pid = pid
+
+    def give(self) -> None:
+        """Close the ends of the pipes that are the process's own; it may be called again."""
+        for end in self.ends:
+            os.close(end)
+        self.ends = ()
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.pid is not None:  # else it ends because its pipes close
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def wait(self, timeout: float | None = None) -> None:
+        if self.pid is None:
+            return
+        ended = select.poll()
+        ended.register(self._handle, select.POLLIN)
+        if not ended.poll(None if timeout is None else 1000 * timeout):
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+
+    def close(self) -> None:
+        self.give()
+        if self._handle >= 0:
+            os.close(self._handle)
+
+
+def _new_worker(made: _Settings, forks: Sequence[_Fork] = ()) -> _Worker:
+    """Start a process, which forks others when it has answered its first call."""
+    threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", _START, str(made.alive)),
+            *(" ".join(f"{calls},{answers}" for calls, answers in (fork.ends for fork in forks)),),
+            *(str(gc.get_threshold()[0]), *sys.path),
+        ],
+        pass_fds=(made.alive, *made.keep_open, *chain.from_iterable(fork.ends for fork in forks)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if made.quiet else None,
+        process_group=0,  # Ctrl-C in a terminal reaches only the caller, which then ends its workers
+        env={**_MALLOC, **threads, **os.environ},
+    )
+    for fork in forks:
+        fork.give()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return _Worker(process, process.stdin, process.stdout)
+
+
 class _Worker:
     """A process that runs `serve`, with its pipes."""
 
-    def __init__(self, made: _Settings) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | _Fork, calls: IO[bytes], answers: IO[bytes]) -> None:
+        self.process = process
+        self._calls, self._answers = calls, answers
         self.first: Any = None  # a call before the first one
         self._received: set[int] = set()  # keys of shared values
-        threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(made.alive), str(gc.get_threshold()[0]), *sys.path],
-            pass_fds=(made.alive, *made.keep_open),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if made.quiet else None,
-            process_group=0,  # Ctrl-C in a terminal reaches only the caller, which then ends its workers
-            env={**_MALLOC, **threads, **os.environ},
-        )
-        assert self.process.stdout is not None
         with suppress(OSError):  # the user's pipes may be too many for it
-            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def call(self, call: Any) -> Any:
         """Send a call, wait for it, and return (result, error)."""
         if self.first is not None:
             first, self.first = self.first, None
             self.call(first)
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         message = _Call(buffer := BytesIO(), self._received)
         message.dump(call)
         self._received |= message.sent
         try:
-            self.process.stdin.write(buffer.getbuffer())
-            self.process.stdin.flush()
-            return pickle.load(self.process.stdout)
+            self._calls.write(buffer.getbuffer())
+            self._calls.flush()
+        except OSError as error:
+            raise WorkerDied from error
+        return self.answer()
+
+    def answer(self) -> Any:
+        """Wait for what the process sends next, and return it."""
+        try:
+            return pickle.load(self._answers)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise WorkerDied from error
 
     def close(self) -> None:
         """Wait for the process to end and close its pipes."""
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
+        for pipe in (self._calls, self._answers):
             with suppress(OSError):  # the rest of an unsent message cannot be flushed
                 pipe.close()
+        if isinstance(self.process, _Fork):
+            self.process.close()
 
 
-def serve(alive: int) -> None:
-    """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes."""
+def serve(alive: int, forks: str) -> None:
+    """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes.
+
+    With `forks`, the two file descriptors of each, processes are forked when the first call is done. Each sends its
+    number and then serves, too.
+    """
+    folder = os.environ.get(timeline.FOLDER)
     timeline.start("worker")
-    threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
     signal.signal(signal.SIGTERM, _exit)
+    answers, calls, answer = _stdout(), _calls(), b""
+    ends = [tuple(map(int, pair.split(","))) for pair in forks.split()]
+    if ends:
+        answer = pickled_answer(*next(calls, (int, (), {})))
+        gc.freeze()  # a collection would write to all objects, which are then copied
+    while ends:
+        own = ends.pop()
+        if _fork():
+            for end, place in zip(own, (0, 1), strict=True):
+                os.dup2(end, place)
+            answers.close()
+            atexit._clear()  # what the first process cleans up is its own
+            answers, calls, answer = _stdout(), _calls(), pickle.dumps(os.getpid())
+            os.setpgid(0, 0)
+            timeline.start("worker", folder)
+            own, ends = (*own, *chain.from_iterable(ends)), []
+        for end in own:
+            os.close(end)
+    threading.Thread(target=_end_with_caller, args=(alive,), daemon=True).start()
+    atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
+    with suppress(BrokenPipeError):
+        while True:
+            answers.write(answer)
+            answers.flush()
+            if (call := next(calls, None)) is None:
+                return
+            answer = pickled_answer(*call)
+
+
+def _fork() -> bool:
+    """Return whether this is the forked process. If none can be forked, the caller finds its pipes closed."""
+    with warnings.catch_warnings(), suppress(OSError):
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of a BLAS know forks
+        return os.fork() == 0
+    return False
+
+
+def _stdout() -> IO[bytes]:
+    """Return what writes answers; prints of a function go to stderr, not between the answers."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def _calls() -> Iterator[Any]:
+    """Yield what arrives through stdin, until it closes."""
     arrived, arriving = os.pipe()  # readable once a signal has arrived: a read that begins just then would miss it
     os.set_blocking(arriving, False)
     signal.set_wakeup_fd(arriving)
-    atexit.register(gc.freeze)  # skips the final garbage collection of all imported modules
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # prints of a function go to stderr, not between the answers
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError):
         while True:
             select.select([0, arrived], [], [])
-            answers.write(pickled_answer(*pickle.load(sys.stdin.buffer)))
-            answers.flush()
+            yield pickle.load(sys.stdin.buffer)
 
 
 def _exit(*_: object) -> None:

@@ -24,7 +24,7 @@ from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
 STUBBORN = "import os, signal, time; signal.signal(15, lambda *_: 0); os.write(1, b'!'); time.sleep(600)"
 
 
-def started(workers: Workers) -> list[subprocess.Popen[bytes]]:
+def started(workers: Workers) -> list[Any]:
     return [each.process for each in workers._workers]
 
 
@@ -162,20 +162,104 @@ def test_a_worker_uses_one_blas_thread_by_default(
 
 def mark(folder: Path) -> None:
     with (folder / str(os.getpid())).open("x"):  # fails at a second call
-        pass
+        os.environ["MARKED"] = "yes"
 
 
-def test_an_initializer_is_called_once_in_each_process(tmp_path: Path) -> None:
+def meet_marked(folder: Path, number: int) -> int:
+    assert os.environ["MARKED"] == "yes"
+    return meet(folder, number)
+
+
+def refuse_to_fork(folder: Path) -> None:
+    def fork() -> int:
+        raise BlockingIOError("no process to spare")
+
+    mark(folder)
+    os.fork = fork
+
+
+def raise_os_error(*_: object) -> int:
+    raise OSError("not in this container")
+
+
+def is_alive(number: int) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return "(zombie)" not in Path(f"/proc/{number}/status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("initializer", "changed", "calls"),
+    [
+        (mark, {}, 1),
+        (mark, {(worker, "_CAN_FORK"): False}, 3),  # not Linux
+        (mark, {(os, "pidfd_open"): raise_os_error}, 3),
+        (refuse_to_fork, {}, 3),
+    ],
+)
+def test_an_initializer_prepares_all_processes(
+    initializer: Any, changed: dict[Any, Any], calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("marked", "met"):
         (tmp_path / name).mkdir()
+    for (where, name), value in changed.items():
+        monkeypatch.setattr(where, name, value)
+    with Workers(3, initializer, (tmp_path / "marked",)) as workers:
+        met = {call.result() for call in [workers.submit(meet_marked, tmp_path / "met", 3) for _ in range(3)]}
+        assert met == {process.pid for process in started(workers)}
+        marked = {int(path.name) for path in (tmp_path / "marked").iterdir()}
+        assert len(marked) == calls
+        assert marked <= met
+    assert not any(map(is_alive, met))
+
+
+def test_a_new_process_is_prepared_in_the_place_of_a_forked_one(tmp_path: Path) -> None:
+    for name in ("marked", "before", "after"):
+        (tmp_path / name).mkdir()
     with Workers(2, mark, (tmp_path / "marked",)) as workers:
-        met = [workers.submit(meet, tmp_path / "met", 2) for _ in range(2)]
-        assert {each.result() for each in met} == {process.pid for process in started(workers)}
-        assert {path.name for path in (tmp_path / "marked").iterdir()} == {str(each.result()) for each in met}
+        before = {call.result() for call in [workers.submit(meet_marked, tmp_path / "before", 2) for _ in range(2)]}
+        (dead,) = before - {int(path.name) for path in (tmp_path / "marked").iterdir()}
+        os.kill(dead, signal.SIGKILL)
+        while is_alive(dead):
+            time.sleep(0.01)
+        calls = [workers.submit(meet_marked, tmp_path / "after", 2) for _ in range(3)]
+        wait(calls)
+        assert sum(isinstance(call.exception(), WorkerDied) for call in calls) == 1
+        assert dead not in {call.result() for call in calls if not call.exception()}
 
 
-def test_calls_fail_if_the_initializer_ended_the_process() -> None:
-    with Workers(1, os._exit, (3,)) as workers, pytest.raises(WorkerDied):
+def test_forked_processes_leave_what_the_first_one_cleans_up(tmp_path: Path) -> None:
+    with Workers(2, tidy_at_exit, (tmp_path,)) as workers:
+        (tmp_path / "met").mkdir()
+        met = {call.result() for call in [workers.submit(meet, tmp_path / "met", 2) for _ in range(2)]}
+        (first,) = {process.pid for process in started(workers) if isinstance(process, subprocess.Popen)}
+        (forked,) = met - {first}
+        os.kill(forked, signal.SIGTERM)
+        while is_alive(forked):
+            time.sleep(0.01)
+        assert not (tmp_path / "tidied").exists()
+    assert (tmp_path / "tidied").exists()
+
+
+def test_a_forked_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_EXIT_SECONDS", 0.1)
+    with Workers(3, signal.signal, (signal.SIGTERM, signal.SIG_IGN)) as workers:
+        met = {call.result() for call in [workers.submit(meet, tmp_path, 3) for _ in range(3)]}
+    assert not any(map(is_alive, met))
+
+
+def test_processes_that_are_not_forked_yet_end_with_the_pool() -> None:
+    workers = Workers(3, time.sleep, (600,))
+    call = workers.submit(int)
+    workers.shutdown()
+    assert call.cancelled()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_calls_fail_if_the_initializer_ended_the_process(count: int) -> None:
+    with Workers(count, os._exit, (3,)) as workers, pytest.raises(WorkerDied):
         workers.submit(os.getpid).result()
 
 
