@@ -9,13 +9,13 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | processes for reports import what they need | Python imports, a GPU trains | SciPy 690, matplotlib 760, RDKit 760 ms |
 | they draw a first figure | a GPU trains | 120 ms |
 | they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
+| processes for molecules import RDKit | Python imports | 400 ms (H200 host, bfcc49b8) |
 | the process of kernel and trees imports what it needs | Python imports, a table is imported | scikit-learn 1,500 ms |
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
 | ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
 
 The other times are of the processor, the least of 5 runs on a busy machine of 2 cores; `benchmarks/startup.py` measures
-what a command on a GPU loses without each. A pool that a command needs in any case starts where it is used, before the
-work that comes first: processes for molecules start before the first pass over the table.
+what a command on a GPU loses without each.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from gcnbatch.backends import registry
 from gcnbatch.backends.cuda.runtime import loader
+from gcnbatch.data.endings import is_table
+from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.figures import rehearse
 from gcnbatch.machine import cores
 from gcnbatch.ranks.launch import launched
@@ -81,6 +83,12 @@ def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
                     workers = Workers(1, preload, MIXTURE, one_blas_thread=False)
                     pools = pools._replace(mixture=stack.enter_context(workers))
         yield pools
+
+
+def molecule_workers(tree: Mapping[str, Any]) -> AbstractContextManager[Workers | None]:
+    """Start the processes that convert the molecules of a table; None if the configuration names no large table."""
+    path = _table(tree, "data").get("path")
+    return early_workers(path) if isinstance(path, str) and is_table(path) else nullcontext()
 
 
 @contextmanager

@@ -349,12 +349,12 @@ class _Fork:
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
-        if self.pid is not None:  # else it ends because its pipes close
+        if self._handle >= 0:  # else it ends because its pipes close
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
     def wait(self, timeout: float | None = None) -> None:
-        if self.pid is None:
+        if self._handle < 0:
             return
         ended = select.poll()
         ended.register(self._handle, select.POLLIN)
@@ -365,6 +365,7 @@ class _Fork:
         self.give()
         if self._handle >= 0:
             os.close(self._handle)
+            self._handle = -1
 
 
 def _new_worker(made: _Settings, forks: Sequence[_Fork] = ()) -> _Worker:

@@ -12,6 +12,7 @@ from gcnbatch.options.imports import ColumnOptions, ImportSmilesOptions, Molecul
 if TYPE_CHECKING:
     from gcnbatch.data.featurizer_options import FeaturizerOptions
     from gcnbatch.data.importers.common import ImportSummary
+    from gcnbatch.worker import Workers
 
 
 @arguments(ImportSmilesOptions)
@@ -41,9 +42,13 @@ def import_smiles(given: ImportSmilesOptions) -> ImportSummary:
     return import_table(given)
 
 
-def import_table(given: ImportSmilesOptions, find_split: bool = False) -> ImportSummary:
-    """Convert a table; `find_split`: take the only column of train and test rows as the split."""
-    with early_workers(given.source, given.processes) as workers:  # they start while this process imports the rest
+def import_table(given: ImportSmilesOptions, find_split: bool = False, workers: Workers | None = None) -> ImportSummary:
+    """Convert a table; `find_split`: take the only column of train and test rows as the split.
+
+    `workers` are processes of `early_workers`, which end with the import; None: they are started here.
+    """
+    # They start while this process imports the rest
+    with workers or early_workers(given.source, given.processes) as own:
         from gcnbatch.data.importers.smiles import import_smiles as import_file
 
         return import_file(
@@ -58,7 +63,7 @@ def import_table(given: ImportSmilesOptions, find_split: bool = False) -> Import
             processes=given.processes,
             name=given.name,
             progress=given.progress,
-            workers=workers,
+            workers=own,
         )
 
 

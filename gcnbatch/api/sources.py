@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.options.common import ConfigLike, DataLike
     from gcnbatch.options.training import TrainOptions
+    from gcnbatch.worker import Workers
 
 RECIPE = "best"  # of molecules for which no configuration is named
 
@@ -68,8 +69,12 @@ def leave_none_out(tree: dict[str, Any]) -> None:
         split["kind"] = "random"
 
 
-def maker(given: TrainOptions, config: Config, data: DataLike | None) -> Callable[[Config, Path], Config] | None:
+def maker(
+    given: TrainOptions, config: Config, data: DataLike | None, workers: Workers | None
+) -> Callable[[Config, Path], Config] | None:
     """Return what writes the data set of a run's own: of a set in memory, or of a table. None where it has none.
+
+    `workers` convert molecules; see `import_table`.
 
     Raises
     ------
@@ -82,7 +87,7 @@ def maker(given: TrainOptions, config: Config, data: DataLike | None) -> Callabl
         if given.time_column and has_rule and not (given.split_column or given.use_all):
             got = "given with folds, repeats or a split.kind that does not split by time"
             raise InputError("--time-column", got, "one of them")
-        return partial(_import, given)
+        return partial(_import, given, workers)
     options = [*chosen(vars(given), TableOptions), *(["--on-bad-row"] if given.on_bad_row != "skip" else [])]
     options += [f"--set {key}" for key in given.settings or {} if key.startswith("molecules.")]
     if options:
@@ -106,7 +111,7 @@ def write_set(graphs: GraphSet | None) -> Callable[[Config, Path], Config] | Non
     return write
 
 
-def _import(given: TrainOptions, config: Config, out: Path) -> Config:
+def _import(given: TrainOptions, workers: Workers | None, config: Config, out: Path) -> Config:
     """Import the table that the configuration names; return it with the split of the table, or by its times, if any."""
     from gcnbatch.api.imports import import_table
 
@@ -123,7 +128,7 @@ def _import(given: TrainOptions, config: Config, out: Path) -> Config:
         progress=not given.quiet,
     )
     by_time = bool(given.time_column) and not given.split_column
-    summary = import_table(options, find_split=open_to_splits and not by_time)
+    summary = import_table(options, open_to_splits and not by_time, workers)
     for line in (*summary.roles(), *summary.said()):
         given.say(line)
     if not open_to_splits or not (by_time or summary.splits):

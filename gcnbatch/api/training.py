@@ -71,9 +71,9 @@ def train(given: TrainOptions) -> Run:
     name_after(tree, graphs_of(data))
     if given.use_all:
         leave_none_out(tree)
-    with startup.overlap(tree) as pools:
+    with startup.overlap(tree) as pools, startup.molecule_workers(tree) as workers:
         checked = check(tree, config, options, settings, given.say)
-        make = maker(given, checked, data)
+        make = maker(given, checked, data, workers)
         if given.baseline:
             _check_baseline(checked, graphs_of(data))
         from gcnbatch.run_report.writer import open_writer
