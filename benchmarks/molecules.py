@@ -108,8 +108,8 @@ def memory(run: Path, source: Path) -> dict:
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
         most = {"main": 0, "worker": 0}
         while process.poll() is None:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            workers = children.read_text().split() if children.exists() else []
+            first = children(str(process.pid))
+            workers = [*first, *(forked for one in first for forked in children(one))]
             for kind, numbers in (("main", [str(process.pid)]), ("worker", workers)):
                 most[kind] = max([most[kind], *map(peak_kib, numbers)])
             time.sleep(0.5)
@@ -122,6 +122,12 @@ def memory(run: Path, source: Path) -> dict:
         "main_mib": most["main"] // 1024,
         "worker_mib": most["worker"] // 1024,
     }
+
+
+def children(process: str) -> list[str]:
+    """Return the processes that the main thread of a process has started and not outlived."""
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    return listed.read_text().split() if listed.exists() else []
 
 
 def peak_kib(process: str) -> int:

@@ -47,8 +47,10 @@ def predict(url: str, *smiles: str) -> list[Any]:
 
 
 def children(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have forked."""
     found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]  # by thread
-    return [int(one) for own in found for one in own]
+    own = [int(one) for of_thread in found for one in of_thread]
+    return own + [one for child in own for one in children(child)]
 
 
 @pytest.mark.parametrize(
