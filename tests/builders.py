@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.schema import Header, Level, Target
 from gcnbatch.data.sparse import Csr
@@ -116,11 +117,11 @@ def _targets(
     return np.where(absent, np.nan, values).astype(np.float32 if target == "binary" else np.float64)
 
 
-def _of_graphs(rng: np.random.Generator, graphs: int, columns: int, counts: int) -> NDArray[np.float32]:
+def _of_graphs(rng: np.random.Generator, graphs: int, columns: int, counts: int) -> FeatureTable:
     values = rng.normal(5, 3, (graphs, columns))
     values[rng.random(values.shape) < 0.2] = np.nan
-    values[:, columns - counts :] = rng.integers(0, 3, (graphs, counts))
-    return values.astype(np.float32)
+    found = rng.integers(0, 3, (graphs, counts)).astype(np.uint32)
+    return FeatureTable(values[:, : columns - counts].astype(np.float32), Csr.of(found))
 
 
 @st.composite
@@ -148,16 +149,19 @@ def graphsets(draw: st.DrawFn, **fixed: Any) -> GraphSet:
         "sample_weight": draw(st.booleans()),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
-    options["graph_features"] = draw(st.integers(0, 2)) if {**options, **fixed}["level"] == "graph" else 0
+    options["graph_features"] = draw(st.integers(0, 3)) if {**options, **fixed}["level"] == "graph" else 0
+    options["n_counts"] = draw(st.integers(0, options["graph_features"]))
     return build_graphset(**{**options, **fixed})
 
 
 def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
     """Assert that two sets are equal: header, splits, values and dtypes of all arrays (missing equals missing)."""
     assert left.header == right.header
-    edges, others = ("src", "dst", "channel", "weight"), ("y", "groups", "graph_features", "censored", "sample_weight")
+    edges, others = ("src", "dst", "channel", "weight"), ("y", "groups", "censored", "sample_weight")
     for name in ("node_ptr", "edge_ptr", *edges, *others):
         _assert_arrays_equal(name, getattr(left, name), getattr(right, name))
+    for one, other in zip(arrays_of(left.graph_features), arrays_of(right.graph_features), strict=True):
+        _assert_arrays_equal("graph_features", one, other)
     assert left.ids.tolist() == right.ids.tolist()
     assert sp.issparse(left.x) == sp.issparse(right.x)
     if sp.issparse(left.x):
@@ -170,6 +174,11 @@ def assert_graphsets_equal(left: GraphSet, right: GraphSet) -> None:
     for name, split in left.splits.items():
         for part, rows in split.parts().items():
             _assert_arrays_equal(f"splits/{name}/{part}", rows, right.splits[name].parts()[part])
+
+
+def arrays_of(table: FeatureTable | None) -> list[NDArray[Any]]:
+    """Return the arrays of features of graphs; none without such."""
+    return [] if table is None else [table.measured, table.counts.indptr, table.counts.indices, table.counts.data]
 
 
 def _assert_arrays_equal(name: str, left: Any, right: Any) -> None:

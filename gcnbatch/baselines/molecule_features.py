@@ -74,5 +74,5 @@ def molecule_features(
                 raise InputError(f"row {bad.index + 1}", text, "a molecule that RDKit can read")
             lost.append(guard.Lost(bad.index, bad.reason))
         if chunk.graph_features is not None:
-            x[chunk.rows] = np.roll(np.nan_to_num(chunk.graph_features, nan=0.0), BITS, axis=1)
+            x[chunk.rows] = np.roll(np.nan_to_num(chunk.graph_features.dense(), nan=0.0), BITS, axis=1)
     return MoleculeFeatures(x, tuple(lost))

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.csr import compressed, transposed
 from gcnbatch.data.distinct import distinct_rows
-from gcnbatch.data.graph_features import GraphFeatures
-from gcnbatch.data.graphs import GraphSet, Int64, joined_pointer, ragged_rows, stacked
+from gcnbatch.data.graph_features import FeatureTable, GraphFeatures, HostFeatures
+from gcnbatch.data.graphs import GraphSet, Int64, stacked
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
-from gcnbatch.data.sparse import Adjacency, Csr, check_reach, equal_rows, row_pointer
+from gcnbatch.data.sparse import Adjacency, Csr, check_reach, equal_rows, joined_pointer, ragged_rows, row_pointer
 from gcnbatch.data.store import Dataset
-
-_BLOCK = 4096  # graphs whose features are read at a time
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,14 @@ class BatchSource:
         whole.prepared = PreparedSet.joined([source.prepared for source in sources if source.prepared is not None])
         return whole
 
-    def feature_blocks(self) -> Iterator[NDArray[np.float32]]:
-        """Yield all features (R, D) of all graphs in blocks; the source must have been made with `graph_features`."""
-        for first in range(0, max(self.n_graphs, 1), _BLOCK):
-            stop = min(first + _BLOCK, self.n_graphs)
-            if self.prepared is not None:
-                stored = self.prepared.stored_graph_features
-                values = None if stored is None else stored[first:stop]
-            else:
-                assert self.file is not None
-                values = self.file.graph_features(first, stop)
-            assert values is not None
-            yield values
+    def feature_tables(self) -> Iterator[FeatureTable]:
+        """Yield all features of all graphs, in one or more tables; the source must have been made with them."""
+        if self.prepared is not None:
+            assert self.prepared.stored_graph_features is not None
+            yield self.prepared.stored_graph_features
+        else:
+            assert self.file is not None
+            yield from self.file.feature_tables()
 
     def graphs_of(self, rows: Int64) -> Int64:
         """Return the graphs of these target rows: the rows themselves, or the graphs of the nodes, ascending."""
@@ -203,10 +197,8 @@ class PreparedSet:
         As in `Adjacency`.
     symmetric : bool
         Whether `transpose` is `forward`: one channel with symmetric values.
-    graph_features : float32, (G, D), or None
-        Those that a network reads, the first of `stored_graph_features`.
-    first_count : int
-        Column of `graph_features` from which on they are counts of fragments.
+    stored_graph_features : FeatureTable or None
+        Features of whole graphs; None if no network reads any.
     scales : (float32 (N,), float32 (N,)) or None
         Row and column scales whose product is each value of `forward`; None unless the set has one channel, no repeated
         edge, no weights, and is normalised here. The product differs from the stored value by a rounding.
@@ -214,8 +206,6 @@ class PreparedSet:
 
     def __init__(self, graphs: GraphSet, normalize: bool, joined: int) -> None:
         n, channels = graphs.n_nodes, graphs.header.n_channels
-        header = graphs.header
-        self.first_count = header.fingerprints[0].start if joined and header.graph_feature_counts else joined
         self.channels = channels
         self.stored_x = graphs.x
         self._n_joined = joined
@@ -237,36 +227,29 @@ class PreparedSet:
     def joined(cls, parts: Sequence[PreparedSet]) -> PreparedSet:
         """Return several sets of graphs as one, one after the other."""
         whole = copy(parts[0])
-        for name in ("atoms", "counts", "whole"):
+        for name in ("atoms", "joined_features", "whole"):
             vars(whole).pop(name, None)
         whole.stored_x = stacked([part.stored_x for part in parts])
         whole.symmetric = all(part.symmetric for part in parts)
         whole.forward = PreparedRows.joined([part.forward for part in parts])
         whole.transpose = whole.forward if whole.symmetric else PreparedRows.joined([part.transpose for part in parts])
-        whole.stored_graph_features = _joined([part.stored_graph_features for part in parts])
+        tables = [part.stored_graph_features for part in parts if part.stored_graph_features is not None]
+        whole.stored_graph_features = FeatureTable.joined(tables) if tables else None
         scales = [part.scales or (None, None) for part in parts]
         rows, columns = (_joined([pair[place] for pair in scales]) for place in (0, 1))
         whole.scales = None if rows is None or columns is None else (rows, columns)
         return whole
 
-    @property
-    def graph_features(self) -> NDArray[np.float32] | None:
-        """Features of whole graphs that a network reads; see the class."""
-        return None if self.stored_graph_features is None else self.stored_graph_features[:, : self._n_joined]
+    @cached_property
+    def joined_features(self) -> FeatureTable | None:
+        """The features of whole graphs that a network reads, the first ones; None if it reads none."""
+        return None if self.stored_graph_features is None else self.stored_graph_features.first(self._n_joined)
 
     @cached_property
     def atoms(self) -> tuple[NDArray[np.float32], NDArray[np.int32]] | None:
         """The different rows of the features, float32 (U, F), and the row of each node; None where they are not few."""
         found = None if sp.issparse(self.stored_x) else distinct_rows(self.stored_x)
         return None if found is None else (node_features(self.stored_x[found[0]]), found[1])
-
-    @cached_property
-    def counts(self) -> sp.csr_array | None:
-        """The counts among `graph_features`, which are mostly 0, as a sparse matrix; None if there are none."""
-        features = self.graph_features
-        if features is None or self.first_count == features.shape[1]:
-            return None
-        return sp.csr_array(features[:, self.first_count :])
 
     @cached_property
     def whole(self) -> GraphBatch:
@@ -287,7 +270,10 @@ class PreparedSet:
 
     def of_graphs(self, graphs: Int64) -> GraphFeatures | None:
         """Return the features of these graphs; None if there are none or no model uses them."""
-        return None if self.graph_features is None else GraphFeatures(self.graph_features, graphs)
+        table = self.joined_features
+        if table is None:
+            return None
+        return HostFeatures(table, graphs) if table.counts.n_cols else GraphFeatures(table.measured, graphs)
 
 
 def node_features(x: Any) -> Any:

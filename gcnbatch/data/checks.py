@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gcnbatch.config_tree import deeper
 from gcnbatch.data import schema
 from gcnbatch.data.graphs import GraphSet, Int64, Split
-from gcnbatch.data.sparse import is_sparse
+from gcnbatch.data.sparse import Csr, is_sparse
 from gcnbatch.errors import InputError
 from gcnbatch.fileio import StrPath
 from gcnbatch.text import counted, listed, quoted
@@ -93,7 +93,7 @@ def check_layout(path: StrPath, header: schema.Header, arrays: Mapping[str, Desc
     kinds = [np.dtype(kind) for kind in schema.TARGET_TYPES[header.target]]
     if (found := arrays[f"{row}/y"].dtype) not in kinds:
         raise InputError(f"{path}:/{row}/y", f"type {found}", f"{kinds[0]} for a {header.target} target")
-    for name in ("graphs/node_ptr", "graphs/edge_ptr", "nodes/x_csr/indptr"):
+    for name in ("graphs/node_ptr", "graphs/edge_ptr", "nodes/x_csr/indptr", schema.COUNTS[0]):
         if name in arrays and arrays[name].shape[0] < 1:
             raise InputError(f"{path}:/{name}", "no entry", "at least 1")
     known = _lengths(header, row, arrays)
@@ -109,7 +109,12 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
         raise InputError(f"{path}:/nodes", "both x and x_csr are present", "one of them")
     needed = ["graphs/node_ptr", "graphs/edge_ptr", "edges/src", "edges/dst", "edges/channel", f"{row}/y", f"{row}/id"]
     needed += [f"nodes/x_csr/{part}" for part in ("indptr", "indices", "data")] if sparse else ["nodes/x"]
-    needed += [schema.GRAPH_FEATURES] if header.graph_feature_names else []
+    has_counts = any(name in names for name in schema.COUNTS)
+    if has_counts and not header.graph_feature_counts:
+        raise InputError(f"{path}:/graphs/counts", "present", "a header with graph_feature_counts")
+    needed += schema.COUNTS if has_counts else []
+    if len(header.graph_feature_names) > has_counts * header.graph_feature_counts:
+        needed.append(schema.GRAPH_FEATURES)
     for name in names:
         folder = name.rpartition("/")[0]
         if folder.startswith("splits/"):
@@ -127,7 +132,8 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
             )
     if f"{row}/censored" in names and header.target != "regression":
         raise InputError(f"{path}:/{row}/censored", f"present with a {header.target} target", "a regression target")
-    of_graphs = {schema.GRAPH_FEATURES: "features of graphs", "graphs/time": "times of graphs"}
+    of_graphs = dict.fromkeys((schema.GRAPH_FEATURES, *schema.COUNTS), "features of graphs")
+    of_graphs["graphs/time"] = "times of graphs"
     of_graphs |= dict.fromkeys(schema.SMILES, "molecules, one per graph")
     for name, what in of_graphs.items():
         if row == "nodes" and name in names:
@@ -136,7 +142,7 @@ def _check_presence(path: StrPath, header: schema.Header, row: str, names: set[s
 
 def _lengths(header: schema.Header, row: str, arrays: Mapping[str, Described]) -> dict[str, int]:
     """Return the lengths of `schema.ARRAYS` by name, but for those that only one array has."""
-    graphs = arrays["graphs/node_ptr"].shape[0] - 1
+    graphs, has_counts = arrays["graphs/node_ptr"].shape[0] - 1, schema.COUNTS[0] in arrays  # older files: dense
     sparse = "nodes/x_csr/indptr" in arrays
     nodes = arrays["nodes/x_csr/indptr"].shape[0] - 1 if sparse else arrays["nodes/x"].shape[0]
     return {
@@ -147,7 +153,8 @@ def _lengths(header: schema.Header, row: str, arrays: Mapping[str, Described]) -
         "edges": arrays["edges/src"].shape[0],
         "entries": arrays["nodes/x_csr/data"].shape[0] if sparse else 0,
         "features": header.n_features,
-        "graph features": len(header.graph_feature_names),
+        "measured features": len(header.graph_feature_names) - has_counts * header.graph_feature_counts,
+        "counts": arrays[schema.COUNTS[2]].shape[0] if has_counts else 0,
         "outputs": 1 if header.target == "multiclass" else len(header.task_names),
     }
 
@@ -185,18 +192,26 @@ def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
         )
 
 
-def check_part(path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0) -> None:
+def check_part(
+    path: StrPath, part: GraphSet, node0: int, edge0: int, graph0: int, entry0: int = 0, count0: int = 0
+) -> None:
     """Check edges and features of whole graphs [16-18, 22].
 
-    `node0`, `edge0`, `graph0` and `entry0` are the numbers of their first node, edge, graph and sparse entry.
+    `node0`, `edge0`, `graph0`, `entry0` and `count0` are the numbers of their first node, edge, graph, sparse entry and
+    count.
     """
     _check_edges(path, part, edge0, graph0)
     if is_sparse(part.x):
-        _check_sparse(path, part.x, node0, entry0)
+        _check_rising(path, "nodes/x_csr/indices", part.x, part.x.shape[1], node0, entry0)
+        _check_finite(path, "nodes/x_csr/data", part.x.data, entry0)
     else:
         _check_finite(path, "nodes/x", part.x, node0)
     if part.graph_features is not None:
-        _check_finite(path, schema.GRAPH_FEATURES, part.graph_features, graph0, missing=True)
+        measured, counts = part.graph_features.measured, part.graph_features.counts
+        _check_finite(path, schema.GRAPH_FEATURES, measured, graph0, missing=True)
+        _check_rising(path, schema.COUNTS[1], counts, counts.n_cols, graph0, count0)
+        if counts.data.dtype.kind == "f":  # of a dense array
+            _check_whole(path, counts, measured.shape[1], graph0)
 
 
 def _check_edges(path: StrPath, part: GraphSet, edge0: int, graph0: int) -> None:
@@ -236,24 +251,34 @@ def _refuse(
         raise InputError(f"{path}:/{name}[{place}]", str(values[tuple(at)]), expected)
 
 
-def _check_sparse(path: StrPath, x: sp.csr_array, node0: int, entry0: int) -> None:
-    place = f"{path}:/nodes/x_csr/indices"
-    wrong = (x.indices < 0) | (x.indices >= x.shape[1])
+def _check_rising(path: StrPath, name: str, x: Csr | sp.csr_array, n_cols: int, row0: int, entry0: int) -> None:
+    """Refuse columns of sparse rows that are out of range or do not rise."""
+    place = f"{path}:/{name}"
+    wrong = (x.indices < 0) | (x.indices >= n_cols)
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise InputError(f"{place}[{entry0 + at}]", f"column {x.indices[at]}", f"0 to {x.shape[1] - 1}")
-    falling = np.zeros(x.nnz + 1, dtype=bool)
+        raise InputError(f"{place}[{entry0 + at}]", f"column {x.indices[at]}", f"0 to {n_cols - 1}")
+    falling = np.zeros(len(x.indices) + 1, dtype=bool)
     falling[1:-1] = x.indices[1:] <= x.indices[:-1]
     falling[x.indptr] = False  # the first entry of a row follows nothing
     if falling.any():
         at = int(np.argmax(falling))
-        row = node0 + int(np.searchsorted(x.indptr, at, side="right")) - 1
+        row = row0 + int(np.searchsorted(x.indptr, at, side="right")) - 1
         raise InputError(
             f"{place}[{entry0 + at}]",
             f"column {x.indices[at]} after {x.indices[at - 1]} in row {row}",
             "rising columns, each once",
         )
-    _check_finite(path, "nodes/x_csr/data", x.data, entry0)
+
+
+def _check_whole(path: StrPath, counts: Csr, before: int, graph0: int) -> None:
+    """Refuse counts of a dense array, in the columns from `before` on, that are no whole numbers."""
+    wrong = ~((counts.data >= 0) & (counts.data < 2**32) & (counts.data == np.rint(counts.data)))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        row = graph0 + int(np.searchsorted(counts.indptr, at, side="right")) - 1
+        place = f"{path}:/{schema.GRAPH_FEATURES}[{row}, {before + counts.indices[at]}]"
+        raise InputError(place, str(counts.data[at]), "a count: a whole number below 2^32")
 
 
 def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:

@@ -285,7 +285,9 @@ def keys(graphs: GraphSet, whole: bool = False) -> Iterator[int]:
     bonds = np.stack([graphs.src, graphs.dst, graphs.channel], axis=1, dtype=np.int32)
     parts = [_bytes_of(np.asarray(graphs.x), graphs.node_ptr), _bytes_of(bonds, graphs.edge_ptr)]
     if whole and graphs.graph_features is not None:
-        parts.append(_bytes_of(graphs.graph_features, np.arange(graphs.n_graphs + 1)))
+        measured, counts = graphs.graph_features.measured, graphs.graph_features.counts
+        parts.append(_bytes_of(measured, np.arange(graphs.n_graphs + 1)))
+        parts.append(_bytes_of(np.stack([counts.indices, counts.data], axis=1, dtype=np.int64), counts.indptr))
     return map(hash, zip(*parts, strict=True))
 
 

@@ -222,7 +222,7 @@ class _Scan:
         values, counts = np.unique(degrees, return_counts=True)
         self._degrees.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
         if part.graph_features is not None:
-            self.missing += int(np.count_nonzero(np.isnan(part.graph_features)))
+            self.missing += int(np.count_nonzero(np.isnan(part.graph_features.measured)))
         self.nonzero += int(np.count_nonzero(part.x.data if sp.issparse(part.x) else part.x))
 
     def degree(self) -> Distribution:

@@ -20,7 +20,8 @@ from gcnbatch.data.atom_features import (
     random_walks,
 )
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
-from gcnbatch.data.molecule_features import Begun, begin, graph_feature_names, molecule_features
+from gcnbatch.data.graph_features import FeatureTable
+from gcnbatch.data.molecule_features import Begun, begin, count_columns, graph_feature_names, molecule_features
 from gcnbatch.data.normal_form import NormalForm, load_rdkit, molecule_as_written, normal_form
 from gcnbatch.data.rdkit_binary import AROMATIC, DOUBLE, SINGLE, TRIPLE, Ints, MoleculeReader, Structures
 from gcnbatch.data.refusals import complaint, excess, first_line
@@ -56,7 +57,7 @@ class MoleculeArrays:
 
     `rows (G,)` are positions in the input. `names (G,)` are canonical SMILES, without what no feature sees of
     stereochemistry. `scaffolds` is empty or has the Murcko scaffold of each molecule ("" for one without rings).
-    `graph_features` (G, D) is None without options for them. `alike` has, for each element that shares the feature
+    `graph_features` is None without options for them. `alike` has, for each element that shares the feature
     "other", its symbol and the number of molecules with it. `bad` lists the molecules without a graph.
     """
 
@@ -67,7 +68,7 @@ class MoleculeArrays:
     dst: NDArray[np.int32]
     channel: NDArray[np.uint8]
     x: NDArray[np.int8] | NDArray[np.float32]
-    graph_features: NDArray[np.float32] | None
+    graph_features: FeatureTable | None
     names: tuple[str, ...]
     scaffolds: tuple[str, ...]
     alike: Counter[str]
@@ -249,10 +250,10 @@ def _alike(structures: Structures, tools: _Featurizer, options: FeaturizerOption
 
 def _graph_features(
     found: list[_Molecule], structures: Structures, table: AtomTable, options: FeaturizerOptions
-) -> NDArray[np.float32] | None:
+) -> FeatureTable | None:
     if not options.of_molecules:
         return None
     begun = [one.features for one in found if one.features is not None]
     if not begun:
-        return np.zeros((0, len(graph_feature_names(options))), np.float32)
+        return FeatureTable.of(np.zeros((0, len(graph_feature_names(options))), np.float32), count_columns(options))
     return molecule_features(begun, structures, table.atoms, options)

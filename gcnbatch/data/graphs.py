@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.schema import Header
-from gcnbatch.data.sparse import is_sparse
+from gcnbatch.data.sparse import is_sparse, joined_pointer, ragged_rows
 from gcnbatch.text import counted, printable
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class GraphSet:
         Group of each graph (molecular scaffold) for grouped splits.
     splits : dict of Split
         The splits stored in the file.
-    graph_features : float32, (G, D), or None
-        Features of whole graphs, NaN where missing; see `gcnbatch.data.graph_features`.
+    graph_features : FeatureTable or None
+        Features of whole graphs; see `gcnbatch.data.graph_features`. A float32 array (G, D) is taken for one.
     smiles : str array, (G,), or None
         Molecules of the graphs, for drawings and the baseline. Sets that training reads from a file have none.
     censored : int8, (R, K), or None
@@ -111,11 +112,17 @@ class GraphSet:
     ids: NDArray[np.str_]
     groups: NDArray[np.int32] | None = None
     splits: dict[str, Split] = field(default_factory=dict)
-    graph_features: NDArray[np.float32] | None = None
+    graph_features: FeatureTable | None = None
     smiles: NDArray[np.str_] | None = None
     censored: NDArray[np.int8] | None = None
     sample_weight: NDArray[np.float32] | None = None
     times: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.graph_features
+        if isinstance(given, np.ndarray):
+            table = FeatureTable.of(given, self.header.graph_feature_counts)
+            object.__setattr__(self, "graph_features", table)
 
     def __repr__(self) -> str:
         about = f"{counted(self.n_graphs, 'graph')}, {counted(self.n_nodes, 'node')}, {counted(self.n_edges, 'edge')}"
@@ -180,20 +187,6 @@ def outline(
     )
 
 
-def ragged_rows(ptr: Int64, picked: Int64) -> tuple[Int64, Int64]:
-    """Return the row numbers that the segments `picked` of `ptr` own, and the segments' new pointer.
-
-    ``ragged_rows([0, 3, 4], [1, 0])`` is ``([3, 0, 1, 2], [0, 1, 4])``. No Python loop: one `repeat` and one `arange`.
-    """
-    starts = ptr[picked]
-    lengths = ptr[picked + 1] - starts
-    new_ptr = np.zeros(len(picked) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=new_ptr[1:])
-    rows = np.repeat(starts - new_ptr[:-1], lengths)
-    rows += np.arange(new_ptr[-1], dtype=np.int64)
-    return rows, new_ptr
-
-
 def bounded_ranges(ptr: Int64, most: int) -> Iterator[tuple[int, int]]:
     """Yield consecutive ranges (first, stop) of segments: each of at most `most` rows, or of one larger segment.
 
@@ -219,7 +212,7 @@ def graph_numbers(graphs: NDArray[np.integer[Any]] | Sequence[int], n_graphs: in
 
 def layout(graphs: GraphSet) -> dict[str, str]:
     """Return the properties that sets must share to be joined, in words, by name."""
-    x = graphs.x
+    x, table = graphs.x, graphs.graph_features
     optional = {
         "edge weights": graphs.weight,
         "groups": graphs.groups,
@@ -232,7 +225,7 @@ def layout(graphs: GraphSet) -> dict[str, str]:
         "target": f"{graphs.header.target} of {counted(graphs.y.shape[1], 'column')}",
         "features": f"{'sparse' if is_sparse(x) else 'dense'} {x.dtype} of {counted(x.shape[1], 'column')}",
         **{name: "absent" if array is None else "present" for name, array in optional.items()},
-        "graph features": "absent" if graphs.graph_features is None else str(graphs.graph_features.shape[1]),
+        "graph features": "absent" if table is None else f"{table.shape[1]}, {counted(table.counts.n_cols, 'count')}",
     }
 
 
@@ -250,21 +243,13 @@ def concatenate(parts: Sequence[GraphSet]) -> GraphSet:
 
     def joined(name: str) -> Any:
         arrays = [getattr(part, name) for part in parts]
-        return None if any(array is None for array in arrays) else np.concatenate(arrays)
+        if any(array is None for array in arrays):
+            return None
+        return FeatureTable.joined(arrays) if name == "graph_features" else np.concatenate(arrays)
 
     arrays: dict[str, Any] = {name: joined(name) for name in (*OF_EDGES, *OF_GRAPHS, *OF_ROWS)}
     arrays |= {name: joined_pointer([getattr(part, name) for part in parts]) for name in ("node_ptr", "edge_ptr")}
     return replace(first, x=stacked([part.x for part in parts]), splits={}, **arrays)
-
-
-def joined_pointer(pointers: Sequence[Int64]) -> Int64:
-    """Return the pointer of all segments, those of one pointer after those of the other.
-
-    ``joined_pointer([[0, 3], [0, 1, 5]])`` is ``[0, 3, 4, 8]``.
-    """
-    starts = np.cumsum([0, *(int(pointer[-1]) for pointer in pointers)])
-    shifted = [pointer[1:] + start for pointer, start in zip(pointers, starts.tolist(), strict=False)]
-    return np.concatenate([np.zeros(1, np.int64), *shifted])
 
 
 def stacked(features: list[Any]) -> Any:

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FEATURE, FeaturizerOptions
+from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.rdkit_binary import Structures
+from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
     from gcnbatch.data.descriptors import Asked
@@ -69,7 +71,7 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
 
 def molecule_features(
     begun: Sequence[Begun], structures: Structures, atoms: Sequence[Atom], options: FeaturizerOptions
-) -> NDArray[np.float32]:
+) -> FeatureTable:
     """Return the features (G, D) of the molecules of a chunk; NaN for a descriptor that RDKit cannot compute.
 
     Parameters
@@ -81,13 +83,13 @@ def molecule_features(
         Rows of the AtomTable.
     options : FeaturizerOptions
     """
-    columns: list[NDArray[Any]] = [np.zeros((len(begun), 0))]
+    described = np.zeros((len(begun), 0), np.float32)
     if options.descriptors:
         asked = [one.asked for one in begun if one.asked is not None]
         found = np.clip(_described().descriptors(asked, structures, atoms), -_LARGEST, _LARGEST)
-        columns.append(np.where(np.abs(found) < _SMALLEST, 0, found))
-    columns.append(np.array([one.counts for one in begun]).reshape(len(begun), count_columns(options)))
-    return np.concatenate(columns, axis=1, dtype=np.float32)
+        described = np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
+    counts = np.array([one.counts for one in begun], np.uint32).reshape(len(begun), count_columns(options))
+    return FeatureTable(described, Csr.of(counts))
 
 
 def _described() -> Any:

@@ -18,6 +18,7 @@ from gcnbatch.data.featurizer import (
     MoleculeArrays,
     featurize_chunk,
 )
+from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import TARGET_TYPES, Header
@@ -87,7 +88,11 @@ def graph_part(
     Edge weights are D^-1/2 A D^-1/2 if `header.normalized`, else None. The user's own features of molecules, `columns`
     (G, D'), come before those of the featuriser.
     """
-    parts = [part for part in (columns, arrays.graph_features) if part is not None]
+    table = arrays.graph_features
+    if columns is not None and table is None:
+        table = FeatureTable.of(columns, 0)
+    elif columns is not None and table is not None:
+        table = replace(table, measured=np.concatenate([columns, table.measured], axis=1))
     graphs = GraphSet(
         header=header,
         node_ptr=arrays.node_ptr,
@@ -100,7 +105,7 @@ def graph_part(
         y=y,
         ids=ids,
         groups=groups,
-        graph_features=np.concatenate(parts, axis=1) if parts else None,
+        graph_features=table,
     )
     return replace(graphs, weight=symmetric_weights(graphs)) if header.normalized else graphs
 

@@ -196,8 +196,8 @@ def _stored(dataset: Dataset) -> Bits | None:
     columns = header.fingerprints[options.fingerprints.index(MORGAN)]
     found = np.zeros((dataset.n_graphs, BITS), np.uint8)
     for rows in _blocks(dataset.n_graphs):
-        values: Any = dataset.graph_features(rows.start, rows.stop)
-        found[rows] = values[:, columns] > 0
+        counts = dataset.graph_features(rows.start, rows.stop).counts_of(columns)
+        replace(counts, data=counts.data > 0).write_to(found[rows])
     return found
 
 
@@ -211,5 +211,5 @@ def _computed(dataset: Dataset, quiet: bool) -> Bits | None:
     for arrays in featurize(texts, options, progress=not quiet):
         if len(arrays.rows):
             assert arrays.graph_features is not None
-            found[arrays.rows] = arrays.graph_features > 0
+            found[arrays.rows] = arrays.graph_features.dense() > 0
     return found

@@ -101,7 +101,10 @@ ARRAYS: dict[str, Rule] = {
     "graphs/edge_ptr": (("i8",), ("graphs + 1",)),
     "graphs/group": (("i4",), ("graphs",)),
     "graphs/time": (("f8",), ("graphs",)),
-    "graphs/features": (("f4",), ("graphs", "graph features")),
+    "graphs/features": (("f4",), ("graphs", "measured features")),
+    "graphs/counts/indptr": (("i8",), ("graphs + 1",)),
+    "graphs/counts/indices": (("i4",), ("counts",)),
+    "graphs/counts/data": (("u4",), ("counts",)),
     "graphs/smiles_ptr": (("i8",), ("graphs + 1",)),
     "graphs/smiles": (("u1",), ("letters",)),
     "nodes/x": (("u1", "i1", "f2", "f4"), ("nodes", "features")),
@@ -122,8 +125,9 @@ SPLIT_ARRAY: Rule = (("i8",), ("part",))
 SPLIT_PARTS = ("train", "valid", "test")
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 GRAPH_FEATURES = "graphs/features"
+COUNTS = ("graphs/counts/indptr", "graphs/counts/indices", "graphs/counts/data")  # all or none
 SMILES = ("graphs/smiles_ptr", "graphs/smiles")  # both or none
-GROUPS = ("graphs", "nodes", "nodes/x_csr", "edges", "splits")
+GROUPS = ("graphs", "graphs/counts", "nodes", "nodes/x_csr", "edges", "splits")
 
 
 def row_folder(level: Level) -> str:

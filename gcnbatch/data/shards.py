@@ -218,6 +218,8 @@ def _joined(name: str, parts: Sequence[dict[str, StoredArray]], shards: Sequence
             return JoinedPointer(arrays, [shard.edges for shard in shards])
         case "nodes/x_csr/indptr":
             return JoinedPointer(arrays, [len(part["nodes/x_csr/data"]) for part in parts])
+        case "graphs/counts/indptr":
+            return JoinedPointer(arrays, [len(part["graphs/counts/data"]) for part in parts])
         case "graphs/smiles_ptr":
             return JoinedPointer(arrays, [len(part["graphs/smiles"]) for part in parts])
     return JoinedArray(arrays)

@@ -7,6 +7,7 @@ times as long to create.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,30 @@ def row_pointer(lengths: NDArray[Any]) -> NDArray[np.int64]:
     array([0, 3, 3, 4])
     """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def ragged_rows(ptr: NDArray[np.int64], picked: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the row numbers that the segments `picked` of `ptr` own, and the segments' new pointer.
+
+    ``ragged_rows([0, 3, 4], [1, 0])`` is ``([3, 0, 1, 2], [0, 1, 4])``. No Python loop: one `repeat` and one `arange`.
+    """
+    starts = ptr[picked]
+    lengths = ptr[picked + 1] - starts
+    new_ptr = np.zeros(len(picked) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=new_ptr[1:])
+    rows = np.repeat(starts - new_ptr[:-1], lengths)
+    rows += np.arange(new_ptr[-1], dtype=np.int64)
+    return rows, new_ptr
+
+
+def joined_pointer(pointers: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the pointer of all segments, those of one pointer after those of the other.
+
+    ``joined_pointer([[0, 3], [0, 1, 5]])`` is ``[0, 3, 4, 8]``.
+    """
+    starts = np.cumsum([0, *(int(pointer[-1]) for pointer in pointers)])
+    shifted = [pointer[1:] + start for pointer, start in zip(pointers, starts.tolist(), strict=False)]
+    return np.concatenate([np.zeros(1, np.int64), *shifted])
 
 
 def is_sparse(x: Any) -> TypeIs[sp.csr_array]:
@@ -70,7 +95,7 @@ class Csr:
     indptr : int32 or int64, (n_rows + 1,)
     indices : int32, (nnz,)
         Columns; repeated entries of a row add up.
-    data : float32, (nnz,)
+    data : float32 or, of counts, uint32, (nnz,)
     n_cols : int
     """
 
@@ -78,6 +103,42 @@ class Csr:
     indices: Array
     data: Array
     n_cols: int
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return len(self.indptr) - 1
+
+    @classmethod
+    def of(cls, dense: NDArray[Any]) -> Csr:
+        """Return the entries of a matrix (n, F) that are not 0; SciPy's conversion takes five times as long."""
+        rows, columns = dense.shape
+        flat = dense.ravel()
+        places = np.flatnonzero(flat != 0)
+        ends = np.searchsorted(places, np.arange(rows + 1) * columns)
+        return cls(ends, (places % max(columns, 1)).astype(np.int32), flat[places], columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Csr]) -> Csr:
+        """Return the rows of all matrices in host memory, one matrix after the other."""
+        indices, data = (np.concatenate([getattr(part, name) for part in parts]) for name in ("indices", "data"))
+        return cls(joined_pointer([part.indptr for part in parts]), indices, data, parts[0].n_cols)
+
+    def take(self, rows: NDArray[np.int64]) -> Csr:
+        """Return these rows of a matrix in host memory."""
+        entries, indptr = ragged_rows(self.indptr, rows)
+        return Csr(indptr, self.indices.take(entries), self.data.take(entries), self.n_cols)
+
+    def columns(self, start: int, stop: int) -> Csr:
+        """Return the columns start … stop-1 of a matrix in host memory."""
+        if (start, stop) == (0, self.n_cols):
+            return self
+        kept = (self.indices >= start) & (self.indices < stop)
+        return Csr(row_pointer(kept)[self.indptr], self.indices[kept] - start, self.data[kept], stop - start)
+
+    def write_to(self, dense: NDArray[Any]) -> None:
+        """Write the entries, at most one for each place, to zeros (n_rows, n_cols)."""
+        dense[np.repeat(np.arange(self.n_rows), np.diff(self.indptr)), self.indices] = self.data
 
 
 @dataclass(slots=True, eq=False)

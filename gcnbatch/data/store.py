@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gcnbatch.data import checks, schema, shards
 from gcnbatch.data.chunks import StoredArray, reading
+from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.graphs import (
     OF_EDGES,
     OF_ROWS,
@@ -27,11 +28,10 @@ from gcnbatch.data.graphs import (
     Split,
     bounded_ranges,
     graph_numbers,
-    ragged_rows,
     stacked,
 )
 from gcnbatch.data.shards import JoinedArray, Stored
-from gcnbatch.data.sparse import is_sparse, row_pointer
+from gcnbatch.data.sparse import Csr, is_sparse, row_pointer
 from gcnbatch.data.writer import DatasetWriter, write_graphset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.fileio import StrPath
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 128 << 20  # a set larger than memory is checked in blocks of whole graphs, of about this size
 # Arrays that are read in slices when the set does not fit in memory
-_SLICED = ("nodes/x", "nodes/x_csr/", "edges/", schema.GRAPH_FEATURES)
+_SLICED = ("nodes/x", "nodes/x_csr/", "edges/", schema.GRAPH_FEATURES, *schema.COUNTS[1:])
+_TABLE = 4096  # graphs whose features are read at a time
 
 
 class Dataset:
@@ -93,6 +94,7 @@ class Dataset:
             self._arrays: dict[str, Stored | NDArray[Any]] = {
                 name: stored.pop(name) for name in list(stored) if name.startswith(_SLICED)
             }
+            self._count_ptr: Int64 | None = None  # first count of each graph; None while counts are dense, and without
             self._read_rows(stored)
             if check:
                 self.check()
@@ -152,6 +154,11 @@ class Dataset:
         self._check_fits(self.nbytes)
         for name in self._arrays:
             self._arrays[name] = self.rows(name, 0, None)
+        if self.header.graph_feature_counts and self._count_ptr is None:  # of an older file, dense until here
+            table = self.graph_features(0, self.n_graphs)
+            self._count_ptr = table.counts.indptr
+            self._arrays |= zip(schema.COUNTS[1:], (table.counts.indices, table.counts.data), strict=True)
+            self._arrays[schema.GRAPH_FEATURES] = table.measured.copy()
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
 
     def read(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
@@ -226,7 +233,7 @@ class Dataset:
         entries = 0
         whole = ((part, int(self.node_ptr[at]), int(self.edge_ptr[at]), at) for at, part in self.blocks())
         for part, node, edge, graph in self._pieces() if in_pieces else whole:
-            checks.check_part(self.path, part, node, edge, graph, entries)
+            checks.check_part(self.path, part, node, edge, graph, entries, self._counts_before(graph))
             entries += part.x.nnz if is_sparse(part.x) else 0
 
     def check_targets(self) -> None:
@@ -244,7 +251,8 @@ class Dataset:
         node, entry = int(self.node_ptr[first]), 0
         if self.sparse_features:
             entry = int(self.rows("nodes/x_csr/indptr", node, node + 1)[0])
-        checks.check_part(self.path, part, node, int(self.edge_ptr[first]), first, entry)
+        counts = self._counts_before(first)
+        checks.check_part(self.path, part, node, int(self.edge_ptr[first]), first, entry, counts)
         return part
 
     def _pieces(self, most: int = BLOCK_BYTES) -> Iterator[tuple[GraphSet, int, int, int]]:
@@ -261,7 +269,7 @@ class Dataset:
                 node_ptr=self.node_ptr,
                 edge_ptr=np.array([0, edge_end - edge]),
                 x=self.features(node, node_end),
-                graph_features=self.graph_features(0, 1) if i == 0 else None,
+                graph_features=self._features_of(_Ranges([0], [1])) if i == 0 else None,
                 **self._edges(_Ranges([edge], [edge_end])),
             )
             yield piece, node, edge, 0
@@ -281,6 +289,9 @@ class Dataset:
         checks.check_pointers(self.path, "graphs/node_ptr", self.node_ptr, nodes)
         checks.check_pointers(self.path, "graphs/edge_ptr", self.edge_ptr, len(self._arrays["edges/src"]))
         checks.check_graph_sizes(self.path, self.node_ptr)
+        self._count_ptr = rows.get(schema.COUNTS[0])
+        if self._count_ptr is not None:
+            checks.check_pointers(self.path, schema.COUNTS[0], self._count_ptr, len(self._arrays[schema.COUNTS[2]]))
         if sparse:
             ends = np.concatenate([self.rows("nodes/x_csr/indptr", 0, 1), self.rows("nodes/x_csr/indptr", nodes, None)])
             checks.check_pointers(self.path, "nodes/x_csr/indptr", ends, len(self._arrays["nodes/x_csr/data"]))
@@ -322,7 +333,7 @@ class Dataset:
     def _select(self, first: Int64, stop: Int64) -> GraphSet:
         """Return the graphs of all ranges first[r] … stop[r]-1, one range after the other, as one part."""
         graphs = _Ranges(first.tolist(), stop.tolist())
-        nodes, edges = (_Ranges(ptr[first].tolist(), ptr[stop].tolist()) for ptr in (self.node_ptr, self.edge_ptr))
+        nodes, edges = map(graphs.within, (self.node_ptr, self.edge_ptr))
         counts = {"graphs/": graphs.rows, "nodes/": nodes.rows, "edges/": edges.rows}
         self._check_fits(sum(count * self._row_bytes(folder) for folder, count in counts.items()))
         held = dict.fromkeys(OF_ROWS, nodes if self.header.level == "node" else graphs)
@@ -336,7 +347,7 @@ class Dataset:
             x=stacked([self.features(*ends) for ends in zip(*nodes, strict=True)])
             if self.sparse_features
             else self._rows_of("nodes/x", nodes),
-            graph_features=self._rows_of(schema.GRAPH_FEATURES, graphs),
+            graph_features=self._features_of(graphs),
             **self._edges(edges),
             **in_memory,
         )
@@ -351,9 +362,41 @@ class Dataset:
         with reading(self.path):
             return ranges.of(self._arrays[name])
 
-    def graph_features(self, first: int, stop: int) -> NDArray[np.float32] | None:
-        """Return the features (stop - first, D) of these graphs; None if the set has none."""
-        return self.rows(schema.GRAPH_FEATURES, first, stop) if schema.GRAPH_FEATURES in self._arrays else None
+    def _features_of(self, graphs: _Ranges) -> FeatureTable | None:
+        """Return the features of graphs; None if the set has none. Files before version 0.2 have dense counts."""
+        n_counts, dense = self.header.graph_feature_counts, self._rows_of(schema.GRAPH_FEATURES, graphs)
+        if self._count_ptr is None:
+            return None if dense is None else FeatureTable.of(dense, n_counts)
+        entries = graphs.within(self._count_ptr)
+        self._check_fits(8 * entries.rows)
+        indices, data = (self._rows_of(name, entries) for name in schema.COUNTS[1:])
+        measured = np.zeros((graphs.rows, 0), np.float32) if dense is None else dense
+        return FeatureTable(measured, Csr(graphs.pointer(self._count_ptr), indices, data, n_counts))
+
+    def measured_features(self, first: int, stop: int) -> NDArray[np.float32]:
+        """Return the features (stop - first, V) of these graphs that are not counts."""
+        width = len(self.header.graph_feature_names) - self.header.graph_feature_counts
+        return self.rows(schema.GRAPH_FEATURES, first, stop)[:, :width] if width else np.zeros((stop - first, 0), "f4")
+
+    def graph_features(self, first: int, stop: int) -> FeatureTable:
+        """Return the features of the graphs first … stop-1 of a set that has such."""
+        found = self._features_of(_Ranges([first], [stop]))
+        assert found is not None
+        return found
+
+    def feature_tables(self, graphs: Int64 | None = None) -> Iterator[FeatureTable]:
+        """Yield the features of these graphs, which ascend, or of all, in one or more tables."""
+        for first in range(0, max(self.n_graphs, 1), _TABLE):
+            stop = min(first + _TABLE, self.n_graphs)
+            if graphs is None:
+                yield self.graph_features(first, stop)
+                continue
+            low, high = np.searchsorted(graphs, (first, stop))
+            if low < high or (first == 0 and not len(graphs)):
+                yield self.graph_features(first, stop)[graphs[low:high] - first]
+
+    def _counts_before(self, graph: int) -> int:
+        return 0 if self._count_ptr is None else int(self._count_ptr[graph])
 
     def edges(self, first: int, stop: int) -> Edges:
         """Read the edges first … stop-1 of the file; their nodes are counted within their graphs."""
@@ -396,6 +439,10 @@ class _Ranges(NamedTuple):
     def rows(self) -> int:
         return sum(self.stops) - sum(self.starts)
 
+    def within(self, ptr: Int64) -> _Ranges:
+        """Return the rows that these segments of `ptr` own."""
+        return _Ranges(ptr[self.starts].tolist(), ptr[self.stops].tolist())
+
     def of(self, array: Stored | NDArray[Any]) -> NDArray[Any]:
         """Return these rows of an array; a view where they are one range in memory."""
         if len(self.starts) == 1:
@@ -434,4 +481,4 @@ def _decode(raw: NDArray[np.bytes_], place: str) -> NDArray[np.str_]:
         raise InputError(place, "ids that are not UTF-8", "UTF-8 text") from error
 
 
-__all__ = ["BLOCK_BYTES", "Dataset", "DatasetWriter", "ragged_rows", "write_graphset"]
+__all__ = ["BLOCK_BYTES", "Dataset", "DatasetWriter", "write_graphset"]

@@ -27,9 +27,14 @@ from gcnbatch.fileio import StrPath
 _CHUNK_BYTES = 1 << 17  # before compression: for long reads
 WAITING_BYTES = 1 << 19  # of an array: a small write takes libhdf5 0.2 ms
 _CACHE_BYTES = 1 << 20  # of full chunks: libhdf5's 8 MiB of each array would be compressed at the end, by one core
-_WHAT = ("graphs", "nodes", "edges", "entries")
+_WHAT = ("graphs", "nodes", "edges", "entries", "counts")
 _HELD = ("y", "censored", "sample_weight", "id")
-_POINTERS = {"graphs/node_ptr": "nodes", "graphs/edge_ptr": "edges", "nodes/x_csr/indptr": "entries"}
+_POINTERS = {
+    "graphs/node_ptr": "nodes",
+    "graphs/edge_ptr": "edges",
+    "nodes/x_csr/indptr": "entries",
+    schema.COUNTS[0]: "counts",
+}
 
 
 class DatasetWriter:
@@ -315,15 +320,20 @@ def _check(
     for name in _POINTERS.keys() & arrays.keys():
         checks.check_pointers(path, name, arrays[name], counts[_POINTERS[name]])
     checks.check_graph_sizes(path, part.node_ptr)
-    checks.check_part(path, part, before["nodes"], before["edges"], before["graphs"], before["entries"])
+    checks.check_part(path, part, *(before[what] for what in ("nodes", "edges", "graphs", "entries", "counts")))
     checks.check_groups(path, part.groups)
     checks.check_times(path, part.times)
 
 
 def _counts(part: GraphSet) -> dict[str, int]:
     """Return the number of rows of the part's arrays, where its pointers must end."""
-    entries = part.x.nnz if is_sparse(part.x) else 0
-    return {"graphs": part.n_graphs, "nodes": part.x.shape[0], "edges": len(part.src), "entries": entries}
+    return {
+        "graphs": part.n_graphs,
+        "nodes": part.x.shape[0],
+        "edges": len(part.src),
+        "entries": part.x.nnz if is_sparse(part.x) else 0,
+        "counts": 0 if part.graph_features is None else len(part.graph_features.counts.data),
+    }
 
 
 def _canonical(part: GraphSet) -> GraphSet:
@@ -343,7 +353,6 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         "graphs/edge_ptr": part.edge_ptr,
         "graphs/group": part.groups,
         "graphs/time": part.times,
-        schema.GRAPH_FEATURES: part.graph_features,
         "edges/src": part.src,
         "edges/dst": part.dst,
         "edges/channel": part.channel,
@@ -353,6 +362,13 @@ def _arrays(part: GraphSet, path: Path) -> dict[str, NDArray[Any]]:
         f"{row}/sample_weight": part.sample_weight,
         f"{row}/id": encode_ids(part.ids, f"{path}:/{row}/id"),
     }
+    if part.graph_features is not None:
+        measured, counts = part.graph_features.measured, part.graph_features.counts
+        if measured.shape[1]:
+            arrays[schema.GRAPH_FEATURES] = measured
+        if counts.n_cols:
+            values = counts.indptr, counts.indices, counts.data.astype(np.uint32, copy=False)
+            arrays |= dict(zip(schema.COUNTS, values, strict=True))
     if is_sparse(part.x):
         arrays["nodes/x_csr/indptr"] = part.x.indptr.astype(np.int64)
         arrays["nodes/x_csr/indices"] = part.x.indices.astype(np.int32)

@@ -172,7 +172,7 @@ def _of_molecules(part: Part, options: FeaturizerOptions, processes: int) -> Flo
     found = np.full((len(smiles), len(graph_feature_names(options))), np.nan, np.float32)
     for arrays in featurize(smiles, options, processes=processes):
         assert arrays.graph_features is not None
-        found[arrays.rows] = arrays.graph_features
+        found[arrays.rows] = arrays.graph_features.dense()
     return found
 
 

@@ -129,7 +129,7 @@ class Tables:
     def _append_features(self, found: Attributions) -> None:
         graphs, joined = found.graphs, found.joined
         assert graphs.graph_features is not None
-        given = graphs.graph_features[joined.graph, joined.feature]
+        given = graphs.graph_features.first(graphs.header.n_joined).dense()[joined.graph, joined.feature]
         values = np.concatenate([given[:, None], joined.values], axis=1)
         names = np.array(graphs.header.graph_feature_names, dtype=np.str_)
         self._write(FEATURES, graphs.ids[joined.graph], values, {"feature": names[joined.feature]})

@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.batches import BatchSource
-from gcnbatch.data.graph_features import LIMIT, GraphFeatures
-from gcnbatch.data.graphs import GraphSet, Int64, concatenate, ragged_rows
+from gcnbatch.data.graph_features import LIMIT, FeatureTable, GraphFeatures
+from gcnbatch.data.graphs import GraphSet, Int64, concatenate
 from gcnbatch.data.normalize import symmetric_weights
 from gcnbatch.data.schema import Header
+from gcnbatch.data.sparse import ragged_rows
 from gcnbatch.errors import InputError, closest
 from gcnbatch.explanation.attributions import Attributions, Joined, segment_sums
 from gcnbatch.fileio import StrPath
@@ -86,6 +87,12 @@ class GraphPath:
         """Edges between different nodes, their positions among the E edges."""
         return np.flatnonzero(self.graphs.src != self.graphs.dst)
 
+    @property
+    def _counts(self) -> int:
+        """How many of the joined features are counts: those of one fingerprint."""
+        header = self.graphs.header
+        return header.n_joined + header.graph_feature_counts - len(header.graph_feature_names)
+
     @cached_property
     def ends(self) -> tuple[Int64, Int64]:
         """Row (receiving node) and column (sending node times C, plus channel) of every bond in the adjacency."""
@@ -113,7 +120,7 @@ class GraphPath:
             groups=None,
             splits={},
             smiles=None,
-            graph_features=None if self.joined is None else _times(self.joined, alpha),
+            graph_features=None if self.joined is None else FeatureTable.of(_times(self.joined, alpha), self._counts),
         )
         return BatchSource(stepped, "stored", graph_features=self.joined is not None)
 
@@ -357,7 +364,8 @@ def _scaled(member: Model, graphs: GraphSet) -> Float32 | None:
     if not member.joins_graph_features:
         return None
     assert graphs.graph_features is not None
-    features = GraphFeatures(graphs.graph_features[:, : graphs.header.n_joined], np.arange(graphs.n_graphs))
+    table = graphs.graph_features.first(graphs.header.n_joined)
+    features = GraphFeatures(table.dense(), np.arange(graphs.n_graphs))
     mean, scale = (member.weights[f"{FEATURES}.{part}"] for part in ("mean", "scale"))
     nothing = np.zeros((graphs.n_graphs, 0), np.float32)
     return np.asarray(join(nothing, features, mean, scale, LIMIT), np.float32)

@@ -251,7 +251,7 @@ class Whole:
         if self.mixed is None:
             return found
         model = self.models[0]
-        features = mixed.molecules(model.header, sources(*model.reading).feature_blocks())
+        features = mixed.molecules(model.header, sources(*model.reading).feature_tables())
         of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, cores()))
         if self.mixed.needs_network:
             of_members[NETWORK] = found.outputs

@@ -271,7 +271,7 @@ def _check(
     reading = wholes[0].models[0].reading
     source = BatchSource(graphs, *reading)
     blocks = np.split(np.arange(len(rows)), range(_BATCH, len(rows), _BATCH))
-    of_graphs = graphs.graph_features if features else None
+    of_graphs = graphs.graph_features.dense() if features and graphs.graph_features is not None else None
     feeds = [inputs_of(source.batch(of), None if of_graphs is None else of_graphs[of]) for of in blocks]
     ours = found_together(wholes, BackendChoice("cpu"), cache(partial(BatchSource, graphs)), _BATCH)
     difference = _difference(wholes, ours, _run(session, feeds))
@@ -317,7 +317,7 @@ def _feeds_of(python: str, smiles: Sequence[Sequence[str]], graphs: Any, blocks:
     module = ModuleType("model")
     exec(compile(python, "model.py", "exec"), vars(module))  # noqa: S102  our own text, as it will be written
     width = len(module.OPTIONS["columns"])
-    columns = graphs.graph_features[:, :width] if width else None
+    columns = graphs.graph_features.measured[:, :width] if width else None
     return [
         module.inputs(texts, None if columns is None else columns[of]) for texts, of in zip(smiles, blocks, strict=True)
     ]

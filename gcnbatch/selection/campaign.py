@@ -104,7 +104,7 @@ def replay(
         y = np.where(known_rows, sign * dataset.measured[:, 0].astype(np.float64), np.nan)
         pool = np.flatnonzero(known_rows)
         by = acquisition.named(criteria.by or "expected-improvement")
-        molecules = mixed.molecules(dataset.header, mixed.rows_of(dataset, np.arange(dataset.n_graphs)))
+        molecules = mixed.molecules(dataset.header, dataset.feature_tables())
         own: Surrogate = Recipe(config, dataset) if config else Kernel(molecules, sign * y)
         forest = RandomForest(dataset, features(molecules), criteria.seed)
         smiles = dataset.smiles()

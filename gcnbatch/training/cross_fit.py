@@ -208,7 +208,7 @@ def _fit_others(
             problem = replace(problem, weights=dataset.sample_weight[rows].astype(np.float64))
         if one_sided and dataset.censored is not None:
             problem = replace(problem, bounds=Bounds(dataset.y[rows], dataset.censored[rows]))
-        found = fit_members(problem, mixed.molecules(dataset.header, mixed.rows_of(dataset, rows)), advance)
+        found = fit_members(problem, mixed.molecules(dataset.header, dataset.feature_tables(rows)), advance)
     mixed.keep(folder, found)
     return found
 
@@ -288,7 +288,7 @@ def _outputs(
     by_member = {name: own.rounded(of) for name, of in {**of_members, NETWORK: left_out}.items()}
     tested_by: dict[str, NDArray[Any]] = {}
     if of_test:
-        features = mixed.molecules(header, mixed.rows_of(dataset, test))
+        features = mixed.molecules(header, dataset.feature_tables(test))
         tested_by = {**members.predict(features, cores()), NETWORK: of_test.mean}
     outputs = _Outputs(
         own.outputs({**of_members, NETWORK: left_out}), own.outputs(tested_by) if tested_by else None, by_member

@@ -38,7 +38,7 @@ from gcnbatch.training import mixed
 from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.targets import Scaling, Targets
 
-_BLOCK_BYTES = 1 << 25  # of graph features that are read at a time
+_BLOCK_BYTES = 1 << 25  # of graph features, if they were dense: sums of blocks decide the last digit
 
 
 class _Sources:
@@ -193,18 +193,15 @@ class Experiment:
             return {}
         rows = np.sort(split.train)
         size = max(_BLOCK_BYTES // (4 * len(self.header.graph_feature_names)), 1)
-        scaled = len(self.header.graph_feature_names) - self.header.graph_feature_counts
+        measured = len(self.header.graph_feature_names) - self.header.graph_feature_counts
 
         def blocks() -> Iterator[NDArray[np.float32]]:
             for first in range(0, self.dataset.n_graphs, size):
                 stop = min(first + size, self.dataset.n_graphs)
                 low, high = np.searchsorted(rows, (first, stop))
-                values = self.dataset.graph_features(first, stop)
-                assert values is not None
-                yield values[:, :scaled][rows[low:high] - first]
+                yield self.dataset.measured_features(first, stop)[rows[low:high] - first]
 
-        joined = self.header.n_joined
-        scaling = FeatureScaling.of(blocks, joined - scaled)
+        scaling = FeatureScaling.of(blocks, self.header.n_joined - measured)
         return {f"{FEATURES}.mean": scaling.mean, f"{FEATURES}.scale": scaling.scale}
 
     def _check_validation(self, split: Split) -> None:

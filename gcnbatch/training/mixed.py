@@ -5,7 +5,7 @@ The file has plain arrays: of the kernel, the trees, the transforms of targets a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from scipy import sparse
 from gcnbatch import folders, metrics, philox
 from gcnbatch.config_sections import ModelConfig
 from gcnbatch.data.featurizer_options import ATOM_PAIR
+from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
@@ -34,7 +35,6 @@ from gcnbatch.training.targets import Scaling
 
 FILE, NETWORK = "mixture.safetensors", "gcn"
 FITTED = "fitted.safetensors"  # of a run under way: the members beside the networks, and their out-of-fold outputs
-_BLOCK = 4096
 _HINT = "Give the table of the molecules (gcnbatch train TABLE), or train the networks alone (--recipe gcn)."
 
 
@@ -201,36 +201,14 @@ def problem(dataset: Dataset, rows: Int64, folds: NDArray[np.int8], metric: str,
     return Problem(header.target, dataset.measured[rows], folds, error, len(header.class_names), seed, cores())
 
 
-def molecules(header: Header, blocks: Iterable[NDArray[np.float32]]) -> Molecules:
-    """Return the molecules of blocks of graph features (R, D): fingerprints are kept as sparse arrays."""
-    first, fingerprints = len(header.graph_feature_names) - header.graph_feature_counts, header.fingerprints
-    found = [(block[:, :first].copy(), [_sparse(block[:, of]) for of in fingerprints]) for block in blocks]
-    counts = zip(*(counts for _, counts in found), strict=True)
-    described = np.concatenate([described for described, _ in found])
+def molecules(header: Header, tables: Iterable[FeatureTable]) -> Molecules:
+    """Return the molecules of tables of features."""
+    table, fingerprints = FeatureTable.joined([*tables]), header.fingerprints
     is_of_pairs = [header.graph_feature_names[of.start].startswith(ATOM_PAIR) for of in fingerprints]
     of_trees = [all(is_of_pairs) or not pairs for pairs in is_of_pairs]  # pairs cost their time and do not help
-    joined = [of[0] if len(of) == 1 else sparse.vstack(of) for of in counts]
-    return Molecules.of(joined, described, of_trees)
-
-
-def _sparse(counts: NDArray[np.float32]) -> Any:
-    """Return the CSR array of counts (R, F); SciPy's own conversion takes five times as long."""
-    rows, columns = counts.shape
-    flat = counts.ravel()
-    places = np.flatnonzero(flat != 0)
-    ends = np.searchsorted(places, np.arange(rows + 1) * columns)
-    return sparse.csr_array((flat[places], places % columns, ends), shape=(rows, columns))
-
-
-def rows_of(dataset: Dataset, rows: Int64) -> Iterator[NDArray[np.float32]]:
-    """Yield the graph features (R, D) of these rows, which ascend, block by block."""
-    for first in range(0, dataset.n_graphs, _BLOCK):
-        stop = min(first + _BLOCK, dataset.n_graphs)
-        low, high = np.searchsorted(rows, (first, stop))
-        if low < high or (first == 0 and not len(rows)):
-            values = dataset.graph_features(first, stop)
-            assert values is not None
-            yield values[rows[low:high] - first]
+    counts = (table.counts_of(columns) for columns in fingerprints)
+    arrays = [sparse.csr_array((of.data, of.indices, of.indptr), shape=(len(table), of.n_cols)) for of in counts]
+    return Molecules.of(arrays, table.measured, of_trees)
 
 
 _MOST = 2000  # rows of each task from which a kernel chooses transforms
@@ -256,4 +234,4 @@ def choose_transforms(dataset: Dataset, rows: Int64, groups: NDArray[Any], metri
         return ("none",) * labelled.shape[1]
     folds = make_folds(groups[some], np.zeros(len(some)), seed)
     given = problem(dataset, rows[some], folds, metric, seed)
-    return choose_kinds(given, molecules(dataset.header, rows_of(dataset, rows[some])))
+    return choose_kinds(given, molecules(dataset.header, dataset.feature_tables(rows[some])))

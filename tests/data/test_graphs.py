@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcnbatch.data.csr import compressed, transposed
-from gcnbatch.data.graphs import bounded_ranges, concatenate, ragged_rows
+from gcnbatch.data.graphs import bounded_ranges, concatenate
+from gcnbatch.data.sparse import ragged_rows
 from tests.builders import assert_graphsets_equal, build_graphset, graphsets
 
 

@@ -128,14 +128,32 @@ MEANING: dict[str, tuple[Change, str]] = {
     ),
     "id with NUL": (put("graphs/id", np.array([b"a"] * 5 + [b"a\0b"])), r"/graphs/id\[5\]: an id with a NUL inside"),
     "feature of a graph": (
-        value("graphs/features", (3, 1), np.inf),
-        r"/graphs/features\[3, 1\]: inf; expected finite numbers or NaN \(missing\)",
+        value("graphs/features", (3, 0), np.inf),
+        r"/graphs/features\[3, 0\]: inf; expected finite numbers or NaN \(missing\)",
     ),
     "no features of graphs": (drop("graphs/features"), "/graphs/features: missing"),
     "features of graphs without names": (
         header(graph_feature_names=[], graph_feature_counts=0),
-        r"/graphs/features: shape \(6, 2\); expected shape \(6, 0\)",
+        "/graphs/counts: present; expected a header with graph_feature_counts",
     ),
+    "no feature names for measured ones": (
+        header(graph_feature_names=["of graph 1"]),
+        r"/graphs/features: shape \(6, 1\); expected shape \(6, 0\)",
+    ),
+    "counts without columns": (drop("graphs/counts/indices"), "/graphs/counts/indices: missing; expected an array"),
+    "column of counts": (
+        value("graphs/counts/indices", 2, 1),
+        r"/graphs/counts/indices\[2\]: column 1; expected 0 to 0",
+    ),
+    "repeated column of counts": (
+        value("graphs/counts/indptr", 1, 2),
+        r"/graphs/counts/indices\[1\]: column 0 after 0 in row 0; expected rising columns, each once",
+    ),
+    "pointer of counts": (
+        value("graphs/counts/indptr", 6, 9),
+        r"/graphs/counts/indptr\[6\]: 9; expected \d, the number",
+    ),
+    "signed counts": (put("graphs/counts/data", np.ones(5, "i4")), "/graphs/counts/data: another type; expected u4"),
     "more counts than features of graphs": (
         header(graph_feature_counts=3),
         "/header: graph_feature_counts: 3; expected at most 2, the graph_feature_names",

@@ -80,7 +80,7 @@ def graphs(texts: Sequence[str], options: FeaturizerOptions) -> list[tuple[objec
         nodes = slice(*found.node_ptr[graph : graph + 2])
         edges = slice(*found.edge_ptr[graph : graph + 2])
         arrays = [found.x[nodes], found.src[edges], found.dst[edges], found.channel[edges]]
-        arrays += [] if found.graph_features is None else [found.graph_features[graph]]
+        arrays += [] if found.graph_features is None else [found.graph_features.dense()[graph]]
         listed.append((*(one.tobytes() for one in arrays), found.scaffolds[graph], found.names[graph]))
     return listed
 

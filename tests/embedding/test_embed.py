@@ -84,7 +84,7 @@ def test_fingerprint_and_descriptors_are_those_of_the_data_set(described: Any, t
     assert said.features == len(names) - 1  # without the user's own column
     assert list(rows[0])[-said.features :] == list(names[1:])
     found = np.array([[row[name] or "nan" for name in names[1:]] for row in rows], "f4")
-    np.testing.assert_array_equal(found, features[:, 1:])
+    np.testing.assert_array_equal(found, features.dense()[:, 1:])
 
 
 @pytest.mark.parametrize("asked", [{"fingerprint": True}, {"descriptors": True}])

@@ -96,7 +96,9 @@ def test_features_of_whole_graphs_share_the_sum(tmp_path: Path) -> None:
     runs = [train_on(data, tmp_path / name, model={"graph_features": name}) for name in ("on", "off")]
     found = explainer(runs[0], steps=64).explain(graphs.take(np.arange(9)))
     joined, (member,) = found.joined, load_models(runs[:1], print)
-    scaled = (graphs.graph_features[:9, :5] - member.weights["features.mean"]) * member.weights["features.scale"]
+    scaled = (graphs.graph_features.dense()[:9, :5] - member.weights["features.mean"]) * member.weights[
+        "features.scale"
+    ]
     np.testing.assert_array_equal(joined[:2], np.nonzero(np.nan_to_num(scaled)))
     np.testing.assert_allclose(found.joined_sums.sum(axis=0), joined.values.sum(axis=0))
     assert (np.abs(found.errors) < 0.02 * (1 + np.abs(found.outputs - found.baselines))).all()

@@ -36,7 +36,7 @@ def test_predictions_from_smiles_read_the_arrays_of_the_data_set_to_the_bit(desc
     assert isinstance(part.data, GraphSet)
     assert stored.graph_features is not None
     assert stored.graph_features.shape == (40, 1 + len(graph_feature_names(OPTIONS)))
-    assert np.isnan(stored.graph_features[::5, 0]).all()
+    assert np.isnan(stored.graph_features.measured[::5, 0]).all()
     for name in ("x", "channel", "src", "graph_features"):
         np.testing.assert_array_equal(getattr(part.data, name), getattr(stored, name), err_msg=name)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gcnbatch.backends.cpu import CpuBackend, CpuOps
-from gcnbatch.backends.cpu.features import HostFeatures
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.config_sections import ChemGCNConfig, TrainConfig
 from gcnbatch.data.batches import BatchSource
+from gcnbatch.data.graph_features import HostFeatures
 from gcnbatch.data.graphs import GraphSet
 from gcnbatch.model.gcn import Loss, build, uniform_weights
 from gcnbatch.reference import ReferenceOps
@@ -59,7 +59,7 @@ def test_no_product_of_all_rows_or_counts_is_computed(backend: str) -> None:
     assert batch.adjacency.atoms(batch.x.copy()) is None
     assert len(batch.adjacency.sources.nodes) < 0.75 * 6 * len(batch.x)
     assert isinstance(batch.graph_features, HostFeatures)
-    assert batch.graph_features.others.values.shape[1] == 2
+    assert batch.graph_features.measured.values.shape[1] == 2
     assert isinstance(CpuOps().convolve(batch.adjacency, batch.x, np.ones((5, 12), np.float32), np.ones(12))[1], tuple)
 
 
@@ -69,8 +69,8 @@ def test_sets_that_are_joined_find_their_own_atoms_and_counts() -> None:
     for part in parts:
         assert part.prepared is not None
         assert part.prepared.atoms is not None
-        assert part.prepared.counts is not None
+        assert part.prepared.joined_features is not None
     whole = BatchSource.joined(parts).prepared
     assert whole is not None
     assert len(whole.atoms[1]) == graphs.n_nodes  # type: ignore[index]
-    assert whole.counts.shape == (48, 7)  # type: ignore[union-attr]
+    assert whole.joined_features.counts.n_rows == 48  # type: ignore[union-attr]

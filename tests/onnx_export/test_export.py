@@ -191,7 +191,7 @@ def compare_inputs(smiles: list[str], options: FeaturizerOptions, folder: Path) 
     places = [int(name) - 1 for name in graphs.ids.tolist()]
     for first in range(0, graphs.n_graphs, 256):
         rows_of = np.arange(first, min(first + 256, graphs.n_graphs))
-        features = None if graphs.graph_features is None else graphs.graph_features[rows_of]
+        features = None if graphs.graph_features is None else graphs.graph_features.dense()[rows_of]
         ours = inputs_of(source.batch(rows_of), features)
         theirs = module.inputs([smiles[places[row]] for row in rows_of])
         assert set(ours) == set(theirs)

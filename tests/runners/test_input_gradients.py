@@ -53,7 +53,7 @@ def results(backend: Any, name: str) -> Results:
         for key, value in model.layout().initial(0).items()
     }
     runner = InputGradientRunner(backend, model, weights, np.eye(2, dtype=np.float32))
-    path = GraphPath.of(graphs, "symmetric", graphs.graph_features)
+    path = GraphPath.of(graphs, "symmetric", None if graphs.graph_features is None else graphs.graph_features.dense())
     source = path.at(midpoints(3))
     columns = len(graphs.header.graph_feature_names)
     found = runner.contributions(source, path.pairs(3), np.nonzero(np.ones((36, columns))))

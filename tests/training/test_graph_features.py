@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcnbatch.data.graph_features import FeatureScaling
+from gcnbatch.data.graph_features import FeatureScaling, FeatureTable
 from gcnbatch.data.store import write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.training import mixed, run
@@ -41,13 +41,13 @@ def test_the_run_keeps_the_scaling_of_its_training_rows(data: Path, tmp_path: Pa
     split = read_split(tmp_path / "run" / "splits.json")
     values = build_graphset(40, missing=0.1, max_nodes=6, graph_features=5, n_counts=2).graph_features
     assert values is not None
-    expected = FeatureScaling.of(lambda: [values[np.sort(split.train), :3]], 2)
+    expected = FeatureScaling.of(lambda: [values.measured[np.sort(split.train)]], 2)
     for name in ("best", "last"):
         arrays = load(tmp_path / "run" / f"{name}.safetensors").arrays
         prefix = "" if name == "best" else "state/"
         np.testing.assert_array_equal(arrays[f"{prefix}features.mean"], expected.mean)
         np.testing.assert_array_equal(arrays[f"{prefix}features.scale"], expected.scale)
-    everything = FeatureScaling.of(lambda: [values[:, :3]], 2)
+    everything = FeatureScaling.of(lambda: [values.measured], 2)
     assert not np.array_equal(everything.mean, expected.mean)
 
 
@@ -80,7 +80,7 @@ def test_a_network_reads_the_first_fingerprint_alone(tmp_path: Path) -> None:
     assert graphs.graph_features is not None
     for name, columns in (("one", 4), ("both", 6)):
         about = {"graph_feature_names": NAMES[:columns], "graph_feature_counts": columns - 1}
-        header, features = graphs.header.model_copy(update=about), graphs.graph_features[:, :columns]
+        header, features = graphs.header.model_copy(update=about), graphs.graph_features.dense()[:, :columns]
         write_graphset(tmp_path / f"{name}.h5", replace(graphs, header=header, graph_features=features))
         fit(tmp_path / f"{name}.h5", tmp_path / name, "train.epochs=2")
     one, both = (load(tmp_path / name / "best.safetensors").arrays for name in ("one", "both"))
@@ -94,7 +94,7 @@ def test_a_mixture_reads_each_fingerprint(columns: int, sizes: list[int]) -> Non
     about = {"graph_feature_names": NAMES[:columns], "graph_feature_counts": columns - 1}
     header = build_graphset().header.model_copy(update=about)
     features = np.arange(2 * columns, dtype=np.float32).reshape(2, columns)
-    found = mixed.molecules(header, [features[:1], features[1:]])
+    found = mixed.molecules(header, [FeatureTable.of(rows, columns - 1) for rows in (features[:1], features[1:])])
     assert [of.shape[1] for of in found.counts] == sizes
     np.testing.assert_array_equal(found.descriptors, features[:, :1])
     np.testing.assert_array_equal(np.hstack([of.toarray() for of in found.counts]), features[:, 1:])

@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Feed, Launched, Stacked
 from gcnbatch.backends.cpu.distributed import distributed_ops
-from gcnbatch.backends.cpu.features import HostFeatures
 from gcnbatch.backends.cpu.ops import CpuOps, Float
 from gcnbatch.backends.cpu.sources import HostAdjacency
 from gcnbatch.backends.cpu.stacked import stacked
 from gcnbatch.backends.ops import Adjacency, GraphFeatures, Ops, OpsOnPart, PartialOps
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graph_part import GraphPart
-from gcnbatch.data.graphs import ragged_rows
 from gcnbatch.data.labelled import labelled_rows, rows_of
+from gcnbatch.data.sparse import ragged_rows
 from gcnbatch.ranks.communicator import Communicator
 
 
@@ -107,17 +106,7 @@ class HostFeed:
         if atoms is not None:
             atoms = atoms[0], atoms[1][ragged_rows(self._source.node_ptr, graphs)[0]]
         adjacency = HostAdjacency(plain.forward, lambda: plain.transpose, plain.n_channels, batch.x, atoms)
-        features = batch.graph_features if prepared is None else self.features(graphs)
-        return HostBatch(batch.x, adjacency, batch.node_ptr, targets, features)
-
-    def features(self, graphs: NDArray[np.int64]) -> GraphFeatures | None:
-        """Return the features of these graphs of a set in memory; None if no model uses any."""
-        prepared = self._source.prepared
-        assert prepared is not None
-        found = prepared.of_graphs(graphs)
-        if found is None or prepared.counts is None:
-            return found
-        return HostFeatures(found, prepared.counts)
+        return HostBatch(batch.x, adjacency, batch.node_ptr, targets, batch.graph_features)
 
     @cached_property
     def _only(self) -> HostBatch | None:

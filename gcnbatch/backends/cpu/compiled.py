@@ -26,8 +26,7 @@ from gcnbatch.backends.cpu.ops import CpuOps, Float, add_to, update_running
 from gcnbatch.backends.cpu.sources import HostAdjacency, Sources
 from gcnbatch.backends.ops import Adjacency, Csr, Ops, Readout
 from gcnbatch.data.batches import BatchSource, PreparedRows
-from gcnbatch.data.graphs import ragged_rows
-from gcnbatch.data.sparse import check_reach
+from gcnbatch.data.sparse import check_reach, ragged_rows
 
 
 def compiled(function: Callable[..., Any], allowed: frozenset[str] = frozenset({"contract"})) -> Callable[..., Any]:
@@ -310,7 +309,7 @@ class CompiledFeed(HostFeed):
             return forward if prepared.symmetric else self._rows(prepared.transpose, graphs, node_ptr)
 
         adjacency = HostAdjacency(forward, transpose, prepared.channels, x, atoms, compiled_sources_of)
-        return HostBatch(x, adjacency, node_ptr, targets, self.features(graphs))
+        return HostBatch(x, adjacency, node_ptr, targets, prepared.of_graphs(graphs))
 
     def _rows(self, rows: PreparedRows, graphs: NDArray[np.int64], node_ptr: NDArray[np.int64]) -> Csr:
         n_nodes, n_entries = int(node_ptr[-1]), int(exclusive_sums(rows.entry_ptr, graphs)[-1])

@@ -15,9 +15,9 @@ from scipy.sparse import _sparsetools
 from gcnbatch import philox
 from gcnbatch.backends.blas import BlasThreads
 from gcnbatch.backends.cpu.costs import SigmoidCosts, SoftmaxCosts, regression_costs, sigmoid_costs, softmax_costs
-from gcnbatch.backends.cpu.features import HostFeatures
 from gcnbatch.backends.cpu.sources import Atoms, HostAdjacency, Sources
 from gcnbatch.backends.ops import Adjacency, Csr, DropoutKey, GraphFeatures, LossKind, Reader, Readout
+from gcnbatch.data.graph_features import HostFeatures
 from gcnbatch.data.weighted_targets import split
 from gcnbatch.reference.arrays import into
 from gcnbatch.reference.composed import ComposedOps
@@ -331,7 +331,7 @@ class CpuOps(ComposedOps):
         counts = features.scaled_counts(mean[first:], scale[first:], limit)
         if counts is None:
             return super().join_linear(r, features, mean, scale, limit, w, b)
-        x = self.join(r, features.others, mean[:first], scale[:first], limit)
+        x = self.join(r, features.measured, mean[:first], scale[:first], limit)
         y = self.linear(x, w[: x.shape[1]], b)
         y += self.sparse_matmul(counts, w[x.shape[1] :])
         return y, (x, counts)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.base import Stacked
 from gcnbatch.backends.blas import BlasThreads
-from gcnbatch.backends.cpu.features import HostFeatures
 from gcnbatch.backends.cpu.sources import HostAdjacency
 from gcnbatch.backends.ops import Csr, Ops, Readout
+from gcnbatch.data.graph_features import HostFeatures
 
 Float = NDArray[np.float32]
 _threads = BlasThreads()
@@ -129,7 +129,7 @@ class StackedOps:
         counts = features.scaled_counts(mean[..., first:], scale[..., first:], limit)
         if counts is None:
             return self.linear(self.join(r, features, mean, scale, limit), w, b), None
-        x = self.join(r, features.others, mean[..., :first], scale[..., :first], limit)
+        x = self.join(r, features.measured, mean[..., :first], scale[..., :first], limit)
         dense = x.shape[-1]
         y = self.linear(x, w[:, :dense], b)
         scaled = [Csr(counts.indptr, counts.indices, values[0], counts.n_cols) for values in counts.data]

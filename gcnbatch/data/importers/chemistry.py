@@ -45,8 +45,8 @@ class MoleculeNotes:
         self._rows.append(arrays.rows)
         self._alike.update(arrays.alike)
         if part.graph_features is not None:
-            missing = np.isnan(part.graph_features).sum(axis=0).tolist()
-            self._missing.update(dict(zip(part.header.graph_feature_names, missing, strict=True)))
+            missing = np.isnan(part.graph_features.measured).sum(axis=0).tolist()
+            self._missing.update(dict(zip(part.header.graph_feature_names, missing, strict=False)))
         together = " ".join(arrays.names)
         for kind, sign in _BONDS.items():
             if sign.search(together):

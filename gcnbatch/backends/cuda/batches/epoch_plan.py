@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.batch import Int32, Int64, transposed
-from gcnbatch.data.graphs import ragged_rows
-from gcnbatch.data.sparse import Csr, check_reach
+from gcnbatch.data.sparse import Csr, check_reach, ragged_rows
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def features_bytes(prepared: PreparedSet) -> int:
     A set of one graph is its only batch. Its features are float32; sparse ones also have the structure of their
     transpose.
     """
-    x, joined = prepared.stored_x, prepared.graph_features
+    x, joined = prepared.stored_x, prepared.joined_features
     alone = len(prepared.forward.entry_ptr) == 2
-    of_graphs = 0 if joined is None else joined.nbytes + 4 * alone
+    of_graphs = 0 if joined is None else joined.dense_bytes + 4 * alone
     if sp.issparse(x):
         columns = 4 * (x.shape[1] + 1) + 8 * x.nnz if alone else 0
         return int(x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns + of_graphs)
@@ -145,8 +145,8 @@ class ResidentSet:
         self._set_node_ptr = device.upload(self._node_ptr.astype(np.int32))
         self._layout = GraphLayout(self._node_ptr, self._prepared.channels)
         self._upload_features()
-        joined = self._prepared.graph_features
-        self._graph_features = None if joined is None else device.upload(np.ascontiguousarray(joined))
+        joined = self._prepared.joined_features
+        self._graph_features = None if joined is None else device.upload(joined.dense())
         self._channels = self._channel_matrices() if per_graph else None
         self._forward = self._transpose = NO_CSR
         if not per_graph:

@@ -104,7 +104,7 @@ def _set_bytes(source: BatchSource, chosen: tuple[type[Form], ...]) -> int:
     parts = [prepared.forward, *([] if prepared.symmetric else [prepared.transpose])]
     rows = sum(8 * len(part.indices) + 4 * len(part.row_length) for part in parts)
     features = 4 * chosen[-1].columns(n_in, prepared.channels) * nodes
-    joined = 0 if prepared.graph_features is None else prepared.graph_features.nbytes
+    joined = 0 if prepared.joined_features is None else prepared.joined_features.dense_bytes
     return features + joined + rows + sum(form.feature_bytes(n_in, nodes) for form in chosen)
 
 

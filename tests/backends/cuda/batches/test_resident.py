@@ -205,7 +205,7 @@ def test_features_of_graphs_are_read_where_the_set_lies(machine: Any, picked: li
     assert joined is not None
     found = joined.map(device.download)
     assert found.values.shape == own.graph_features.shape  # type: ignore[union-attr]
-    np.testing.assert_array_equal(found.values[found.rows], graphs.graph_features[picked])  # type: ignore[index]
+    np.testing.assert_array_equal(found.values[found.rows], graphs.graph_features.dense()[picked])  # type: ignore[index]
 
 
 @pytest.mark.parametrize("per_graph", [False, True])

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.kipf.geometry import PRODUCT, THREAD_PRODUCTS, longest_first
 from gcnbatch.data.batches import PreparedSet
-from gcnbatch.data.graphs import Int64, ragged_rows
+from gcnbatch.data.graphs import Int64
+from gcnbatch.data.sparse import ragged_rows
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]

@@ -170,8 +170,8 @@ class FusedSet:
         self.node_ptr = device.upload(source.node_ptr.astype(np.int32))
         starts = np.stack([source.node_ptr, prepared.forward.entry_ptr], axis=1)
         self.starts = device.upload(starts.astype(np.int32))  # each graph's first node, and first entry
-        of_graphs = prepared.graph_features
-        self.graph_features = None if of_graphs is None else device.upload(of_graphs)
+        joined = prepared.joined_features
+        self.graph_features = None if joined is None else device.upload(joined.dense())
         self.rows = _upload_rows(device, prepared.forward)
         self.x = self._propagated(form.rounds_to_tf32)
         self.t_rows = (None, None, None) if prepared.symmetric else _upload_rows(device, prepared.transpose)
