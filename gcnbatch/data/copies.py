@@ -287,7 +287,7 @@ def keys(graphs: GraphSet, whole: bool = False) -> Iterator[int]:
     if whole and graphs.graph_features is not None:
         measured, counts = graphs.graph_features.measured, graphs.graph_features.counts
         parts.append(_bytes_of(measured, np.arange(graphs.n_graphs + 1)))
-        parts.append(_bytes_of(np.stack([counts.indices, counts.data], axis=1, dtype=np.int64), counts.indptr))
+        parts += (_bytes_of(array, counts.indptr) for array in (counts.indices, counts.data))
     return map(hash, zip(*parts, strict=True))
 
 

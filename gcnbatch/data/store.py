@@ -152,13 +152,12 @@ class Dataset:
             When the arrays take more than `memory_mb`.
         """
         self._check_fits(self.nbytes)
+        if self.header.graph_feature_counts and self._count_ptr is None:  # of an older file: dense
+            table = FeatureTable.joined([*self.feature_tables()])
+            self._arrays |= zip(schema.COUNTS[1:], (table.counts.indices, table.counts.data), strict=True)
+            self._arrays[schema.GRAPH_FEATURES], self._count_ptr = table.measured, table.counts.indptr
         for name in self._arrays:
             self._arrays[name] = self.rows(name, 0, None)
-        if self.header.graph_feature_counts and self._count_ptr is None:  # of an older file, dense until here
-            table = self.graph_features(0, self.n_graphs)
-            self._count_ptr = table.counts.indptr
-            self._arrays |= zip(schema.COUNTS[1:], (table.counts.indices, table.counts.data), strict=True)
-            self._arrays[schema.GRAPH_FEATURES] = table.measured.copy()
         return replace(self._slice(0, self.n_graphs), splits=self.splits)
 
     def read(self, graphs: NDArray[np.integer[Any]] | Sequence[int]) -> GraphSet:
