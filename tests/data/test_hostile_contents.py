@@ -140,6 +140,14 @@ MEANING: dict[str, tuple[Change, str]] = {
         header(graph_feature_names=["of graph 1"]),
         r"/graphs/features: shape \(6, 1\); expected shape \(6, 0\)",
     ),
+    "dense counts that are no whole numbers": (
+        lambda f: (drop("graphs/counts")(f), put("graphs/features", np.full((6, 2), 0.5, "f4"))(f)),
+        r"/graphs/features\[0, 1\]: 0.5; expected a count: a whole number below 2\^32",
+    ),
+    "dense counts that are missing": (
+        lambda f: (drop("graphs/counts")(f), put("graphs/features", np.full((6, 2), np.nan, "f4"))(f)),
+        r"/graphs/features\[0, 1\]: nan; expected a count",
+    ),
     "counts without columns": (drop("graphs/counts/indices"), "/graphs/counts/indices: missing; expected an array"),
     "column of counts": (
         value("graphs/counts/indices", 2, 1),

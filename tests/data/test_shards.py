@@ -29,7 +29,7 @@ from tests.builders import assert_graphsets_equal, build_graphset
 from tests.training.runs import fit
 
 SETS: dict[str, dict[str, Any]] = {
-    "dense": {"weights": True, "groups": True, "splits": True, "graph_features": 3},
+    "dense": {"weights": True, "groups": True, "splits": True, "graph_features": 3, "n_counts": 2},
     "sparse nodes": {"level": "node", "features": "csr", "target": "multiclass", "splits": True},
     "graphs without nodes": {"max_nodes": 1, "edges_per_node": 1},
 }

@@ -53,7 +53,7 @@ def _write_again(path: Path, growing: str) -> None:
 @functools.cache
 def bases() -> tuple[Base, ...]:
     """Return files of every kind of chunk index, with few and with many splits, dense and sparse features."""
-    dense = build_graphset(6, weights=True, groups=True, splits=True, graph_features=2, seed=1)
+    dense = build_graphset(6, weights=True, groups=True, splits=True, graph_features=2, n_counts=1, seed=1)
     sparse = build_graphset(6, level="node", features="csr", target="multiclass", seed=1)
     empty = np.zeros(0, np.int64)
     many = replace(dense, splits={f"split{i}": Split(np.arange(i % 3), empty, empty) for i in range(12)})

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from gcnbatch.data.graph_features import FeatureScaling, FeatureTable
-from gcnbatch.data.store import write_graphset
+from gcnbatch.data.store import Dataset, write_graphset
 from gcnbatch.errors import InputError
 from gcnbatch.training import mixed, run
 from gcnbatch.training.checkpoint import load
 from gcnbatch.training.finished import read_split
 from tests.builders import build_graphset
+from tests.data.file_changes import store_counts_densely
 from tests.training.runs import assert_same_run, fit, write_set
 
 NAN = np.nan
@@ -49,6 +50,24 @@ def test_the_run_keeps_the_scaling_of_its_training_rows(data: Path, tmp_path: Pa
         np.testing.assert_array_equal(arrays[f"{prefix}features.scale"], expected.scale)
     everything = FeatureScaling.of(lambda: [values.measured], 2)
     assert not np.array_equal(everything.mean, expected.mean)
+
+
+def test_counts_in_memory_in_a_file_and_in_an_older_file_give_the_same_bits(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tmp_path / "older.h5"
+    older.write_bytes(data.read_bytes())
+    store_counts_densely(older)
+    fit(data, tmp_path / "memory")
+    fit(older, tmp_path / "older")
+    monkeypatch.setattr(Dataset, "fits_in_memory", property(lambda dataset: False))
+    fit(data, tmp_path / "file")
+    fit(older, tmp_path / "older file")
+    expected = load(tmp_path / "memory" / "best.safetensors").arrays
+    for name in ("older", "file", "older file"):
+        found = load(tmp_path / name / "best.safetensors").arrays
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], expected[key]) for key in expected), name
 
 
 def test_a_resumed_run_ends_with_the_same_bits(data: Path, tmp_path: Path) -> None:
