@@ -176,9 +176,9 @@ def test_members_of_the_mixture_do_not_depend_on_the_rows_beside_them(molecules,
     with Dataset(molecules[1]) as dataset:
         header, rows = dataset.header, np.arange(dataset.n_graphs)
         own = mixed.Mixed.load(best, header)
-        whole = own.mixture.members.predict(mixed.molecules(header, mixed.rows_of(dataset, rows)))
+        whole = own.mixture.members.predict(mixed.molecules(header, dataset.feature_tables(rows)))
         for some in (rows[:7], rows[40:41]):
-            part = own.mixture.members.predict(mixed.molecules(header, mixed.rows_of(dataset, some)), jobs=2)
+            part = own.mixture.members.predict(mixed.molecules(header, dataset.feature_tables(some)), jobs=2)
             for name, outputs in part.items():
                 assert np.array_equal(outputs, whole[name][some]), name
 
