@@ -27,6 +27,7 @@ from gcnbatch.progress import counter
 from gcnbatch.worker import Workers
 
 CHUNK = 256  # molecules a worker takes at a time
+_CHUNKS, _LEAST_CHUNK = 32, 64  # of a table of thousands, so that every core has a share; and molecules of a chunk
 
 
 def featurize(
@@ -65,9 +66,10 @@ def featurize(
     """
     total = len(smiles) if isinstance(smiles, Sized) else None
     count = processes or cores()
+    size = CHUNK if total is None or total <= CHUNK else min(max(total // _CHUNKS, _LEAST_CHUNK), CHUNK)
     if total is not None:
-        count = min(count, -(-total // CHUNK))
-    chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles))
+        count = min(count, -(-total // size))
+    chunks = ((texts, first, options, scaffolds) for first, texts in _chunks(smiles, size))
     with counter(total, " molecules", quiet=not progress) as bar:
         results = featurizer_worker.in_chunks(featurizer_worker.featurize_timed, guarded, chunks, count, workers)
         for result in results:
@@ -119,10 +121,10 @@ def missing_targets(header: Header, rows: int) -> NDArray[Any]:
 # ------------------------------------------------------------------------------------------------ internals
 
 
-def _chunks(smiles: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def _chunks(smiles: Iterable[str], size: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the position of each chunk's first molecule and its stripped texts."""
     texts, first = iter(smiles), 0
-    while chunk := [text.strip() for text in islice(texts, CHUNK)]:
+    while chunk := [text.strip() for text in islice(texts, size)]:
         yield first, chunk
         first += len(chunk)
 
