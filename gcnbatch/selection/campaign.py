@@ -29,7 +29,7 @@ from gcnbatch.selection.acquisition import HIGH, SHOWN, Acquisition
 from gcnbatch.selection.candidates import different, representative
 from gcnbatch.selection.choice import Criteria, Say
 from gcnbatch.selection.surrogates import Kernel, RandomForest, Recipe, Surrogate, features
-from gcnbatch.text import counted
+from gcnbatch.text import counted, listed
 from gcnbatch.training import mixed
 
 DATA, TABLE, PICTURE = "molecules.h5", "campaign.csv", "campaign.png"
@@ -96,7 +96,7 @@ def replay(
     Raises
     ------
     InputError
-        When there are several targets, no numbers, or too few rows.
+        When there are no measured numbers, or too few rows.
     """
     with Dataset(folder / DATA) as dataset:
         known_rows = _check(dataset)
@@ -158,16 +158,14 @@ def replay(
 
 def _check(dataset: Dataset) -> NDArray[np.bool_]:
     """Return which rows (N,) have a measured value."""
-    names, path = dataset.header.task_names, str(dataset.path)
-    if len(names) != 1:
-        raise InputError(
-            "--maximise", f"missing, with {len(names)} columns of values", f"one of {', '.join(names[:5])}"
-        )
-    if dataset.header.target != "regression":
-        raise InputError("--campaign", f"{names[0]} has labels", "a column of measured numbers")
+    header = dataset.header
     known = ~np.isnan(dataset.measured[:, 0])
     if known.sum() < _LEAST:
-        raise InputError("--campaign", f"{counted(int(known.sum()), 'measured row')} in {path}", f"at least {_LEAST}")
+        got = f"{counted(int(known.sum()), 'measured row')} in {dataset.path}"
+        raise InputError("--campaign", got, f"at least {_LEAST}")
+    if header.target != "regression":  # without a name, only columns of labels are taken together
+        got = f"labels, no numbers: {listed(header.task_names)}"
+        raise InputError("--campaign", got, "a column of measured numbers", "Name it with --maximise or --minimise.")
     return np.asarray(known)
 
 

@@ -146,8 +146,6 @@ def select(
     pool = _pool(data, header, csv)
     comparisons = conditions.parse(criteria.where, pool.names)
     measured = Measured.of(wanted)
-    if by == "expected-improvement" and math.isnan(measured.high):
-        raise InputError("--by", f"{by}, and no measured value of {wanted.objective.name}", "another one")
     about: dict[str, Any] = {"level": None, "quiet": quiet, **options}
     others: dict[Output, _Values] = {}
     for folder in dict.fromkeys(output.run for output in wanted.outputs if output.run != wanted.objective.run):

@@ -39,9 +39,9 @@ class Measured:
     options : FeaturizerOptions
         How the run reads molecules.
     best : float
-        The best measured value of the objective, oriented so that more is better; NaN without one.
+        The best measured value of the objective, oriented so that more is better; NaN of labels.
     high : float
-        The value that a fifth of them reaches; see `acquisition`.
+        The value that a fifth of them reaches, NaN of labels; see `acquisition`.
     """
 
     names: frozenset[str]
@@ -57,7 +57,7 @@ class Measured:
         Raises
         ------
         InputError
-            When its data set is gone, has changed, or has no SMILES.
+            When its data set is gone, has changed, or has no SMILES or no value of the objective.
         """
         with RunData.of(goals.objective.run).open() as dataset:
             smiles, y = dataset.smiles(), dataset.measured
@@ -65,17 +65,21 @@ class Measured:
             path, is_regression = dataset.path, dataset.header.target == "regression"
         if smiles is None:
             raise InputError(str(path), "no SMILES in it", "the molecules of the run", "Train on molecules.")
-        values = np.zeros(0)
+        best = high = np.nan
         if is_regression:
             values = goals.sign * y[:, goals.objective.column].astype(np.float64)
             values = values[~np.isnan(values)]
+            if not len(values):
+                got = f"no measured value of {goals.objective.name}"
+                raise InputError(str(path), got, "some", "Maximise or minimise another task.")
+            best, high = float(values.max()), float(np.quantile(values, HIGH))
         found = [normal_form(text, options, stereo=True) for text in smiles]
         return cls(
             frozenset(one.name for one in found if one is not None),
             KnownMolecules(smiles, options),
             options,
-            float(values.max()) if len(values) else np.nan,
-            float(np.quantile(values, HIGH)) if len(values) else np.nan,
+            best,
+            high,
         )
 
     def read(self, smiles: str) -> Molecule | None:

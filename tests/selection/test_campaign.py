@@ -71,10 +71,16 @@ def test_refused(table, tmp_path) -> None:
     lines = table.read_text().splitlines()
     (tmp_path / "few.csv").write_text("\n".join(lines[:30]) + "\n")
     (tmp_path / "labels.csv").write_text("smiles,hit\n" + "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 60)))
+    (tmp_path / "hits.csv").write_text(
+        "smiles,a,b\n" + "".join(f"{'C' * n}O,{n % 2},{n % 3 % 2}\n" for n in range(1, 60))
+    )
+    (tmp_path / "none.csv").write_text("smiles\n" + "".join(f"{'C' * n}O\n" for n in range(1, 60)))
     (tmp_path / "two.csv").write_text("smiles,a,b\n" + "".join(f"{'C' * n}O,{n}.5,{n}.2\n" for n in range(1, 60)))
     for place, options, message in (
         ("few.csv", {}, "29 measured rows.*expected at least 40"),
-        ("labels.csv", {"maximise": "hit"}, "has labels; expected a column of measured numbers"),
+        ("labels.csv", {"maximise": "hit"}, "labels, no numbers: hit; expected a column of measured numbers"),
+        ("hits.csv", {}, "labels, no numbers: a, b; expected .* Name it with --maximise"),
+        ("none.csv", {}, "0 measured rows"),
         ("two.csv", {}, "not clear which of the columns are targets .*Name them with --maximise or --minimise"),
         (table, {"n": 100}, r"8 \+ 2000 of 200 rows"),
         (table, {"by": "best"}, "--by: best"),

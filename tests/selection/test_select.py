@@ -22,7 +22,7 @@ MEASURED = ["CCO", "c1ccccc1", "CC#N", "CCN", "CC(=O)O", "OCC(O)CO"]
 POOL = ["CCCCO", "OCC", "c1ccccc1O", "c1ccncc1", "CCCl", "CCCCCCCC", "CCCCCCCCC", "C1CCCCC1"]
 
 
-def trained(folder: Path, name: str, values: list[float], **options: Any) -> gcnbatch.Run:
+def trained(folder: Path, name: str, values: list[Any], **options: Any) -> gcnbatch.Run:
     graphs = gcnbatch.from_smiles(MEASURED * 6, values * 6, name=name)
     gcnbatch.write(folder / f"{name}.h5", graphs, smiles=MEASURED * 6)
     return gcnbatch.train(data=folder / f"{name}.h5", settings=SETTINGS, out=folder / name, **options)
@@ -219,6 +219,15 @@ def test_a_run_without_its_molecules_is_refused(runs, tmp_path) -> None:
     run = gcnbatch.train(data=tmp_path / "unnamed.h5", settings=SETTINGS, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"no SMILES in it; expected the molecules of the run\. Train on molecules"):
         select(run, POOL, by="greedy")
+
+
+def test_a_task_without_a_measured_value_is_refused(tmp_path) -> None:
+    values = [[value, np.nan] for value in (0.2, 1.9, -0.3, 0.1, 0.5, 0.7)]
+    run = trained(tmp_path, "half", values, ensemble=2)
+    assert len(select(run, POOL, n=2, maximise="task0"))
+    for by in ("", "greedy"):
+        with pytest.raises(InputError, match=r"half\.h5: no measured value of task1; expected some\. Maximise or"):
+            select(run, POOL, maximise="task1", by=by)
 
 
 def test_refused_command_lines(runs, pool, tmp_path, command) -> None:
