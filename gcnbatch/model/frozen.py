@@ -21,7 +21,18 @@ from gcnbatch.backends.base import Backend, Batch
 from gcnbatch.backends.ops import Array, Csr
 from gcnbatch.model.gcn import Gcn
 from gcnbatch.model.junctions import Junction
-from gcnbatch.model.layers import BatchNormRelu, Context, Dense, Dropout, GraphConv, Join, Layer, Relu
+from gcnbatch.model.layers import (
+    BatchNormRelu,
+    Context,
+    Dense,
+    Dropout,
+    GraphConv,
+    Join,
+    LayerNormRelu,
+    ReadoutLayer,
+    Relu,
+    VirtualNode,
+)
 
 Float64 = NDArray[np.float64]
 
@@ -57,7 +68,7 @@ class Stage:
         self.shift, self.relu = shift, True
 
 
-Step = Stage | Layer | Junction
+Step = Stage | Relu | LayerNormRelu | ReadoutLayer | VirtualNode | Join | Junction
 
 
 class Frozen(NamedTuple):

@@ -17,7 +17,7 @@ from gcnbatch.config_sections import ChemGCNConfig, KipfConfig
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.model.fusion import Fused, fuse, reads_adjacency
-from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum
+from gcnbatch.model.junctions import Add, Concatenate, Junction, Maximum, ModelLayer
 from gcnbatch.model.layers import (
     BatchNormRelu,
     Context,
@@ -26,7 +26,6 @@ from gcnbatch.model.layers import (
     Gradients,
     GraphConv,
     Join,
-    Layer,
     LayerNormRelu,
     Propagate,
     ReadoutLayer,
@@ -65,7 +64,7 @@ class Gcn:
         As in `build`.
     """
 
-    layers: tuple[Layer | Junction, ...]
+    layers: tuple[ModelLayer, ...]
     frozen: int = 0
     one_dense_graph: bool = False
 
@@ -208,7 +207,7 @@ def build(config: ChemGCNConfig | KipfConfig, header: Header, one_dense_graph: b
     return Gcn(tuple(_chemgcn(config, header)))
 
 
-def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
+def _chemgcn(config: ChemGCNConfig, header: Header) -> list[ModelLayer]:
     layers, ends = _convolutions(config, header)
     width = config.widths[-1]
     if config.jumping_knowledge != "none" and len(ends) > 1:
@@ -232,9 +231,9 @@ def _chemgcn(config: ChemGCNConfig, header: Header) -> list[Layer | Junction]:
     return layers
 
 
-def _convolutions(config: ChemGCNConfig, header: Header) -> tuple[list[Layer | Junction], list[str]]:
+def _convolutions(config: ChemGCNConfig, header: Header) -> tuple[list[ModelLayer], list[str]]:
     """Return the layers of all graph convolutions, and the name of the last layer of each."""
-    layers: list[Layer | Junction] = []
+    layers: list[ModelLayer] = []
     ends: list[str] = []
     width = header.n_features
     for i, out in enumerate(config.widths, 1):
@@ -252,7 +251,7 @@ def _convolutions(config: ChemGCNConfig, header: Header) -> tuple[list[Layer | J
     return layers, ends
 
 
-def _feed_forward(config: ChemGCNConfig, number: int, width: int, before: str) -> list[Layer | Junction]:
+def _feed_forward(config: ChemGCNConfig, number: int, width: int, before: str) -> list[ModelLayer]:
     """Return the layers of norm(H + ReLU(H W1 + b1) W2 + b2) with ReLU, on the output H of layer `before`."""
     name = f"ffn{number}"
     return [
@@ -265,7 +264,7 @@ def _feed_forward(config: ChemGCNConfig, number: int, width: int, before: str) -
     ]
 
 
-def _norm(config: ChemGCNConfig, name: str, width: int) -> Layer | None:
+def _norm(config: ChemGCNConfig, name: str, width: int) -> BatchNormRelu | LayerNormRelu | None:
     """Return the norm with its ReLU; None if there is no norm."""
     if config.norm == "batch":
         return BatchNormRelu(name, width, config.batch_norm_epsilon, config.batch_norm_momentum)
@@ -292,11 +291,11 @@ def joins_graph_features(config: ChemGCNConfig | KipfConfig, header: Header) -> 
     return bool(header.graph_feature_names)
 
 
-def _dropout(name: str, rate: float, of_graphs: bool = False) -> list[Layer]:
+def _dropout(name: str, rate: float, of_graphs: bool = False) -> list[Dropout]:
     return [Dropout(f"{name}.dropout", rate, of_graphs)] if rate else []
 
 
-def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
+def _kipf(config: KipfConfig, header: Header) -> list[ModelLayer]:
     if header.level != "node":
         raise InputError(
             "model.kind",
@@ -304,7 +303,7 @@ def _kipf(config: KipfConfig, header: Header) -> list[Layer]:
             "a node-level set",
             "Use model.kind = 'chemgcn'.",
         )
-    layers: list[Layer] = []
+    layers: list[ModelLayer] = []
     width = header.n_features
     for i, out in enumerate((*config.widths, header.n_outputs), 1):
         layers += _dropout(f"conv{i}", config.dropout if i > 1 or config.input_dropout else 0.0)

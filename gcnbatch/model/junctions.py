@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcnbatch.backends.ops import Array
-from gcnbatch.model.layers import Context, Parameterless
+from gcnbatch.model.layers import (
+    BatchNormRelu,
+    Context,
+    Dense,
+    Dropout,
+    GraphConv,
+    Join,
+    LayerNormRelu,
+    Parameterless,
+    ReadoutLayer,
+    Relu,
+    VirtualNode,
+)
 
 
 @dataclass(frozen=True)
@@ -79,3 +91,7 @@ class Maximum(Parameterless):
 
 
 Junction = Add | Concatenate | Maximum
+# What a model is built of: where code handles each kind, mypy finds one that is missing.
+ModelLayer = (
+    BatchNormRelu | Dense | Dropout | GraphConv | Join | Junction | LayerNormRelu | ReadoutLayer | Relu | VirtualNode
+)

@@ -93,7 +93,7 @@ def export(
     Raises
     ------
     InputError
-        When the run has no model of graphs, or a layer that the export does not support.
+        When the run has no model of graphs, and for members that cannot be left out.
     CheckFailed
         When the predictions of ONNX Runtime differ from ours; then nothing is written.
     MachineError

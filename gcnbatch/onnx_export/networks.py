@@ -8,7 +8,7 @@ nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,7 +18,6 @@ from gcnbatch.data.batches import GraphBatch
 from gcnbatch.data.graph_features import LIMIT
 from gcnbatch.data.schema import Header
 from gcnbatch.data.sparse import Csr
-from gcnbatch.errors import InputError
 from gcnbatch.inference.models import Model
 from gcnbatch.model.frozen import Stage, freeze
 from gcnbatch.model.junctions import Add, Concatenate, Maximum
@@ -88,13 +87,7 @@ def _padded(values: NDArray[Any], lengths: NDArray[Any], fill: int) -> NDArray[A
 
 
 def logits(graph: Graph, model: Model, inputs: Inputs) -> Value:
-    """Return the logits (B, K), float32, of a network.
-
-    Raises
-    ------
-    InputError
-        For a layer that the export does not support.
-    """
+    """Return the logits (B, K), float32, of a network."""
     frozen = freeze(model.model, model.weights)
     weights = {name: array.astype(np.float32) for name, array in model.weights.items()}
     h, outputs = inputs.x, dict[str, Value]()
@@ -128,8 +121,7 @@ def logits(graph: Graph, model: Model, inputs: Inputs) -> Value:
             case Maximum(others=others):
                 h = graph("Max", *(outputs[frozen.parts[name]] for name in others), h)
             case _:
-                got = f"layer {step.name} ({type(step).__name__})"
-                raise InputError(str(model.place), got, "a layer that can be exported", "Predict with gcnbatch infer.")
+                assert_never(step)
         outputs[step.name] = h
     return h
 
