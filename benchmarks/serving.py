@@ -4,6 +4,8 @@
 
 - ``latency``: one client asks for one molecule after the other; milliseconds from request to answer, after a warm-up,
   and the server's processor time. Where other programs run, ``chrt -f 10`` keeps them from delaying the answers.
+- ``sizes``: one client asks for 1 to 256 molecules at once; the median in milliseconds. Two named backends show up to
+  how many molecules one of them is faster.
 - ``clients``: so many clients ask for one molecule after the other for so many seconds; answers a second, errors, and
   the server's resident memory after a tenth of the time and at the end.
 - ``bulk``: 8 clients, each a process, send JSON with so many molecules each; molecules a second.
@@ -80,6 +82,19 @@ def latency(url: str, pid: int) -> dict[str, float]:
     return {f"p{share}_ms": round(float(np.percentile(times, share)), 2) for share in (5, 50, 95, 99)} | {
         "cpu_ms": spent
     }
+
+
+def sizes(url: str) -> dict[str, float]:
+    """Return the median time in milliseconds by the molecules of a request."""
+    client, found = Client(url), {}
+    for count in (1, 16, 64, 256):
+        smiles, times = list(islice(cycle(SMILES), count)), []
+        for _ in range(WARM_UP):
+            started = time.perf_counter()
+            assert client.ask(smiles)
+            times.append(1e3 * (time.perf_counter() - started))
+        found[f"p50_ms_of_{count}"] = round(float(np.median(times[WARM_UP // 5 :])), 2)
+    return found
 
 
 def clients(url: str, pid: int, count: int, seconds: float) -> dict[str, float]:
@@ -165,6 +180,7 @@ def main() -> None:
     with served(given.run, given.backend) as (url, pid):
         tests = {
             "latency": lambda: latency(url, pid),
+            "sizes": lambda: sizes(url),
             "clients": lambda: clients(url, pid, given.clients, given.seconds),
             "bulk": lambda: bulk(url, given.molecules, given.seconds),
         }

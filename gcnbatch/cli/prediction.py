@@ -82,7 +82,7 @@ def infer(
             say(line)
     where = "" if out == "-" else f" in {out}"
     models = counted(summary.members, "model")
-    say(f"{counted(summary.rows, 'row')} predicted by {models} in {summary.seconds:.1f} s{where}")
+    say(f"{counted(summary.rows, 'row')} predicted by {models} on {summary.backend} in {summary.seconds:.1f} s{where}")
 
 
 @command(ExplainOptions, as_json=_SUMMARY, quiet=_QUIET)

@@ -31,7 +31,7 @@ from gcnbatch.inference.trust import Level
 from gcnbatch.outputs import STDOUT
 from gcnbatch.predictions import Predictions, Sink, as_it_is, check_ending, check_target, open_sink
 from gcnbatch.progress import counter
-from gcnbatch.runners.choice import BackendChoice
+from gcnbatch.runners.choice import FEW, BackendChoice, backend_for_few
 from gcnbatch.text import counted, listed, some_of
 from gcnbatch.timeline import span
 from gcnbatch.training.reports import evaluate
@@ -101,7 +101,7 @@ def infer(
         File (.csv, .jsonl, .h5; see `gcnbatch.predictions`), or ``-`` for CSV on standard output; or what takes the
         rows.
     backend, device, cuda
-        Backend, GPU and CUDA options.
+        Backend, GPU and CUDA options. "auto" predicts fewer than FEW SMILES on the host, unless the others are given.
     csv : CsvOptions or None
         Options of a CSV file; None: the defaults.
     batch_size : int or None
@@ -134,8 +134,9 @@ def infer(
     if resume:
         _check_resume(str(out), chosen)
     request = Request(runs, data, backend, device, cuda, batch_size or 0, options, level, applicability)
+    few = isinstance(data, list) and len(data) < FEW and not device and cuda in (None, CudaConfig())
     with span("open the backend"):
-        choice = BackendChoice(backend, device, cuda)
+        choice = BackendChoice(backend_for_few(backend) if few else backend, device, cuda)
     predictor = Predictor.load(runs, choice, say, level, applicability, batch_size or 0)
     members = predictor.members
     header = members[0].header

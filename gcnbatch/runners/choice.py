@@ -15,6 +15,17 @@ from gcnbatch.ranks.world import World
 from gcnbatch.runners.ops import OpsPredictor
 from gcnbatch.runners.task import RunnerTask
 
+# With fewer molecules, "auto" predicts on the host. One molecule takes 11 ms through a GPU and 3 on the host (a network
+# without descriptors): launches and transfers cost more than the networks. Those of 64 molecules take two cores 0.6 ms,
+# or 8 ms where there are ten that read fingerprints (recipe best). benchmarks/serving.py --tests sizes
+FEW = 64
+
+
+def backend_for_few(name: str) -> str:
+    """Return the backend to name for fewer than FEW molecules: for ``"auto"``, the fastest on the host."""
+    on_host = (found.name for found in registry.BACKENDS if not found.on_gpu and found.probe().ready)
+    return next(on_host, name) if name == registry.AUTO else name
+
 
 def refusal(backend: Backend, task: RunnerTask, ranks: World | None = None) -> str | None:
     """Return the property of the task, or of the ranks that train it together, which the backend does not support."""
@@ -149,15 +160,26 @@ class KeptRunners(BackendChoice):
 
     A task with the model of an earlier one has its parameters, too. Where the backend computes by operations, tasks
     with the models of earlier ones get the same runner.
+
+    Attributes
+    ----------
+    for_few : KeptRunners or None
+        The choice for fewer than FEW graphs: that of the host, where ``"auto"`` finds a GPU.
     """
 
     def __init__(self, name: str, device: int = 0, options: CudaConfig | None = None) -> None:
         super().__init__(name, device, options)
         self._kept: dict[tuple[int, ...], tuple[list[Gcn], OpsPredictor]] = {}
+        few = backend_for_few(name)
+        self.for_few = None if few in (name, self.fastest.name) else KeptRunners(few)
 
     @contextmanager
     def predictor(self, tasks: Sequence[RunnerTask]) -> Iterator[Runner]:
         """Open the runner for these tasks, or the kept one."""
+        if self.for_few is not None and tasks[0].source.n_graphs < FEW:
+            with self.for_few.predictor(tasks) as runner:
+                yield runner
+            return
         models = [task.model for task in tasks]
         key = tuple(map(id, models))
         if (kept := self._kept.get(key)) is not None:

@@ -113,7 +113,7 @@ class ModelInfo(BaseModel):
     target: str = Field(description="binary, multiclass or regression")
     outputs: list[OutputName]
     networks: int
-    backend: str
+    backend: str = Field(description="It predicts all but small requests, for which the CPU may take less time.")
     level: float | None = Field(description="Level of intervals and sets; null: there are none.")
     applicability: str = Field(description="Empty, or why there is no applicability domain.")
 

@@ -23,6 +23,7 @@ from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.inference.loaded import LoadedRun, Machine
 from gcnbatch.inference.trust import Level
+from gcnbatch.runners.choice import FEW
 from gcnbatch.serving.app import Service
 from gcnbatch.serving.bodies import Limits
 from gcnbatch.serving.keys import read_keys
@@ -119,13 +120,17 @@ def loaded(models: Models, say: Say = lambda line: None) -> Iterator[Runs]:
     """
     try:
         machine = Machine.open(models.backend, models.device, models.cuda, models.processes)
+        fastest, few = machine.choice.fastest.name, machine.choice.for_few
+        if few is not None:
+            say(f"fewer than {FEW} molecules at once are predicted by {few.fastest.name}, more by {fastest}")
         with machine.workers, shared_processors():
             runs = {
                 name: LoadedRun(folder, machine, models.level, say)
                 for name, folder in zip(models.names(), models.folders, strict=True)
             }
             for run in runs.values():
-                run.predict(["C"], applicability=True)  # warm up: else the first request waits for compilation
+                for count in (1, FEW)[: 1 if few is None else 2]:  # else the first requests wait for compilation
+                    run.predict(["C"] * count, applicability=True)
             gc.collect()
             gc.freeze()  # else a request that starts a full collection waits for 60 ms
             try:

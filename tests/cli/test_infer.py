@@ -14,8 +14,9 @@ import pytest
 import gcnbatch
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.data.featurizer import FeaturizerOptions
+from gcnbatch.runners.choice import FEW
 from tests.builders import build_graphset
-from tests.entries import MadeEntry, register
+from tests.entries import MadeEntry, NamedBackend, register
 from tests.inference.runs import import_table, molecule_table, read_rows, stored, train_on
 
 
@@ -45,7 +46,7 @@ def test_a_table_on_stdout_and_its_figures_on_stderr(call, files) -> None:
     assert lines[0] == "id,even,third"
     assert [line.split(",")[0] for line in lines[1:]] == [f"M{i}" for i in range(40)]
     assert "ROC-AUC" in err
-    assert "40 rows predicted by 1 model in" in err
+    assert "40 rows predicted by 1 model on " in err
 
 
 def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
@@ -53,7 +54,7 @@ def test_several_runs_before_the_data_and_a_file(call, files, tmp_path) -> None:
     code, printed, err = call(files["run"], files["again"], files["csv"], "-o", out, "--batch-size", 7)
     assert (code, printed) == (0, "")
     assert list(read_rows(out)["M0"]) == ["id", "even", "even_std", "third", "third_std", "error"]
-    assert "by 2 models in" in err
+    assert "by 2 models on " in err
     assert str(out) in err
 
 
@@ -139,12 +140,32 @@ def typed(monkeypatch: pytest.MonkeyPatch):
     return give
 
 
+def test_auto_predicts_few_smiles_on_the_host_where_a_gpu_would_take_a_file(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, host = MadeEntry("gpu", on_gpu=True, made=NamedBackend("gpu")), MadeEntry("cpu")
+    register(monkeypatch, gpu, host)
+    run, many = gcnbatch.load(files["run"]), ["CCO"] * FEW
+    for data, options, used in (
+        ("CCO", {}, host),
+        (many[1:], {}, host),
+        (many, {}, gpu),
+        (files["csv"], {}, gpu),
+        ("CCO", {"backend": "gpu"}, gpu),
+        ("CCO", {"device": 1}, gpu),
+    ):
+        run.predict(data, processes=1, **options)
+        assert [len(entry.opened) for entry in (gpu, host)] == [used is gpu, used is host]
+        gpu.opened.clear()
+        host.opened.clear()
+
+
 def test_a_smiles_in_place_of_a_file_is_one_molecule(call, files, tmp_path) -> None:
     code, out, err = call(files["run"], "C/C=C/C(=O)O")
     assert code == 0
     assert [line.split(",")[:2] for line in out.splitlines()] == [["id", "smiles"], ["1", "C/C=C/C(=O)O"]]
     assert err.splitlines()[0] == "'C/C=C/C(=O)O' is not a file: it is read as a SMILES"
-    assert "1 row predicted by 1 model in" in err
+    assert "1 row predicted by 1 model on cpu in" in err
     code, extended, err = call(files["run"], "C/C=C/C(=O)O |w:1.0|")
     assert (code, extended) == (0, out)
     assert err.startswith("1 SMILES has an extension of CXSMILES (|…|), which is left out")

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import gcnbatch
+from gcnbatch.backends import registry
 from gcnbatch.inference.loaded import LoadedRun, Machine
+from gcnbatch.runners.choice import FEW
+from tests.entries import CohortEntry, NamedBackend, register
 from tests.inference.runs import SMILES
 
 
@@ -30,6 +33,21 @@ def test_predictions_do_not_depend_on_those_before(chemistry: tuple[Path, Path, 
             assert found.errors is not None
             assert whole.errors is not None
             assert found.errors.tolist() == whole.errors[rows].tolist()
+
+
+def test_auto_predicts_few_molecules_on_the_host_and_many_on_a_gpu(
+    chemistry: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = CohortEntry("gpu", on_gpu=True, made=NamedBackend("gpu"))
+    register(monkeypatch, gpu, *registry.BACKENDS[-1:])
+    smiles = SMILES * (1 + FEW // len(SMILES))
+    whole = gcnbatch.load(chemistry[0]).predict(smiles, backend="cpu", processes=1)
+    with (found := Machine.open("auto", processes=1)).workers:
+        run = LoadedRun(chemistry[0], found)
+        for count in (1, FEW - 1, FEW, 1):
+            gpu.sizes.clear()
+            np.testing.assert_allclose(run.predict(smiles[:count]).outputs, whole.outputs[:count], rtol=1e-5)
+            assert len(gpu.sizes) == (count >= FEW)
 
 
 def test_the_nearest_training_molecules_come_with_ids_and_targets(

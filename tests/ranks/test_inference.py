@@ -43,7 +43,7 @@ def test_a_table_of_molecules_on_three_ranks_equals_that_of_one_process(tmp_path
     columns = ("--smiles-column", "structure", "--id-column", "mol_id", "--keep-columns", "even", "--processes", 1)
     about = ("infer", run, table, *columns, "--backend", "cpu", "-o", tmp_path / "three.csv")
     _, err = mpirun(3, *about, code=SMALL_PARTS + MAIN)
-    assert err.count("1,500 rows predicted by 1 model in ") == 1
+    assert err.count("1,500 rows predicted by 1 model on cpu in ") == 1
     assert (tmp_path / "three.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 

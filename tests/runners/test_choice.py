@@ -14,6 +14,7 @@ from gcnbatch.backends import registry
 from gcnbatch.backends.base import Runner
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.lab.backend_comparison.workload import opened
+from gcnbatch.runners import choice as choices
 from gcnbatch.runners.choice import BackendChoice, KeptRunners, make_runner, refusal
 from gcnbatch.runners.task import RunnerTask
 from tests.entries import MadeEntry, NamedBackend, register
@@ -43,6 +44,21 @@ def test_a_choice_may_keep_its_runners(task: RunnerTask) -> None:
     assert runner_of(choice, task) is runner_of(choice, again)
     assert runner_of(choice, task) is not runner_of(choice, replace(task, model=copy(task.model)))
     assert runner_of(fresh, task) is not runner_of(fresh, task)
+
+
+def test_auto_keeps_runners_of_the_host_for_few_graphs(monkeypatch, task: RunnerTask) -> None:
+    gpu, host = MadeEntry("gpu", on_gpu=True, made=NamedBackend("gpu")), made("host")
+    register(monkeypatch, gpu, host, made("slow"))
+    graphs = task.source.n_graphs
+    monkeypatch.setattr(choices, "FEW", graphs + 1)
+    auto, named = KeptRunners("auto"), KeptRunners("gpu")
+    few = runner_of(auto, task)
+    assert [few.backend, runner_of(named, task).backend, named.for_few] == ["host", "gpu", None]
+    assert runner_of(auto, task) is few
+    monkeypatch.setattr(choices, "FEW", graphs)
+    assert runner_of(auto, task).backend == "gpu"
+    register(monkeypatch, host, gpu)
+    assert KeptRunners("auto").for_few is None
 
 
 def test_auto_opens_only_the_fastest_backend_that_can_start(monkeypatch, task: RunnerTask) -> None:

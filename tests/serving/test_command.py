@@ -19,6 +19,9 @@ import pytest
 
 import gcnbatch
 from gcnbatch.errors import MachineError
+from gcnbatch.runners.choice import FEW
+from gcnbatch.serving.server import Models, loaded
+from tests.entries import MadeEntry, NamedBackend, register
 from tests.training.runs import environment
 
 
@@ -72,6 +75,30 @@ def test_on_a_gpu_a_signal_ends_it_as_well(runs: list[Path]) -> None:
     with started(runs[0], "--processes", "1", "--backend", "batched") as (process, url):
         assert len(predict(url, "CCO")) == 1
         process.terminate()
+        assert process.wait(120) == 0
+
+
+def test_auto_says_which_backend_predicts_few_molecules(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, MadeEntry("gpu", on_gpu=True, made=NamedBackend("gpu")), MadeEntry("cpu"))
+    for backend, expected in (
+        ("auto", [f"fewer than {FEW} molecules at once are predicted by cpu, more by gpu"]),
+        ("gpu", []),
+    ):
+        said: list[str] = []
+        with loaded(Models(runs[:1], backend, processes=1), said.append):
+            pass
+        assert [line for line in said if "fewer" in line] == expected
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_few_molecules_are_predicted_on_the_host(runs: list[Path]) -> None:
+    with started(runs[0], "--processes", "1", "--backend", "auto") as (process, url):
+        few, many = predict(url, "CCO"), predict(url, *["CCO"] * FEW)
+        for name, output in few[0]["outputs"].items():
+            assert output["value"] == pytest.approx(many[0]["outputs"][name]["value"], rel=1e-5)
+        process.terminate()
+        assert process.stderr is not None
+        assert f"fewer than {FEW} molecules at once are predicted by cpu, more by fused" in process.stderr.read()
         assert process.wait(120) == 0
 
 
