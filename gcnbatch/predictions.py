@@ -23,6 +23,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -496,6 +497,8 @@ def json_values(values: NDArray[Any]) -> list[str | float | None]:
     """Return a column as values of JSON, None for those that are missing or not finite."""
     if values.dtype.kind != "f":
         return [text or None for text in values.tolist()]
+    if values.dtype == np.float64:
+        return [value if math.isfinite(value) else None for value in values.tolist()]
     # Convert through text: the shortest number that reads back as a float32, not all digits of its float64.
     finite = np.isfinite(values).tolist()
     return [float(text) if known else None for text, known in zip(tables.number_texts(values), finite, strict=True)]
