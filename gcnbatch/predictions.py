@@ -349,6 +349,17 @@ def write_table(path: Path, table: Predictions, parquet: bool = False) -> None:
 def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floating]:
     """Return the outputs (R, K) of a CSV that `write_table` wrote without standard deviations, bit for bit.
 
+    Raises
+    ------
+    InputError
+        As `read_numbers`.
+    """
+    return read_numbers(path, header, rows, 2 if header.target == "multiclass" else 1, header.n_outputs)
+
+
+def read_numbers(path: StrPath, header: Header, rows: int, first: int, count: int) -> NDArray[np.floating]:
+    """Return `count` columns of outputs (R, count) of a CSV of ours, from column `first` on, bit for bit.
+
     The file may be a stranger's: no more is read than so many rows, each of bounded length.
 
     Raises
@@ -356,8 +367,8 @@ def read_outputs(path: StrPath, header: Header, rows: int) -> NDArray[np.floatin
     InputError
         When it is not a table of `rows` rows of such numbers.
     """
-    expected, hint, count = f"predictions of {counted(rows, 'row')}", "Train the fold again.", header.n_outputs
-    first, kind = 2 if header.target == "multiclass" else 1, np.float64 if header.target == "regression" else np.float32
+    expected, hint = f"predictions of {counted(rows, 'row')}", "Train the fold again."
+    kind = np.float64 if header.target == "regression" else np.float32
     found = 0
     try:
         with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -30,8 +30,9 @@ from gcnbatch.predictions import output_names
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.text import counted, listed
 from gcnbatch.training import run_files
+from gcnbatch.training.cross_fit import out_of_fold_scores
 from gcnbatch.training.finished import RunData
-from gcnbatch.training.mixed import NETWORK
+from gcnbatch.training.mixed import NETWORK, Mixed
 from gcnbatch.training.reports import METRICS
 
 PLAIN = Path(__file__).with_name("plain.py")
@@ -106,7 +107,7 @@ def export(
     header = wholes[0].models[0].header
     if header.level == "node":
         raise InputError(str(run), "predicts nodes of a graph", "a model of graphs")
-    wholes, left_out = _without(run, wholes, without, say)
+    wholes, left_out = _without(wholes, without, say)
     reads_features = any(one.mixed or model.joins_graph_features for one in wholes for model in one.models)
     features = bool(header.graph_feature_names) and reads_features
     model = _model(run, wholes, features, left_out)
@@ -149,31 +150,36 @@ def _names(header: Header, model: Any) -> list[str]:
 
 
 def _members(wholes: Sequence[Whole]) -> tuple[str, ...]:
-    """Return the members of a mixture that have a weight; else the networks."""
-    if (mixed := wholes[0].mixed) is None:
+    """Return the members of mixtures that have a weight; else the networks."""
+    mixtures = [one.mixed.mixture for one in wholes if one.mixed]
+    if not mixtures:
         return (NETWORK,)
-    pairs = zip(mixed.mixture.names, mixed.mixture.weights, strict=True)
-    return tuple(name for name, weights in pairs if weights.any())
+    weights = sum(mixture.weights.sum(axis=1) for mixture in mixtures)
+    return tuple(name for name, weight in zip(mixtures[0].names, weights, strict=True) if weight)
 
 
-def _without(run: Path, wholes: list[Whole], asked: Sequence[str], say: Say) -> tuple[list[Whole], tuple[str, ...]]:
-    """Return the models without some members of the mixture, and the names of these."""
-    mixed = wholes[0].mixed
-    known = _members(wholes) if mixed else ()
+def _without(wholes: list[Whole], asked: Sequence[str], say: Say) -> tuple[list[Whole], tuple[str, ...]]:
+    """Return the models without some members of the mixtures, and the names of these."""
+    mixtures = [one.mixed.mixture for one in wholes if one.mixed]
+    known = _members(wholes) if mixtures else ()
     for name in asked:
         if name not in known:
             raise InputError("--without", f"'{name}'", listed(known) or "nothing: the run is not a mixture")
     dropped = set(asked)
-    if mixed is None:
-        return wholes, ()
-    if (nodes := _nodes(mixed.mixture.members.trees)) > MOST_NODES:
+    if (nodes := sum(_nodes(mixture.members.trees) for mixture in mixtures)) > MOST_NODES:
         say(f"{TREES} left out: {nodes:,} nodes do not fit into an ONNX file")
         dropped.add(TREES)
     if not dropped:
         return wholes, ()
+    changed = [replace(one, mixed=_reduced(one.mixed, dropped)) for one in wholes if one.mixed]
+    say(_cost(wholes, changed, sorted(dropped)))
+    return changed, tuple(sorted(dropped))
+
+
+def _reduced(mixed: Mixed, dropped: Collection[str]) -> Mixed:
+    """Return a mixture without some members; the weights of the others are normalised."""
     mixture = mixed.mixture
-    rows = np.isin(mixture.names, list(dropped))
-    weights = np.where(rows[:, None], 0.0, mixture.weights)
+    weights = np.where(np.isin(mixture.names, list(dropped))[:, None], 0.0, mixture.weights)
     if not weights.any(axis=0).all():
         raise InputError("--without", listed(sorted(dropped)), "fewer: a task would have no member with a weight")
     kept = replace(
@@ -181,27 +187,27 @@ def _without(run: Path, wholes: list[Whole], asked: Sequence[str], say: Say) -> 
         kernel=None if KERNEL in dropped else mixture.members.kernel,
         trees=None if TREES in dropped else mixture.members.trees,
     )
-    say(_cost(run, sorted(dropped)))
-    changed = replace(mixture, members=kept, weights=weights / weights.sum(axis=0))
-    return [replace(wholes[0], mixed=replace(mixed, mixture=changed))], tuple(sorted(dropped))
+    return replace(mixed, mixture=replace(mixture, members=kept, weights=weights / weights.sum(axis=0)))
 
 
 def _nodes(trees: Trees | None) -> int:
     return sum(int(forest.nodes.sum()) for _, forest in trees.forests) if trees else 0
 
 
-def _cost(run: Path, dropped: Sequence[str]) -> str:
-    """Return a line with the scores of the whole mixture, and of each remaining member alone."""
-    metrics = run_files.read_figures(run / METRICS)
-    metric, table = metrics["metric"], metrics["members"]
-    whole = metrics["valid"].get(metric)
-    stay = [row for row in table if row["name"] not in dropped and row["weight"]]
-    alone = ", ".join(f"{row['name']} alone {row['out_of_fold']:.4g}" for row in stay)
-    weight = sum(row["weight"] for row in table if row["name"] in dropped)
-    return (
-        f"without {listed(dropped)}, of weight {weight:.2f}: the out-of-fold {metric} of the mixture, {whole:.4g}, "
-        f"does not hold; {alone}"
-    )
+def _cost(wholes: Sequence[Whole], changed: Sequence[Whole], dropped: Sequence[str]) -> str:
+    """Return a line with the weight of members and the out-of-fold score without them, both means over the mixtures."""
+    pairs = [(one.place, one.mixed, other.mixed) for one, other in zip(wholes, changed, strict=True)]
+    mixtures = [(place, old, new) for place, old, new in pairs if old and new]
+    weight = np.mean([old.mixture.weights[np.isin(old.mixture.names, dropped)].sum(axis=0) for _, old, _ in mixtures])
+    line = f"without {listed(dropped)}, of weight {weight:.2f}: "
+    try:
+        header = wholes[0].models[0].header
+        scores = [out_of_fold_scores(place, header, (old, new)) for place, old, new in mixtures]
+        before, after = np.mean(np.array(scores, np.float64), axis=0)
+        metric = run_files.read_figures(mixtures[0][0] / METRICS)["metric"]
+    except GcnbatchError as error:
+        return f"{line}the score without them is not known ({error})"
+    return f"{line}out-of-fold {metric} {after:.4g} in place of {before:.4g}"
 
 
 # ------------------------------------------------------------------------------------------------ Python

@@ -25,22 +25,24 @@ from numpy.typing import NDArray
 from gcnbatch import fileio, metrics, tables
 from gcnbatch.data import splits
 from gcnbatch.data.graphs import Int64, Split
+from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError
 from gcnbatch.machine import cores
 from gcnbatch.mixture import Bounds, Problem, fit_members, mix
 from gcnbatch.mixture.transforms import Kind
-from gcnbatch.predictions import output_names
+from gcnbatch.predictions import output_names, read_numbers
 from gcnbatch.progress import counter
 from gcnbatch.text import counted
 from gcnbatch.timeline import span
 from gcnbatch.training import mixed, reports, run_files, summary, targets
 from gcnbatch.training.experiment import Experiment
+from gcnbatch.training.finished import DIGEST, RunData, read_split
 from gcnbatch.training.fit_files import HISTORY
 from gcnbatch.training.fits import SPLITS, FitResult, Say, report_of, text_of
 from gcnbatch.training.mixed import FITTED, NETWORK, Fitted, Mixed
 from gcnbatch.training.plan import Planned, blocks, different_splits
-from gcnbatch.training.reports import ReportWriter
+from gcnbatch.training.reports import METRICS, ReportWriter
 from gcnbatch.training.summary import average, draw_curves, pooled_part
 from gcnbatch.training.targets import Scaling
 from gcnbatch.worker import WorkerDied, Workers
@@ -358,3 +360,32 @@ def _write_out_of_fold(
         for member, outputs in found.by_member.items():
             add(f"{name}_{member}", outputs[:, task].astype(found.left_out.dtype))
     tables.write(folder / OUT_OF_FOLD, columns, experiment.config.parquet)
+
+
+def out_of_fold_scores(folder: Path, header: Header, mixtures: Sequence[Mixed]) -> list[float | None]:
+    """Return the out-of-fold score of each of some mixtures of a run's members, by the metric of the run.
+
+    Parameters
+    ----------
+    folder : Path
+        Of a cross-fitted run with a mixture, or a block of one. Its data set is read, too.
+
+    Raises
+    ------
+    InputError
+        When a file of it or the data set is gone or damaged.
+    """
+    run = folder if (folder / DIGEST).is_file() else folder.parent
+    with RunData.of(run).open() as dataset:
+        rows = read_split(folder / SPLITS, len(dataset.y)).train
+        y = dataset.measured[rows]
+    names, targets_of = mixtures[0].mixture.names, 1 if header.target == "multiclass" else len(header.task_names)
+    count = header.n_outputs * (1 + len(names))  # the run's own, then those of each member
+    table = read_numbers(folder / OUT_OF_FOLD, header, len(rows), 2 + targets_of, count)
+    table = table.reshape(len(rows), header.n_outputs, -1)
+    of_members = {name: table[:, :, place] for place, name in enumerate(names, 1)}
+    metric = run_files.read_figures(folder / METRICS)["metric"]
+    return [
+        metrics.score(metric, header.target, metrics.without_tasks(y, one.left_out), one.outputs(of_members))
+        for one in mixtures
+    ]

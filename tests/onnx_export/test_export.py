@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -150,9 +151,33 @@ def test_a_member_left_out_is_named_with_its_cost(best: Path, place: Path) -> No
             gcnbatch.export(best, place / "none.onnx", without=[max(weights, key=weights.__getitem__)])
         return
     said = exported(best, place / "less.onnx", without=[name])
-    assert said[0].startswith(f"without {name}, of weight {weights[name]:.2f}: the out-of-fold ")
+    metrics = gcnbatch.Run.load(best).metrics
+    line = rf"without {name}, of weight {weights[name]:.2f}: out-of-fold {metrics['metric']} (\S+) in place of (\S+)"
+    (without, whole) = map(float, re.fullmatch(line, said[0]).groups())
+    assert whole == pytest.approx(metrics["valid"][metrics["metric"]], rel=1e-3)
+    alone = {row["name"]: row["out_of_fold"] for row in metrics["members"] if row["weight"] and row["name"] != name}
+    if len(alone) == 1:
+        assert without == pytest.approx(*alone.values(), rel=1e-3)
     with pytest.raises(InputError, match="'forest'"):
         gcnbatch.export(best, place / "other.onnx", without=["forest"])
+
+
+def test_of_several_mixtures_each_leaves_the_member_out(place: Path) -> None:
+    data = place / "repeated.h5"
+    import_smiles(table(place / "repeated.csv", "regression"), data, RICH, target_columns=["y"], processes=1)
+    assignments = ("split.cross_fit=3", "split.repeats=2", "split.test=0.2", "model.head=[8]", "train.mixture=true")
+    run = place / "repeated"
+    fit(data, run, *assignments, "train.epochs=2")
+    with Dataset(data) as dataset:
+        graphs = dataset.load()
+    feed = inputs_of(BatchSource(graphs).batch(np.arange(len(graphs.y))), graphs.graph_features)
+    values = []
+    for name in ("", "repeat1", "repeat2"):
+        said: list[str] = []
+        gcnbatch.export(run / name, place / f"whole{name}.onnx", without=["trees"], say=said.append)
+        assert re.search(r"of weight \d.*: out-of-fold rmse \d.* in place of \d", said[0])
+        values.append(predicted(place / f"whole{name}.onnx", feed)[0])
+    np.testing.assert_allclose(values[0], (values[1] + values[2]) / 2, rtol=1e-6)
 
 
 ODD = (
