@@ -83,6 +83,7 @@ def infer(
     applicability: bool = False,
     selection: Selection | None = None,
     resume: bool = False,
+    with_metrics: bool = True,
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> InferenceSummary:
@@ -118,6 +119,8 @@ def infer(
         Rows to write; None: all.
     resume : bool
         Go on where a killed prediction with the same data, models and options was stopped (.csv and .jsonl).
+    with_metrics : bool
+        Compute metrics where the data have labels, and say what they leave out.
     quiet : bool
         No progress.
     say : callable
@@ -164,7 +167,7 @@ def infer(
                 written.append(made, found)
                 bar.update((found.rows - found.readable) * len(members))
         written.finish()
-        metrics = written.metrics(header, begun, say)
+        metrics = written.metrics(header, begun, say) if with_metrics else None
         if metrics is not None and source.trained_on:
             say(f"caution: {data} holds the rows that the model was trained on; these metrics do not test it")
     if note := about_elements(written.alike):

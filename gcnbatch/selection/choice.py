@@ -146,7 +146,7 @@ def select(
     pool = _pool(data, header, csv)
     comparisons = conditions.parse(criteria.where, pool.names)
     measured = Measured.of(wanted)
-    about: dict[str, Any] = {"level": None, "quiet": quiet, **options}
+    about: dict[str, Any] = {"level": None, "with_metrics": False, "quiet": quiet, **options}
     others: dict[Output, _Values] = {}
     for folder in dict.fromkeys(output.run for output in wanted.outputs if output.run != wanted.objective.run):
         found = _Kept([output for output in wanted.outputs if output.run == folder])

@@ -72,6 +72,17 @@ def test_the_rows_of_the_pool_in_the_order_of_their_score(runs, pool, tmp_path, 
     assert "1 unreadable, 1 measured already" in err
 
 
+def test_a_pool_with_a_column_of_the_task_is_no_test_of_the_model(runs, pool, tmp_path) -> None:
+    lines = pool.read_text().splitlines()
+    table = tmp_path / "values.csv"
+    cells = ["task0", *["1.5", ">2", "x"] * 3]
+    table.write_text("\n".join(f"{line},{cell}" for line, cell in zip(lines, cells, strict=True)) + "\n")
+    said: list[str] = []
+    found = select(runs["several"], table, n=3, say=said.append)
+    assert "task0_" in found.columns
+    assert not [line for line in said if "metrics" in line]
+
+
 def test_scores_are_those_of_the_predictions(runs) -> None:
     found = runs["several"].predict(POOL)
     mean, deviation = found.outputs[:, 0], found.std[:, 0]
