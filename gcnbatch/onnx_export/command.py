@@ -17,9 +17,11 @@ from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED, HYBRIDISATION
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer_options import FeaturizerOptions, is_molecular
 from gcnbatch.data.molecule_features import graph_feature_names
+from gcnbatch.data.normal_form import load_rdkit
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import CheckFailed, GcnbatchError, InputError
 from gcnbatch.inference.models import Found, Model, Whole, found_together, load_wholes
+from gcnbatch.metrics import label
 from gcnbatch.mixture.members import KERNEL, TREES
 from gcnbatch.mixture.trees import Trees
 from gcnbatch.onnx_export import outputs as computed
@@ -207,7 +209,7 @@ def _cost(wholes: Sequence[Whole], changed: Sequence[Whole], dropped: Sequence[s
         metric = run_files.read_figures(mixtures[0][0] / METRICS)["metric"]
     except GcnbatchError as error:
         return f"{line}the score without them is not known ({error})"
-    return f"{line}out-of-fold {metric} {after:.4g} in place of {before:.4g}"
+    return f"{line}out-of-fold {label(metric)} {after:.4g} in place of {before:.4g}"
 
 
 # ------------------------------------------------------------------------------------------------ Python
@@ -320,6 +322,7 @@ def _difference(wholes: Sequence[Whole], ours: Found, theirs: Sequence[Any]) -> 
 
 def _feeds_of(python: str, smiles: Sequence[Sequence[str]], graphs: Any, blocks: Sequence[Any]) -> list[Arrays]:
     """Return the inputs that the Python file makes."""
+    load_rdkit()  # without its log
     module = ModuleType("model")
     exec(compile(python, "model.py", "exec"), vars(module))  # noqa: S102  our own text, as it will be written
     width = len(module.OPTIONS["columns"])

@@ -296,6 +296,8 @@ def main() -> None:
     table = csv.writer(sys.stdout)
     table.writerow(["smiles", *OPTIONS["outputs"]])
     for text, values in predict(lines, Path(__file__).with_suffix(".onnx")):
+        if values is None:
+            print(f"cannot be predicted: {text}", file=sys.stderr)
         table.writerow([text, *(values if values is not None else [""] * len(OPTIONS["outputs"]))])
 
 

@@ -29,7 +29,7 @@ SHOWN = {
     "upper-bound": "upper bound",
     "thompson": "draw",
     "uncertainty": "deviation",
-    "greedy": "predicted",
+    "greedy": "prediction",
 }
 HIGH = 0.8  # quantile of the measured values that is f*
 Float64 = NDArray[np.float64]

@@ -24,6 +24,7 @@ from gcnbatch.data.importers.smiles import import_smiles
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.inference.models import load_models
+from gcnbatch.metrics import label
 from gcnbatch.onnx_export import command
 from gcnbatch.onnx_export.command import TOLERANCE, plain
 from gcnbatch.onnx_export.networks import inputs_of
@@ -152,8 +153,10 @@ def test_a_member_left_out_is_named_with_its_cost(best: Path, place: Path) -> No
         return
     said = exported(best, place / "less.onnx", without=[name])
     metrics = gcnbatch.Run.load(best).metrics
-    line = rf"without {name}, of weight {weights[name]:.2f}: out-of-fold {metrics['metric']} (\S+) in place of (\S+)"
-    (without, whole) = map(float, re.fullmatch(line, said[0]).groups())
+    start = f"without {name}, of weight {weights[name]:.2f}: out-of-fold {label(metrics['metric'])} "
+    found = re.fullmatch(rf"{re.escape(start)}(\S+) in place of (\S+)", said[0])
+    assert found, said[0]
+    without, whole = map(float, found.groups())
     assert whole == pytest.approx(metrics["valid"][metrics["metric"]], rel=1e-3)
     alone = {row["name"]: row["out_of_fold"] for row in metrics["members"] if row["weight"] and row["name"] != name}
     if len(alone) == 1:
@@ -175,7 +178,7 @@ def test_of_several_mixtures_each_leaves_the_member_out(place: Path) -> None:
     for name in ("", "repeat1", "repeat2"):
         said: list[str] = []
         gcnbatch.export(run / name, place / f"whole{name}.onnx", without=["trees"], say=said.append)
-        assert re.search(r"of weight \d.*: out-of-fold rmse \d.* in place of \d", said[0])
+        assert re.search(r"of weight \d.*: out-of-fold RMSE \d.* in place of \d", said[0])
         values.append(predicted(place / f"whole{name}.onnx", feed)[0])
     np.testing.assert_allclose(values[0], (values[1] + values[2]) / 2, rtol=1e-6)
 
@@ -305,6 +308,7 @@ def test_the_python_file_predicts_from_the_shell(place: Path) -> None:
     assert "ONNX Runtime differs from ours by at most" in done.stderr
     words = [sys.executable, summary["python"], "CCO", "no", "c1ccccc1"]
     shell = subprocess.run(words, capture_output=True, text=True, check=True, cwd=place, env={"PATH": ""})
+    assert shell.stderr == "cannot be predicted: no\n"
     rows = list(csv.DictReader(shell.stdout.splitlines()))
     assert rows[1] == {"smiles": "no", "even": "", "third": "", "even_std": "", "third_std": ""}
     ours = gcnbatch.Run.load(run).predict(["CCO", "c1ccccc1"])
