@@ -139,7 +139,7 @@ class Run:
         data : iterable of str, str, path or GraphSet
             SMILES, or one of them; a data set or file of molecules, as for the command ``infer``; graphs in memory.
         backend, device
-            Backend and GPU. ``"auto"`` predicts fewer than 64 SMILES on the CPU.
+            Backend and GPU. ``"auto"`` predicts few SMILES on the CPU.
         batch_size : int
             Graphs per batch; None: chosen by the backend. It does not change the predictions.
         level : float, "training" or None
