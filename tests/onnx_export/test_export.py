@@ -173,7 +173,7 @@ def test_of_several_mixtures_each_leaves_the_member_out(place: Path) -> None:
     fit(data, run, *assignments, "train.epochs=2")
     with Dataset(data) as dataset:
         graphs = dataset.load()
-    feed = inputs_of(BatchSource(graphs).batch(np.arange(len(graphs.y))), graphs.graph_features)
+    feed = inputs_of(BatchSource(graphs).batch(np.arange(len(graphs.y))), graphs.graph_features.dense())
     values = []
     for name in ("", "repeat1", "repeat2"):
         said: list[str] = []
