@@ -39,6 +39,7 @@ _MOST_ATOMS = 128  # of a usual molecule; in larger matrices, bits depend on the
 _UNUSUAL = re.compile(r"[*~$<>]|\[(?:\d|H|#)")  # labels, isotopes, bonds of other types and hydrogens that are atoms
 _NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
+_ELECTRON = 0.00054857990907  # its mass
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
 _ORDERS = np.array([0, 1, 2, 3, 1.5])  # by the type of a bond
 _SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
@@ -74,12 +75,14 @@ class Asked(NamedTuple):
         Atoms of each ring of the smallest set, along the ring.
     centres : list of int
         Atoms that can be a stereocentre, or have a double bond that can.
+    counted_centres : tuple of two int
+        Stereocentres by RDKit's older perception, and those that are unspecified.
     densities : list of int
         Distinct Morgan fragments of radius 1, 2, 3 at most.
     alerts : int
         Those of QED's alerts that consist of several parts.
-    weight, polar, alpha : float
-        Molecular weight, polar surface, and Hall's and Kier's alpha.
+    polar, alpha : float
+        Polar surface, and Hall's and Kier's alpha.
     """
 
     others: list[float]
@@ -88,9 +91,9 @@ class Asked(NamedTuple):
     by_order: Floats
     rings: tuple[tuple[int, ...], ...]
     centres: list[int]
+    counted_centres: tuple[int, int]
     densities: list[int]
     alerts: int
-    weight: float
     polar: float
     alpha: float
 
@@ -177,9 +180,10 @@ class _Tools:
         )
         from rdkit.Chem.EState import EState, EState_VSA
 
-        self._double_bond = Chem.MolFromSmarts("[!D1]=[!D1]")
         self._chem, self._charges = Chem, rdPartialCharges.ComputeGasteigerCharges
-        self._plain = rdMolDescriptors._CalcMolWt, rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
+        self._plain = rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
+        self._counts = rdMolDescriptors.CalcNumAtomStereoCenters, rdMolDescriptors.CalcNumUnspecifiedAtomStereoCenters
+        self._tetrahedral, self._double = Chem.StereoType.Atom_Tetrahedral, Chem.StereoType.Bond_Double
         self._generator = rdFingerprintGenerator.GetMorganGenerator(radius=3)
         self._output = rdFingerprintGenerator.AdditionalOutput
         self.bins = {"PEOE": MolSurf.chgBins, "SMR": MolSurf.mrBins, "SlogP": MolSurf.logpBins}
@@ -207,6 +211,7 @@ class _Tools:
         numbers = range(119)
         self.outer = np.array([table.GetNOuterElecs(number) for number in numbers])
         self.mass = np.array([table.GetAtomicWeight(number) for number in numbers])
+        self.exact_mass = np.array([table.GetMostCommonIsotopeMass(number) for number in numbers])
         self.radius = np.array([table.GetRb0(number) for number in numbers])
         shell: Any = EState.GetPrincipleQuantumNumber
         self.shell = np.array([shell(number) for number in numbers])
@@ -242,23 +247,32 @@ class _Tools:
             chem.GetDistanceMatrix(molecule, False),
             chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
             molecule.GetRingInfo().AtomRings(),
-            self._centres(molecule),
+            *self._stereo(molecule),
             [*accumulate(radii.count(radius) for radius in range(4))][1:],
             sum(molecule.HasSubstructMatch(alert) for alert in self._other_alerts),
             *(function(molecule) for function in self._plain),
         )
 
-    def _centres(self, molecule: Any) -> list[int]:
-        tetrahedral, none = self._chem.StereoType.Atom_Tetrahedral, self._chem.BondStereo.STEREONONE
-        pairs = molecule.GetSubstructMatches(self._double_bond)
-        if pairs:
-            molecule = self._chem.Mol(molecule)  # which is changed
-            self._chem.FindPotentialStereoBonds(molecule)
-        found = [one.centeredOn for one in self._chem.FindPotentialStereo(molecule) if one.type == tetrahedral]
-        for ends in pairs:
-            if molecule.GetBondBetweenAtoms(*ends).GetStereo() != none:
-                found += ends
-        return found
+    def _stereo(self, molecule: Any) -> tuple[list[int], tuple[int, int]]:
+        """Return the centres and the counted ones.
+
+        RDKit's older perceptions of atoms and of bonds find a part of what `FindPotentialStereo` finds.
+        """
+        chem = self._chem
+        found = [(one.type, one.centeredOn) for one in chem.FindPotentialStereo(molecule)]
+        centres = [place for kind, place in found if kind == self._tetrahedral]
+        counted = 0, 0
+        if centres:
+            chem.AssignStereochemistry(molecule, True, False, True)  # else each count would do that
+            counted = self._counts[0](molecule), self._counts[1](molecule)
+        bonds = [place for kind, place in found if kind == self._double]
+        if bonds:
+            molecule = chem.Mol(molecule)  # which is changed
+            chem.FindPotentialStereoBonds(molecule)
+            for bond in map(molecule.GetBondWithIdx, bonds):
+                if bond.GetStereo() != chem.BondStereo.STEREONONE:
+                    centres += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
+        return centres, counted
 
 
 @cache
@@ -279,7 +293,7 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
     structure = Structures(one, one - 1, one - 1, none.reshape(0, 2), none, np.ones(1, bool))
     zero = np.zeros((1, 1))
-    asked = Asked([], "0", zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
+    asked = Asked([], "0", zero, zero, (), [], (0, 0), [0, 0, 0], 0, 0.0, 0.0)
     with np.errstate(all="ignore"):
         return frozenset(_Chunk([asked], structure, [atom], tools).values())
 
@@ -339,6 +353,7 @@ class _Chunk:
         score = self.tools.hybridisation[self.hybridisation] * centre * self.degree**2
         score = np.where((self.rings > 0) & ~self.aromatic, 2 * score, score)
         least, most = (self._reduced(one, self.charges) for one in (np.minimum, np.maximum))
+        counted = np.array([one.counted_centres for one in self.asked]).T
         densities = np.array([one.densities for one in self.asked]).T / self.n_atoms
         return {
             "HeavyAtomCount": self.n_atoms,
@@ -348,7 +363,9 @@ class _Chunk:
             "FractionCSP3": sp3 / np.maximum(self._sum(carbon), 1),
             "NumValenceElectrons": self._sum(self.tools.outer[number] - self.charge + hydrogens),
             "NumRadicalElectrons": self._sum(self.radicals),
-            "MolWt": np.array([one.weight for one in self.asked]),
+            **self._masses(),
+            "NumAtomStereoCenters": counted[0],
+            "NumUnspecifiedAtomStereoCenters": counted[1],
             "TPSA": np.array([one.polar for one in self.asked]),
             "SPS": self._sum(score) / self.n_atoms,
             "MinPartialCharge": least,
@@ -356,6 +373,15 @@ class _Chunk:
             "MinAbsPartialCharge": np.minimum(abs(least), abs(most)),
             "MaxAbsPartialCharge": np.maximum(abs(least), abs(most)),
             **{f"FpDensityMorgan{radius}": density for radius, density in enumerate(densities, 1)},
+        }
+
+    def _masses(self) -> dict[str, Floats]:
+        average, exact = self.tools.mass, self.tools.exact_mass
+        heavy, hydrogens = self._sum(average[self.number]), self._sum(self.hydrogens)
+        return {
+            "HeavyAtomMolWt": heavy,
+            "MolWt": heavy + hydrogens * average[1],
+            "ExactMolWt": self._sum(exact[self.number] - _ELECTRON * self.charge) + hydrogens * exact[1],
         }
 
     def _reduced(self, function: np.ufunc, values: Floats) -> Floats:
