@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Key = TypeVar("Key")
 _LEAST = ("bonds", "ring bonds")  # primitives of which an atom has at least a number; it has exactly one of the others
+_TRUE = np.uint64(0x0101010101010101)  # of 8 atoms
 _LETTERS = ("*", "isotope", "a", "A", "in ring", "#", "D", "X", "H", "v", "R", "charge", *_LEAST)
 
 
@@ -213,7 +214,9 @@ class Search:
         }
         literals, letters, is_least, numbers = plan.compared
         own = np.stack([values[letter] for letter in _LETTERS])[letters]
-        self._masks = np.empty((2 * plan.size, count), bool)
+        # The masks of the literals, and the same memory as words of 8 atoms
+        words = np.zeros((2 * plan.size, -(-count // 8)), np.uint64)
+        self._masks = words.view(bool)[:, :count]
         holds = own == numbers[:, None]
         holds[is_least] = own[is_least] >= numbers[is_least, None]
         self._set(literals, holds)
@@ -222,8 +225,8 @@ class Search:
         self._counts: dict[int, int] = {}
         for level in plan.levels:
             if len(level.found):
-                holds = np.logical_and.reduceat(self._masks.take(level.parts, axis=0), level.starts, axis=0)
-                self._set(level.found, holds)
+                words[level.found] = np.bitwise_and.reduceat(words.take(level.parts, axis=0), level.starts, axis=0)
+                words[level.found ^ 1] = words[level.found] ^ _TRUE
             if level.recursive:
                 self._set(np.array(list(level.recursive)), False)
                 for literal in self.possible(level.recursive):
