@@ -72,10 +72,13 @@ class ChunkMolecules:
         Molecule.
     ring, ring_atoms, ring_bonds : int64
         Ring, atom and bond to the next one, along all rings.
+    circular : list
+        What `gcnbatch.data.fragments.circular` found so far.
     """
 
     def __init__(self, structures: Structures, atoms: Sequence[Atom], distances: Sequence[Any] = ()) -> None:
-        self._structures, self._atoms, self.distances = structures, atoms, distances
+        self.distances = distances
+        self.circular: list[tuple[Ints, NDArray[np.uint32]]] = []
         self.n_atoms, self.n_bonds = structures.n_atoms, structures.n_bonds
         self.size = len(self.n_atoms)
         self.starts = row_pointer(self.n_atoms)[:-1]
@@ -93,14 +96,14 @@ class ChunkMolecules:
         self.src, self.dst, self.of_edge = src[order], dst[order], order % max(len(self.ends), 1)
         self.order = np.bincount(self.src, ORDERS[self.kind[self.of_edge]], len(self.number))
         self.degree = np.bincount(self.src, minlength=len(self.number))
-        self._read_rings(keys[order])
+        self._read_rings(structures, keys[order])
 
-    def _read_rings(self, keys: Ints) -> None:
+    def _read_rings(self, structures: Structures, keys: Ints) -> None:
         """Find the atoms and bonds of the rings. `keys` (2 B,) are ascending numbers of the edges."""
-        sizes = self._structures.ring_sizes
-        self.of_ring = np.repeat(np.arange(self.size), self._structures.n_rings)
+        sizes = structures.ring_sizes
+        self.of_ring = np.repeat(np.arange(self.size), structures.n_rings)
         self.ring = np.repeat(np.arange(len(sizes)), sizes)
-        self.ring_atoms = self._structures.ring_atoms + self.starts[self.of_ring][self.ring]
+        self.ring_atoms = structures.ring_atoms + self.starts[self.of_ring][self.ring]
         following = np.arange(len(self.ring)) + 1
         ends = np.cumsum(sizes)
         following[ends - 1] = ends - sizes
@@ -109,13 +112,6 @@ class ChunkMolecules:
         self.in_ring = np.zeros(len(self.ends), bool)
         self.in_ring[self.ring_bonds] = True
         self.rings = np.bincount(self.ring_atoms, minlength=len(self.number))
-
-    def of(self, molecules: NDArray[np.bool_]) -> ChunkMolecules:
-        """Return those of the molecules (G,) that are true."""
-        if molecules.all():
-            return self
-        distances = [one for one, chosen in zip(self.distances, molecules.tolist(), strict=False) if chosen]
-        return ChunkMolecules(self._structures.of(molecules), self._atoms, distances)
 
     def search(self, plan: Plan) -> Search:
         """Return the search for the patterns of a plan."""

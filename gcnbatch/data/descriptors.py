@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
-from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules
-from gcnbatch.data.fragments import connectivity, morgan
+from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules, is_usual
+from gcnbatch.data.fragments import circular
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
 from gcnbatch.data.substructures import Patterns, Plan
@@ -93,12 +93,12 @@ def names() -> tuple[str, ...]:
     return tuple(name for name, _ in _functions())
 
 
-def ask(molecule: Any, usual: bool) -> Asked | Floats:
+def ask(molecule: Any, name: str) -> Asked | Floats:
     """Return what RDKit says of a molecule in normal form, or all descriptors (D,) of one that is not usual.
 
-    See `gcnbatch.data.chunk_molecules.is_usual`.
+    See `gcnbatch.data.chunk_molecules.is_usual` for the arguments.
     """
-    if usual and (found := _tools(_functions()).ask(molecule)) is not None:
+    if is_usual(molecule, name) and (found := _tools(_functions()).ask(molecule, name)) is not None:
         return found
     values = np.array([value(function, molecule) for _, function in _functions()])
     return values
@@ -178,7 +178,7 @@ class _Tools:
         alerts = dict(zip(QED.StructuralAlertSmarts, QED.StructuralAlerts, strict=True))
         read = {text: _readable(text) for text in alerts}
         self.alerts = self._added(read)
-        self._other_alerts = [alert for text, alert in alerts.items() if read[text] is None]
+        self._other_alerts = [(text, alert) for text, alert in alerts.items() if read[text] is None]
         self.acceptors = self._added({text: compiled(text) for text in QED.AcceptorSmarts})
         self.atoms = {text: self.plan.add(compiled(text)) for text in (*_OXYGENS, "O", _BESIDE_RING)}
         self.ads = np.array([QED.adsParameters[name] for name in QED.QEDproperties._fields]).T[:, :, None]
@@ -202,7 +202,7 @@ class _Tools:
         """Add those that can be searched for to the plan."""
         return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
-    def ask(self, molecule: Any) -> Asked | None:
+    def ask(self, molecule: Any, name: str) -> Asked | None:
         """Return what RDKit says of a usual molecule; None if an atom has no parameters for a charge, as metals."""
         chem = self._chem
         try:
@@ -218,7 +218,10 @@ class _Tools:
             charges,
             chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
             *self._stereo(molecule),
-            sum(molecule.HasSubstructMatch(alert) for alert in self._other_alerts),
+            sum(
+                all(name.count(letter) >= text.count(letter) for letter in "FO") and molecule.HasSubstructMatch(alert)
+                for text, alert in self._other_alerts
+            ),
             *(function(molecule) for function in self._plain),
         )
 
@@ -324,14 +327,13 @@ class _Chunk:
 
     def _densities(self) -> dict[str, Floats]:
         """Return the numbers of distinct Morgan fragments of radius 1, 2, 3 at most, by atom."""
-        layers = morgan(self.molecules, connectivity(self.molecules), 3)
-        keys = [molecule << 32 | codes for molecule, codes in layers]
+        molecule, codes = zip(*circular(self.molecules, 3), strict=True)
+        radius = np.repeat(np.arange(4), [len(own) for own in codes])
+        keys, first = np.unique(np.concatenate(molecule) << 32 | np.concatenate(codes), return_index=True)
         found = {}
-        known = np.unique(keys[0])
-        for radius, own in enumerate(keys[1:], 1):
-            known = np.union1d(known, own)
-            density = np.bincount(known >> 32, minlength=self.molecules.size) / self.molecules.n_atoms
-            found[f"FpDensityMorgan{radius}"] = density
+        for most in (1, 2, 3):
+            count = np.bincount(keys[radius[first] <= most] >> 32, minlength=self.molecules.size)
+            found[f"FpDensityMorgan{most}"] = count / self.molecules.n_atoms
         return found
 
     def _masses(self) -> dict[str, Floats]:

@@ -47,13 +47,20 @@ def fragments(molecules: ChunkMolecules, kind: str, radius: int) -> tuple[Ints, 
     """
     if kind == ATOM_PAIR:
         return _atom_pairs(molecules)
-    invariants = _features(molecules) if kind == FEATURE else connectivity(molecules)
-    molecule, codes = zip(*morgan(molecules, invariants, radius), strict=True)
+    layers = _morgan(molecules, _features(molecules), radius) if kind == FEATURE else circular(molecules, radius)
+    molecule, codes = zip(*layers, strict=True)
     return np.concatenate(molecule), np.concatenate(codes)
 
 
-def morgan(molecules: ChunkMolecules, invariants: Codes, radius: int) -> list[tuple[Ints, Codes]]:
-    """Return molecule and code of the fragments of radius 0, 1, …, each in a pair of arrays.
+def circular(molecules: ChunkMolecules, radius: int) -> list[tuple[Ints, Codes]]:
+    """Return molecule and code of Morgan's fragments of radius 0, 1, …, each in a pair of arrays."""
+    if len(molecules.circular) <= radius:
+        molecules.circular = _morgan(molecules, _connectivity(molecules), radius)
+    return molecules.circular[: radius + 1]
+
+
+def _morgan(molecules: ChunkMolecules, invariants: Codes, radius: int) -> list[tuple[Ints, Codes]]:
+    """Return what `circular` returns for other atoms.
 
     A fragment is a set of bonds. Of the atoms whose fragments are the same, or the same as a smaller one, one at most
     goes on, that with the least code.
@@ -106,7 +113,7 @@ def morgan(molecules: ChunkMolecules, invariants: Codes, radius: int) -> list[tu
     return layers
 
 
-def connectivity(molecules: ChunkMolecules) -> Codes:
+def _connectivity(molecules: ChunkMolecules) -> Codes:
     """Return the codes (N,) of the atoms by element, bonds, hydrogens and charge."""
     parts = (
         molecules.number,

@@ -81,10 +81,8 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         Its canonical SMILES; "" for a molecule that is not in normal form.
     options : FeaturizerOptions
     """
-    usual, asked = is_usual(molecule, name), None
-    if options.descriptors:
-        asked = _described().ask(molecule, usual)
-        usual = not isinstance(asked, np.ndarray)
+    asked = _described().ask(molecule, name) if options.descriptors else None
+    usual = is_usual(molecule, name) if asked is None else not isinstance(asked, np.ndarray)
     counts = {
         number: generator(kind, options.radius, options.size).GetCountFingerprintAsNumPy(molecule)
         for number, kind in enumerate(options.fingerprints)

@@ -214,9 +214,10 @@ class Search:
         }
         literals, letters, is_least, numbers = plan.compared
         own = np.stack([values[letter] for letter in _LETTERS])[letters]
-        # The masks of the literals, and the same memory as words of 8 atoms
+        # The masks of the literals, the same memory as words of 8 atoms, and whether a mask is true for any atom
         words = np.zeros((2 * plan.size, -(-count // 8)), np.uint64)
         self._masks = words.view(bool)[:, :count]
+        self._some = np.zeros(2 * plan.size, bool)
         holds = own == numbers[:, None]
         holds[is_least] = own[is_least] >= numbers[is_least, None]
         self._set(literals, holds)
@@ -227,14 +228,23 @@ class Search:
             if len(level.found):
                 words[level.found] = np.bitwise_and.reduceat(words.take(level.parts, axis=0), level.starts, axis=0)
                 words[level.found ^ 1] = words[level.found] ^ _TRUE
+                self._note(level.found)
             if level.recursive:
-                self._set(np.array(list(level.recursive)), False)
+                literals = np.array(list(level.recursive))
+                self._set(literals, False)
                 for literal in self.possible(level.recursive):
                     first = self.matches(level.recursive[literal])[0]
                     self._masks[literal, first], self._masks[literal ^ 1, first] = True, False
+                self._note(literals)
 
     def _set(self, literals: Ints, masks: Any) -> None:
         self._masks[literals], self._masks[literals ^ 1] = masks, ~np.asarray(masks)
+        self._note(literals)
+
+    def _note(self, literals: Ints) -> None:
+        """Note which literals and negated ones are true for any atom."""
+        self._some[literals] = self._masks[literals].any(axis=1)
+        self._some[literals ^ 1] = ~self._masks[literals].all(axis=1)
 
     def atoms(self, pattern: Searched) -> Mask:
         """Return which atoms (N,) can be the only atom of a pattern."""
@@ -244,7 +254,7 @@ class Search:
     def possible(self, patterns: Patterns[Key]) -> Iterator[Key]:
         """Yield the patterns of which each atom and each bond is somewhere in the chunk; `matches` takes only them."""
         literals, starts = patterns.literals
-        held = np.logical_or.reduce(self._masks, axis=1)[literals]
+        held = self._some[literals]
         some = dict(compress(patterns.items(), np.logical_and.reduceat(held, starts).tolist()))
         self._find_edges({edge for one in some.values() for *_, edge in one.bonds} - self._counts.keys())
         counts = self._counts
