@@ -92,11 +92,11 @@ class Plan:
         return Searched(tuple(atoms), tuple(bonds_of))
 
     @cached_property
-    def compared(self) -> tuple[Ints, Ints, Mask, Ints]:
-        """Of the primitives: literals, places in _LETTERS, whether a value may be larger, and numbers; each (n,)."""
+    def compared(self) -> tuple[Ints, Ints, Mask, NDArray[np.int16]]:
+        """Of the primitives: literals, places in _LETTERS, whether a value may be larger, and numbers, int16; each (n,)."""
         literals, letters, numbers = zip(*self.primitives, strict=True)
         places = [_LETTERS.index(letter) for letter in letters]
-        return np.array(literals), np.array(places), np.isin(letters, _LEAST), np.array(numbers)
+        return np.array(literals), np.array(places), np.isin(letters, _LEAST), np.array(numbers, np.int16)
 
     @property
     def size(self) -> int:
@@ -193,7 +193,7 @@ class Search:
         self.degree = np.bincount(src, minlength=count)
         self._first = np.cumsum(self.degree) - self.degree
         self._key = src * count + dst
-        self._back = np.lexsort((src, dst))  # the edge of the other direction
+        self._back = np.argsort(dst, kind="stable")  # the edge of the other direction
         orders = np.bincount(src, np.array([0, 1, 2, 3, 1.5])[kind], count)
         none = np.zeros(count, np.int64)
         values = {
@@ -213,7 +213,7 @@ class Search:
             "ring bonds": np.bincount(src[in_ring], minlength=count),
         }
         literals, letters, is_least, numbers = plan.compared
-        own = np.stack([values[letter] for letter in _LETTERS])[letters]
+        own = np.array([values[letter] for letter in _LETTERS], np.int16)[letters]
         # The masks of the literals, the same memory as words of 8 atoms, and whether a mask is true for any atom
         words = np.zeros((2 * plan.size, -(-count // 8)), np.uint64)
         self._masks = words.view(bool)[:, :count]
