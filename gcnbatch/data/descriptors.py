@@ -276,7 +276,7 @@ class _Chunk:
     def __init__(self, asked: Sequence[Asked], molecules: ChunkMolecules, tools: _Tools) -> None:
         self.asked, self.molecules, self.tools = asked, molecules, tools
         self.search = molecules.search(tools.plan)
-        self.charges = np.array(" ".join([one.charges for one in asked]).split(), float)
+        self.charges = np.fromstring(" ".join([one.charges for one in asked]), sep=" ")
         self.volumes, self.surface = self._labute()
 
     def values(self) -> dict[str, NDArray[Any]]:

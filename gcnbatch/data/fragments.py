@@ -171,8 +171,9 @@ def _new(seen: NDArray[np.uint64], keys: NDArray[np.uint64], codes: Codes) -> In
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return other words for words, as sums of multiples of few high bits could be equal."""
-    words = (words ^ words >> 32) * np.uint64(0x9E3779B97F4A7C15)
-    return words ^ words >> 32
+    half = np.uint64(32)
+    words = (words ^ words >> half) * np.uint64(0x9E3779B97F4A7C15)
+    return words ^ words >> half
 
 
 def _combined(codes: Codes, value: Codes) -> Codes:

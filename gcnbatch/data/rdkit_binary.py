@@ -89,37 +89,32 @@ class Structures(NamedTuple):
 
     def of(self, molecules: NDArray[np.bool_]) -> Structures:
         """Return those of the molecules (G,) that are true."""
-        if molecules.all():
-            return self
-        atoms, bonds, rings = (np.repeat(molecules, counts) for counts in self[:3])
-        own = np.repeat(rings, self.ring_sizes)
-        return Structures(
-            *(counts[molecules] for counts in self[:3]),
-            self.atoms[atoms],
-            self.ends[bonds],
-            self.types[bonds],
-            self.ring_sizes[rings],
-            self.ring_atoms[own],
-            self.plain[molecules],
-        )
+        return self if molecules.all() else self._chosen(self._spread(molecules))
 
     @classmethod
     def joined(cls, parts: Sequence[Structures], places: Ints) -> Structures:
         """Return the molecules of all parts in the order of their `places` (G,)."""
         found = cls(*map(np.concatenate, zip(*parts, strict=True)))
-        molecules = np.argsort(places)
-        of_atoms, of_bonds, of_rings = (np.repeat(places, counts) for counts in found[:3])
-        atoms, bonds, rings, own = (
-            np.argsort(of, kind="stable") for of in (of_atoms, of_bonds, of_rings, of_rings.repeat(found.ring_sizes))
-        )
-        return cls(
-            *(counts[molecules] for counts in found[:3]),
-            found.atoms[atoms],
-            found.ends[bonds],
-            found.types[bonds],
-            found.ring_sizes[rings],
-            found.ring_atoms[own],
-            found.plain[molecules],
+        return found._chosen([np.argsort(own, kind="stable") for own in found._spread(places)])
+
+    def _spread(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return values (G,) of molecules for these, their atoms, bonds, rings, and atoms of rings."""
+        atoms, bonds, rings = (values.repeat(counts) for counts in (self.n_atoms, self.n_bonds, self.n_rings))
+        return [values, atoms, bonds, rings, rings.repeat(self.ring_sizes)]
+
+    def _chosen(self, chosen: Sequence[NDArray[Any]]) -> Structures:
+        """Return these molecules, atoms, bonds, rings, and atoms of rings."""
+        molecules, atoms, bonds, rings, ring_atoms = chosen
+        return Structures(
+            self.n_atoms[molecules],
+            self.n_bonds[molecules],
+            self.n_rings[molecules],
+            self.atoms[atoms],
+            self.ends[bonds],
+            self.types[bonds],
+            self.ring_sizes[rings],
+            self.ring_atoms[ring_atoms],
+            self.plain[molecules],
         )
 
     def in_order(self, orders: Sequence[str]) -> Structures:
@@ -134,7 +129,7 @@ class Structures(NamedTuple):
         start = np.repeat(starts, self.n_bonds)[:, None]
         ends = np.sort(places[start + self.ends], axis=1)  # counted over the atoms of all molecules
         by = np.argsort(ends[:, 0] * len(atoms) + ends[:, 1], kind="stable")
-        of_rings = np.repeat(np.repeat(starts, self.n_rings), self.ring_sizes)
+        *_, of_rings = self._spread(starts)
         return self._replace(
             atoms=self.atoms[atoms],
             ends=(ends - start)[by],

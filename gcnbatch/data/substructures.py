@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Container, Iterable, Iterator
 from functools import cache, cached_property
-from itertools import compress
+from itertools import compress, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,15 +51,14 @@ class _Level(NamedTuple):
     ----------
     found : int64 (n,)
         Literals that are true where all their parts are.
-    parts, starts : int64
-        Literals of the parts of all, and the first one of each.
+    parts : list of int64
+        Literals of the first part of each, then of the second part of those that have one, and so on.
     recursive : Patterns
         By the literal that is true for the first atoms of their matches.
     """
 
     found: Ints
-    parts: Ints
-    starts: Ints
+    parts: list[Ints]
     recursive: Patterns[int]
 
 
@@ -93,7 +92,7 @@ class Plan:
 
     @cached_property
     def compared(self) -> tuple[Ints, Ints, Mask, NDArray[np.int16]]:
-        """Of the primitives: literals, places in _LETTERS, whether a value may be larger, and numbers, int16; each (n,)."""
+        """Of the n primitives: literals, places in _LETTERS, whether a value may be larger, and numbers; each (n,)."""
         literals, letters, numbers = zip(*self.primitives, strict=True)
         places = [_LETTERS.index(letter) for letter in letters]
         return np.array(literals), np.array(places), np.isin(letters, _LEAST), np.array(numbers, np.int16)
@@ -112,10 +111,10 @@ class Plan:
             recursive = Patterns(
                 (literal, one) for literal, one in self._recursive.items() if self._level[literal >> 1] == level
             )
-            sizes = np.array([len(parts) for _, parts in joints], np.int64)
-            parts = np.array([part for _, parts in joints for part in parts], np.int64)
-            literals = np.array([literal for literal, _ in joints], np.int64)
-            found.append(_Level(literals, parts, np.cumsum(sizes) - sizes, recursive))
+            joints.sort(key=lambda one: -len(one[1]))
+            columns = zip_longest(*(parts for _, parts in joints))
+            parts = [np.array([part for part in column if part is not None], np.int64) for column in columns]
+            found.append(_Level(np.array([literal for literal, _ in joints], np.int64), parts, recursive))
         return found
 
     @cached_property
@@ -226,8 +225,10 @@ class Search:
         self._counts: dict[int, int] = {}
         for level in plan.levels:
             if len(level.found):
-                words[level.found] = np.bitwise_and.reduceat(words.take(level.parts, axis=0), level.starts, axis=0)
-                words[level.found ^ 1] = words[level.found] ^ _TRUE
+                joint = words[level.parts[0]]
+                for parts in level.parts[1:]:
+                    joint[: len(parts)] &= words[parts]
+                words[level.found], words[level.found ^ 1] = joint, joint ^ _TRUE
                 self._note(level.found)
             if level.recursive:
                 literals = np.array(list(level.recursive))
@@ -314,7 +315,7 @@ class Search:
         masks &= self._masks[other].take(self._dst, axis=1)
         masks &= self._kinds[bond]
         self._edges.update(zip(numbers, masks, strict=True))
-        self._counts.update(zip(numbers, np.count_nonzero(masks, axis=1).tolist(), strict=True))
+        self._counts.update(zip(numbers, map(np.count_nonzero, masks), strict=True))
 
     def _extended(self, columns: dict[int, Ints], known: int, new: int, edge: int, forward: bool) -> dict[int, Ints]:
         """Add the neighbours of atom `known` that can be atom `new`; `forward`: the kind of edge leads to it."""
