@@ -74,43 +74,49 @@ def _morgan(molecules: ChunkMolecules, invariants: Codes, radius: int) -> list[t
     """
     degree, src, dst = molecules.degree, molecules.src, molecules.dst
     with_bonds = np.flatnonzero(degree)
-    first = molecules.first_edge[with_bonds]
-    place = molecules.of_edge - (np.cumsum(molecules.n_bonds) - molecules.n_bonds)[molecules.molecule[src]]
-    words = int(place.max(initial=0)) // 64 + 1
-    own = (np.uint64(1) << (place % 64).astype(np.uint64))[:, None] * (place[:, None] // 64 == np.arange(words))
-    bonds = np.zeros((len(degree), words), np.uint64)  # of the fragment around each atom
-    odd = _odd_factors(words + 1)
-    by_molecule = molecules.molecule.astype(np.uint64) * odd[0]
-    edges = (src.astype(np.uint64) << 36) | (_BOND_CODES[molecules.kind[molecules.of_edge]] << 32)
+    kind = _BOND_CODES[molecules.kind[molecules.of_edge]]
+    edges = src.astype(np.uint64) << 36 | kind << 32
+    own = _bits(molecules.of_edge - (np.cumsum(molecules.n_bonds) - molecules.n_bonds)[molecules.molecule[src]])
+    bonds = np.zeros((len(degree), own.shape[1]), np.uint64)  # of the fragment around each atom
     seen = np.zeros(0, np.uint64)
     alive, codes = degree > 0, invariants
     layers = [(molecules.molecule, codes)]
     for layer in range(radius):
-        # Neighbours in the order of bond type and code
-        pairs = np.sort(edges | codes[dst])
-        kinds, of_neighbours = ((pairs >> 32) & 15).astype(np.uint32), pairs.astype(np.uint32)
-        pairs = _combined(_combined(np.zeros(1, np.uint32), kinds), of_neighbours)
-        found = _combined(np.full(len(degree), layer, np.uint32), codes)
-        atoms = with_bonds
-        number = 0
-        while len(atoms):
-            found[atoms] = _combined(found[atoms], pairs[molecules.first_edge[atoms] + number])
-            number += 1
-            atoms = atoms[degree[atoms] > number]
-        codes = np.where(alive, found, 0)
-        grown = bonds.copy()
-        grown[with_bonds] |= np.bitwise_or.reduceat(own | bonds[dst], first, axis=0)
-        bonds = np.where(alive[:, None], grown, bonds)
+        codes = np.where(alive, _grown(molecules, edges, codes, layer), 0)
+        joined = np.bitwise_or.reduceat(own | bonds[dst], molecules.first_edge[with_bonds], axis=0)
+        bonds[with_bonds] |= np.where(alive[with_bonds, None], joined, 0)
         atoms = np.flatnonzero(alive)
-        keys = by_molecule[atoms]
-        for word in range(words):
-            keys = keys + _mixed(bonds[atoms, word]) * odd[word + 1]
+        keys = _keys(molecules.molecule[atoms], bonds[atoms])
         kept = _new(seen, keys, codes[atoms])
         seen = np.concatenate([seen, keys[kept]])
+        atoms = atoms[kept]
         alive = np.zeros(len(degree), bool)
-        alive[atoms[kept]] = True
-        layers.append((molecules.molecule[atoms[kept]], codes[atoms[kept]]))
+        alive[atoms] = True
+        layers.append((molecules.molecule[atoms], codes[atoms]))
     return layers
+
+
+def _grown(molecules: ChunkMolecules, edges: NDArray[np.uint64], codes: Codes, layer: int) -> Codes:
+    """Return the codes (N,) of the atoms with their bonds and neighbours, these in the order of their codes.
+
+    Parameters
+    ----------
+    molecules : ChunkMolecules
+    edges : uint64, (2 B,)
+        The atom from bit 36 on, and the code of the bond from bit 32 on.
+    codes : uint32, (N,)
+    layer : int
+    """
+    pairs = np.sort(edges | codes[molecules.dst])
+    kinds, neighbours = (pairs >> 32 & 15).astype(np.uint32), pairs.astype(np.uint32)
+    hashed = _combined(_combined(np.zeros(1, np.uint32), kinds), neighbours)
+    found = _combined(np.full(len(codes), layer, np.uint32), codes)
+    atoms, number = np.flatnonzero(molecules.degree), 0
+    while len(atoms):
+        found[atoms] = _combined(found[atoms], hashed[molecules.first_edge[atoms] + number])
+        number += 1
+        atoms = atoms[molecules.degree[atoms] > number]
+    return found
 
 
 def _connectivity(molecules: ChunkMolecules) -> Codes:
@@ -169,11 +175,20 @@ def _new(seen: NDArray[np.uint64], keys: NDArray[np.uint64], codes: Codes) -> In
     return (least[least > 0] & np.uint64((1 << _ATOM_BITS) - 1)).astype(np.int64)
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return other words for words, as sums of multiples of few high bits could be equal."""
+def _bits(places: Ints) -> NDArray[np.uint64]:
+    """Return a row of words for each place, of which this bit alone is set."""
+    words = np.arange(int(places.max(initial=0)) // 64 + 1)
+    bits: NDArray[np.uint64] = np.uint64(1) << (places % 64).astype(np.uint64)
+    return np.where(places[:, None] // 64 == words, bits[:, None], np.uint64(0))
+
+
+def _keys(molecule: Ints, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a number for each row of words: those of a molecule are equal if the rows are, others never by chance."""
+    odd = _odd_factors(words.shape[1] + 1)
     half = np.uint64(32)
-    words = (words ^ words >> half) * np.uint64(0x9E3779B97F4A7C15)
-    return words ^ words >> half
+    mixed = (words ^ words >> half) * odd[0]  # else sums of few high bits could be equal
+    mixed ^= mixed >> half
+    return molecule.astype(np.uint64) * odd[0] + (mixed * odd[1:]).sum(axis=1)
 
 
 def _combined(codes: Codes, value: Codes) -> Codes:
@@ -183,7 +198,7 @@ def _combined(codes: Codes, value: Codes) -> Codes:
 
 @cache
 def _odd_factors(count: int) -> NDArray[np.uint64]:
-    """Return odd factors of 64 bits: sums of words times factors tell sets of bonds apart."""
+    """Return odd factors of 64 bits."""
     return np.random.default_rng(0).integers(1 << 63, size=count, dtype=np.uint64) * 2 + 1
 
 

@@ -124,7 +124,7 @@ def _counts(
     found = np.zeros((len(begun), count_columns(options)), np.uint32)
     for number, kind in enumerate(options.fingerprints):
         first = number * options.size
-        if kind != CHIRAL:
+        if kind != CHIRAL and len(usual):
             molecule, codes = fragments(molecules, kind, options.radius)
             places = usual[molecule] * found.shape[1] + first + codes % np.uint32(options.size)
             np.add.at(found.reshape(-1), places, np.uint32(1))
