@@ -65,7 +65,7 @@ class ChunkMolecules:
         Molecule and type.
     ends : int64, (B, 2)
         Atoms, counted over all molecules.
-    in_ring : bool, (B,)
+    in_ring, conjugated : bool, (B,)
     src, dst, of_edge : int64, (2 B,)
         Atoms of both directions of each bond, sorted by `src`, then `dst`; and the bond.
     of_ring : int64, (R,)
@@ -89,7 +89,7 @@ class ChunkMolecules:
         self.aromatic = np.array([atom.aromatic for atom in atoms], bool)[structures.atoms]
         self.of_bond = np.repeat(np.arange(self.size), self.n_bonds)
         self.ends = structures.ends + self.starts[self.of_bond][:, None]
-        self.kind = structures.types
+        self.kind, self.conjugated = structures.types, structures.conjugated
         src, dst = np.concatenate([self.ends, self.ends[:, ::-1]]).T
         keys = src * len(self.number) + dst
         order = np.argsort(keys)

@@ -25,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
+from gcnbatch.data.charges import charges
 from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules, is_usual
 from gcnbatch.data.fragments import circular
+from gcnbatch.data.normal_form import read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
 from gcnbatch.data.substructures import Patterns, Plan
@@ -35,6 +37,7 @@ Floats = NDArray[np.float64]
 Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
+_RARE = re.compile(r"\[(?!(?:Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without charges, such as metals
 _NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
 _ELECTRON = 0.00054857990907  # its mass
@@ -64,8 +67,8 @@ class Asked(NamedTuple):
     ----------
     others : list of float
         Descriptors that are not computed here; NaN where RDKit fails.
-    charges : str
-        Gasteiger's charges of the atoms, between blanks.
+    name : str
+        Canonical SMILES.
     by_order : float64, (N, N)
         Numbers of bonds between atoms, a bond counted as the reciprocal of its order.
     centres : list of int
@@ -79,7 +82,7 @@ class Asked(NamedTuple):
     """
 
     others: list[float]
-    charges: str
+    name: str
     by_order: Floats
     centres: list[int]
     counted_centres: tuple[int, int]
@@ -98,10 +101,13 @@ def ask(molecule: Any, name: str) -> Asked | Floats:
 
     See `gcnbatch.data.chunk_molecules.is_usual` for the arguments.
     """
-    if is_usual(molecule, name) and (found := _tools(_functions()).ask(molecule, name)) is not None:
-        return found
-    values = np.array([value(function, molecule) for _, function in _functions()])
-    return values
+    if is_usual(molecule, name) and not _RARE.search(name):
+        return _tools(_functions()).ask(molecule, name)
+    return _one_by_one(molecule)
+
+
+def _one_by_one(molecule: Any) -> Floats:
+    return np.array([value(function, molecule) for _, function in _functions()])
 
 
 def value(function: Callable[[Any], Any], molecule: Any) -> float:
@@ -129,10 +135,14 @@ def descriptors(asked: Sequence[Asked | Floats], molecules: ChunkMolecules) -> F
         tools = _tools(_functions())
         parts = [one for one in asked if isinstance(one, Asked)]
         with np.errstate(all="ignore"):
-            values = _Chunk(parts, molecules, tools).values()
+            own = _Chunk(parts, molecules, tools)
+            values = own.values()
         columns = [values.get(name) for name in tools.names]
         others = iter(np.array([one.others for one in parts]).reshape(len(parts), len(tools.others)).T)
         found[computed] = np.stack([next(others) if column is None else column for column in columns], axis=1)
+        uncharged = molecules.sum(~np.isfinite(own.charges)) > 0  # an atom has no coefficients, such as P in PF5
+        for row in np.flatnonzero(computed)[uncharged].tolist():
+            found[row] = _one_by_one(read_again(asked[row].name))
     return found
 
 
@@ -154,11 +164,10 @@ class _Tools:
             Fragments,
             MolSurf,
             rdMolDescriptors,
-            rdPartialCharges,
         )
         from rdkit.Chem.EState import EState, EState_VSA
 
-        self._chem, self._charges = Chem, rdPartialCharges.ComputeGasteigerCharges
+        self._chem = Chem
         self._plain = rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
         self._counts = rdMolDescriptors.CalcNumAtomStereoCenters, rdMolDescriptors.CalcNumUnspecifiedAtomStereoCenters
         self._tetrahedral, self._double = Chem.StereoType.Atom_Tetrahedral, Chem.StereoType.Bond_Double
@@ -202,21 +211,11 @@ class _Tools:
         """Add those that can be searched for to the plan."""
         return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
-    def ask(self, molecule: Any, name: str) -> Asked | None:
-        """Return what RDKit says of a usual molecule; None if an atom has no parameters for a charge, as metals."""
-        chem = self._chem
-        try:
-            self._charges(molecule, 12, True)
-        except ValueError:
-            return None
-        chem.CreateAtomDoublePropertyList(molecule, "_GasteigerCharge")  # faster than to ask each atom
-        charges = molecule.GetProp("atom.dprop._GasteigerCharge")
-        if "n" in charges:  # nan or inf
-            return None
+    def ask(self, molecule: Any, name: str) -> Asked:
         return Asked(
             [value(function, molecule) for function in self.others],
-            charges,
-            chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
+            name,
+            self._chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
             *self._stereo(molecule),
             sum(
                 all(name.count(letter) >= text.count(letter) for letter in "FO") and molecule.HasSubstructMatch(alert)
@@ -264,10 +263,12 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     atom = Atom(6, 0, 3, 4, 4, 0, False)
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
     zero = np.zeros((1, 1))
-    structure = Structures(one, one - 1, one - 1, one - 1, none.reshape(0, 2), none, none, none, np.ones(1, bool))
+    structure = Structures(
+        one, one - 1, one - 1, one - 1, none.reshape(0, 2), none, none > 0, none, none, np.ones(1, bool)
+    )
     methane = ChunkMolecules(structure, [atom], [zero])
     with np.errstate(all="ignore"):
-        return frozenset(_Chunk([Asked([], "0", zero, [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
+        return frozenset(_Chunk([Asked([], "C", zero, [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
 
 
 class _Chunk:
@@ -276,7 +277,7 @@ class _Chunk:
     def __init__(self, asked: Sequence[Asked], molecules: ChunkMolecules, tools: _Tools) -> None:
         self.asked, self.molecules, self.tools = asked, molecules, tools
         self.search = molecules.search(tools.plan)
-        self.charges = np.fromstring(" ".join([one.charges for one in asked]), sep=" ")
+        self.charges = charges(molecules)
         self.volumes, self.surface = self._labute()
 
     def values(self) -> dict[str, NDArray[Any]]:

@@ -39,6 +39,7 @@ _VALUES = (_CHARGE, _CHIRAL, _HYBRIDISATION, _EXPLICIT_HYDROGENS, _EXPLICIT_VALE
 _MOST_VALUES = 5  # that fit into a key of 8 bytes with atomic number, flags and bits
 _IS_AROMATIC = 0x40
 _BOND_STEREO, _BOND_TYPE, _BOND_DIRECTION, _BOND_AROMATIC, _BOND_OTHER = 0x02, 0x08, 0x04, 0x40, 0x91
+_BOND_CONJUGATED = 0x20
 _BYTES = np.arange(256)
 _N_VALUES = np.bitwise_count(_BYTES.astype(np.uint8)).astype(np.int64)
 _KEPT = np.array([(1 << 8 * min(number, _MOST_VALUES)) - 1 for number in range(8 + 1)], np.int64)[_N_VALUES]
@@ -69,6 +70,7 @@ class Structures(NamedTuple):
     ends : int64, (B, 2)
         First and second atom of each bond, counted in its molecule.
     types : int64, (B,)
+    conjugated : bool, (B,)
     ring_sizes : int64, (R,)
         Of RDKit's symmetrised smallest set of smallest rings.
     ring_atoms : int64, (ring_sizes.sum(),)
@@ -83,6 +85,7 @@ class Structures(NamedTuple):
     atoms: Ints
     ends: Ints
     types: Ints
+    conjugated: NDArray[np.bool_]
     ring_sizes: Ints
     ring_atoms: Ints
     plain: NDArray[np.bool_]
@@ -112,6 +115,7 @@ class Structures(NamedTuple):
             self.atoms[atoms],
             self.ends[bonds],
             self.types[bonds],
+            self.conjugated[bonds],
             self.ring_sizes[rings],
             self.ring_atoms[ring_atoms],
             self.plain[molecules],
@@ -134,6 +138,7 @@ class Structures(NamedTuple):
             atoms=self.atoms[atoms],
             ends=(ends - start)[by],
             types=self.types[by],
+            conjugated=self.conjugated[by],
             ring_atoms=places[of_rings + self.ring_atoms] - of_rings,
         )
 
@@ -212,9 +217,10 @@ class MoleculeReader:
             )
             rows.append(self.table.row(values))
         ends: list[int] = []
-        types = []
+        types, conjugated = [], []
         for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
             ends += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
+            conjugated.append(bond.GetIsConjugated())
             types.append(AROMATIC if bond.GetIsAromatic() else self._types.get(bond.GetBondType(), SINGLE))
         rings = [list(ring) for ring in self._chem.GetSymmSSSR(molecule)]
         return Structures(
@@ -224,6 +230,7 @@ class MoleculeReader:
             np.array(rows, np.int64),
             np.array(ends, np.int64).reshape(-1, 2),
             np.array(types, np.int64),
+            np.array(conjugated, bool),
             np.array([len(ring) for ring in rings], np.int64),
             np.array([*chain.from_iterable(rings)], np.int64),
             np.zeros(1, bool),
@@ -266,6 +273,7 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
         (first & 0xFFFFFF) | (words[at + 6] & _KEPT[values]) << 24,
         np.column_stack([data[bond], data[bond + 1]]).astype(np.int64),
         np.where(flags & _BOND_AROMATIC, AROMATIC, own),
+        flags & _BOND_CONJUGATED > 0,
         sizes,
         data[of_rings].astype(np.int64),
         plain,
