@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
-_RARE = re.compile(r"\[(?!(?:Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without charges, such as metals
+_RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without charges
 _NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
 _ELECTRON = 0.00054857990907  # its mass
@@ -140,8 +140,7 @@ def descriptors(asked: Sequence[Asked | Floats], molecules: ChunkMolecules) -> F
         columns = [values.get(name) for name in tools.names]
         others = iter(np.array([one.others for one in parts]).reshape(len(parts), len(tools.others)).T)
         found[computed] = np.stack([next(others) if column is None else column for column in columns], axis=1)
-        uncharged = molecules.sum(~np.isfinite(own.charges)) > 0  # an atom has no coefficients, such as P in PF5
-        for row in np.flatnonzero(computed)[uncharged].tolist():
+        for row in np.flatnonzero(computed)[own.uncharged].tolist():  # such as PF5
             found[row] = _one_by_one(read_again(asked[row].name))
     return found
 
@@ -277,7 +276,10 @@ class _Chunk:
     def __init__(self, asked: Sequence[Asked], molecules: ChunkMolecules, tools: _Tools) -> None:
         self.asked, self.molecules, self.tools = asked, molecules, tools
         self.search = molecules.search(tools.plan)
-        self.charges = charges(molecules)
+        found = charges(molecules)
+        unknown = ~np.isfinite(found)
+        self.charges = np.where(unknown, 0, found)
+        self.uncharged = molecules.sum(unknown) > 0
         self.volumes, self.surface = self._labute()
 
     def values(self) -> dict[str, NDArray[Any]]:
