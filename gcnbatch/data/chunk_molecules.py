@@ -72,13 +72,14 @@ class ChunkMolecules:
         Molecule.
     ring, ring_atoms, ring_bonds : int64
         Ring, atom and bond to the next one, along all rings.
-    circular : list
-        What `gcnbatch.data.fragments.circular` found so far.
+    circular, features
+        What `gcnbatch.data.fragments` found so far: Morgan's fragments by radius; codes (N,) of the features of atoms.
     """
 
     def __init__(self, structures: Structures, atoms: Sequence[Atom], distances: Sequence[Any] = ()) -> None:
         self.distances = distances
         self.circular: list[tuple[Ints, NDArray[np.uint32]]] = []
+        self.features: NDArray[np.uint32] | None = None
         self.n_atoms, self.n_bonds = structures.n_atoms, structures.n_bonds
         self.size = len(self.n_atoms)
         self.starts = row_pointer(self.n_atoms)[:-1]

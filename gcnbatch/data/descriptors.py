@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.atom_features import Atom
 from gcnbatch.data.charges import charges
 from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules, is_usual
-from gcnbatch.data.fragments import circular
+from gcnbatch.data.fragments import circular, feature_patterns, features
 from gcnbatch.data.normal_form import read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
@@ -189,6 +189,7 @@ class _Tools:
         self._other_alerts = [(text, alert) for text, alert in alerts.items() if read[text] is None]
         self.acceptors = self._added({text: compiled(text) for text in QED.AcceptorSmarts})
         self.atoms = {text: self.plan.add(compiled(text)) for text in (*_OXYGENS, "O", _BESIDE_RING)}
+        self.features = feature_patterns(self.plan)  # found by the same search
         self.ads = np.array([QED.adsParameters[name] for name in QED.QEDproperties._fields]).T[:, :, None]
         self.weights = np.array(QED.WEIGHT_MEAN)
         table = Chem.GetPeriodicTable()
@@ -276,6 +277,7 @@ class _Chunk:
     def __init__(self, asked: Sequence[Asked], molecules: ChunkMolecules, tools: _Tools) -> None:
         self.asked, self.molecules, self.tools = asked, molecules, tools
         self.search = molecules.search(tools.plan)
+        molecules.features = features(self.search, tools.features)
         found = charges(molecules)
         unknown = ~np.isfinite(found)
         self.charges = np.where(unknown, 0, found)

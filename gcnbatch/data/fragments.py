@@ -15,7 +15,7 @@ from gcnbatch.data.chunk_molecules import ChunkMolecules
 from gcnbatch.data.featurizer_options import ATOM_PAIR, FEATURE
 from gcnbatch.data.rdkit_binary import Ints
 from gcnbatch.data.smarts import compiled
-from gcnbatch.data.substructures import Patterns, Plan
+from gcnbatch.data.substructures import Patterns, Plan, Search
 
 Codes = NDArray[np.uint32]
 _GOLDEN = np.uint32(0x9E3779B9)
@@ -134,14 +134,24 @@ def _connectivity(molecules: ChunkMolecules) -> Codes:
     return np.where(molecules.rings > 0, _combined(codes, np.ones(1, np.uint32)), codes)
 
 
-def _features(molecules: ChunkMolecules) -> Codes:
+def feature_patterns(plan: Plan) -> Patterns[int]:
+    """Add the features of atoms to a plan; return them by the bit of each."""
+    return Patterns((bit, plan.add(compiled(text))) for bit, text in enumerate(_FEATURES))
+
+
+def features(search: Search, patterns: Patterns[int]) -> Codes:
     """Return the codes (N,) of the atoms: a bit for each feature."""
-    patterns, plan = _plan()
-    search = molecules.search(plan)
-    codes = np.zeros(len(molecules.number), np.uint32)
+    codes = np.zeros(len(search.number), np.uint32)
     for bit, pattern in patterns.items():
         codes |= search.atoms(pattern).astype(np.uint32) << np.uint32(bit)
     return codes
+
+
+def _features(molecules: ChunkMolecules) -> Codes:
+    if molecules.features is None:
+        plan, patterns = _plan()
+        molecules.features = features(molecules.search(plan), patterns)
+    return molecules.features
 
 
 def _atom_pairs(molecules: ChunkMolecules) -> tuple[Ints, Codes]:
@@ -203,6 +213,6 @@ def _odd_factors(count: int) -> NDArray[np.uint64]:
 
 
 @cache
-def _plan() -> tuple[Patterns[int], Plan]:
+def _plan() -> tuple[Plan, Patterns[int]]:
     plan = Plan()
-    return Patterns((bit, plan.add(compiled(text))) for bit, text in enumerate(_FEATURES)), plan
+    return plan, feature_patterns(plan)
