@@ -190,9 +190,12 @@ class Search:
         self._src, self._dst = src, dst
         count = len(number)
         self.degree = np.bincount(src, minlength=count)
-        self._first = np.cumsum(self.degree) - self.degree
         self._key = src * count + dst
-        self._back = np.argsort(dst, kind="stable")  # the edge of the other direction
+        # Of each atom: its neighbours, the edges to them and those back; behind the last one, an edge that is none
+        place = np.arange(len(src)) - (np.cumsum(self.degree) - self.degree)[src]
+        self._neighbours, self._forth, self._back = np.full((3, count, int(self.degree.max(initial=0))), len(src))
+        self._neighbours[src, place], self._forth[src, place] = dst, np.arange(len(src))
+        self._back[src, place] = np.argsort(dst, kind="stable")
         orders = np.bincount(src, np.array([0, 1, 2, 3, 1.5])[kind], count)
         none = np.zeros(count, np.int64)
         values = {
@@ -311,21 +314,19 @@ class Search:
             return
         numbers = list(kinds)
         one, other, bond = self._plan.ends[numbers].T
-        masks = self._masks[one].take(self._src, axis=1)
-        masks &= self._masks[other].take(self._dst, axis=1)
-        masks &= self._kinds[bond]
+        masks = np.zeros((len(numbers), len(self._src) + 1), bool)
+        own = masks[:, :-1]
+        np.bitwise_and(self._masks[one].take(self._src, axis=1), self._kinds[bond], out=own)
+        own &= self._masks[other].take(self._dst, axis=1)
         self._edges.update(zip(numbers, masks, strict=True))
         self._counts.update(zip(numbers, map(np.count_nonzero, masks), strict=True))
 
     def _extended(self, columns: dict[int, Ints], known: int, new: int, edge: int, forward: bool) -> dict[int, Ints]:
         """Add the neighbours of atom `known` that can be atom `new`; `forward`: the kind of edge leads to it."""
-        atoms = columns[known]
-        counts = self.degree[atoms]
-        before = counts.cumsum()
-        edges = np.arange(int(before[-1])) + (self._first[atoms] - before + counts).repeat(counts)
-        kept = self._edges[edge][edges if forward else self._back[edges]].nonzero()[0]
-        rows, added = np.arange(len(atoms)).repeat(counts)[kept], self._dst[edges[kept]]
+        edges = (self._forth if forward else self._back)[columns[known]]
+        rows, place = self._edges[edge][edges].nonzero()
         found = {atom: column[rows] for atom, column in columns.items()}
+        added = self._neighbours[found[known], place]
         earlier = [column for atom, column in found.items() if atom != known]
         if earlier:
             distinct = earlier[0] != added
