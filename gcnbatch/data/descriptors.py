@@ -1,17 +1,18 @@
 """RDKit's 2D descriptors of all molecules of a chunk at once: its values, in a tenth of its time.
 
 RDKit's functions take one molecule and one descriptor a call, and many compute the same matrix or search again. Here
-`ask` gets from RDKit what needs its molecule: charges, distances, rings, stereochemistry, and the descriptors that cost
-little. `descriptors` computes the others for the chunk, by array operations:
+`ask` gets from RDKit what needs its molecule: weighted distances, stereochemistry, and the descriptors that cost
+little. `descriptors` computes the others for the chunk, by array operations on `ChunkMolecules`:
 
 - all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search
   (`gcnbatch.data.substructures`);
+- densities of Morgan's fragments (`gcnbatch.data.fragments`), and partial charges (`gcnbatch.data.charges`);
 - Ipc and AvgIpc from the eigenvalues of the adjacency matrix, BCUT2D from those of Burden's matrices;
 - Chi and Kappa from one list of paths, the EState and surface descriptors from one vector of atoms each.
 
 Values agree with RDKit's to a relative 1e-6, but for Ipc of large molecules. RDKit computes the characteristic
-polynomial by a recurrence whose rounding errors grow with the number of atoms. Unusual molecules (see `is_usual`) are
-computed by RDKit's functions one by one.
+polynomial by a recurrence whose rounding errors grow with the number of atoms. RDKit's functions compute unusual
+molecules (see `is_usual`), and those without charges, one by one.
 """
 
 from __future__ import annotations
@@ -157,13 +158,7 @@ class _Tools:
 
     def __init__(self, functions: Functions) -> None:
         from rdkit import Chem
-        from rdkit.Chem import (
-            QED,
-            Crippen,
-            Fragments,
-            MolSurf,
-            rdMolDescriptors,
-        )
+        from rdkit.Chem import QED, Crippen, Fragments, MolSurf, rdMolDescriptors
         from rdkit.Chem.EState import EState, EState_VSA
 
         self._chem = Chem
@@ -212,6 +207,7 @@ class _Tools:
         return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
     def ask(self, molecule: Any, name: str) -> Asked:
+        """Return what RDKit says of a usual molecule."""
         return Asked(
             [value(function, molecule) for function in self.others],
             name,
@@ -225,7 +221,7 @@ class _Tools:
         )
 
     def _stereo(self, molecule: Any) -> tuple[list[int], tuple[int, int]]:
-        """Return the centres and the counted ones.
+        """Return `centres` and `counted_centres` of `Asked`; the molecule keeps stereochemistry that is found.
 
         RDKit's older perceptions of atoms and of bonds find a part of what `FindPotentialStereo` finds.
         """

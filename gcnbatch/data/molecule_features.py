@@ -88,8 +88,10 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         for number, kind in enumerate(options.fingerprints)
         if not usual or kind == CHIRAL
     }
-    far = usual and (options.descriptors or ATOM_PAIR in options.fingerprints)
-    return Begun(usual, counts, load_rdkit().GetDistanceMatrix(molecule, False) if far else None, asked)
+    distances = None
+    if usual and (options.descriptors or ATOM_PAIR in options.fingerprints):
+        distances = _chem().GetDistanceMatrix(molecule, False)
+    return Begun(usual, counts, distances, asked)
 
 
 def molecule_features(
@@ -132,6 +134,11 @@ def _counts(
             if number in one.counts:
                 found[row, first : first + options.size] = one.counts[number]
     return found
+
+
+@cache
+def _chem() -> Any:
+    return load_rdkit()
 
 
 def _described() -> Any:
