@@ -7,15 +7,13 @@ is that of an atom without brackets: the number of its hydrogens, however the SM
 
 Eleven more may follow: whether the atom is in a ring, its number of rings, whether one has 3, …, 8 atoms (of the
 smallest set of smallest rings), its chirality (R, S; else both zero) and its mass, that of an isotope too, in 100 u.
-Each of these values, and each property of a bond, takes a call of RDKit from Python, about 0.3 us.
-
 This module imports NumPy only, because worker processes import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +40,6 @@ EXTENDED_NAMES = ("ring", "rings", *(f"ring_size={size}" for size in RING_SIZES)
 BOND_PROPERTIES = {"ring": ("ring",), "conjugated": ("conjugated",), "stereo": ("Z", "E")}  # their channels
 _DEGREE, _MAX_DEGREE = FEATURE_NAMES.index("degree=0"), 10
 _WALKERS = 4096  # atoms whose walks are computed together, unless a molecule has more
-_MASS = 100.0  # unit of the mass, so that it is about 1, as other features are
-_CHIRAL = ("R", "S")
-_TURNED = {"STEREOZ": "Z", "STEREOCIS": "Z", "STEREOE": "E", "STEREOTRANS": "E"}
 
 
 class Atom(NamedTuple):
@@ -113,35 +108,6 @@ class AtomTable:
         x[69] = atom.aromatic
         x[70 + min(atom.hydrogens, 4)] = 1
         return x
-
-
-def extended_atoms(molecule: Any) -> NDArray[np.float32]:
-    """Return the features (N, 11) of EXTENDED_NAMES of a sanitised RDKit molecule."""
-    rings, x = molecule.GetRingInfo(), np.zeros((molecule.GetNumAtoms(), len(EXTENDED_NAMES)), np.float32)
-    for number, atom in enumerate(molecule.GetAtoms()):
-        count = rings.NumAtomRings(number)
-        turn = atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else ""
-        of_size = [bool(count) and rings.IsAtomInRingOfSize(number, size) for size in RING_SIZES]
-        x[number] = [count > 0, count, *of_size, *(turn == one for one in _CHIRAL), atom.GetMass() / _MASS]
-    return x
-
-
-def property_bonds(molecule: Any, properties: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the ends (2 b) of the bonds with each property, and their channel (b), counted from that of the first.
-
-    A bond appears once for each of its properties.
-    """
-    channels = [name for one in properties for name in BOND_PROPERTIES[one]]
-    ends: list[int] = []
-    found: list[int] = []
-    for bond in molecule.GetBonds():
-        has = {"ring": bond.IsInRing(), "conjugated": bond.GetIsConjugated()}
-        turn = _TURNED.get(str(bond.GetStereo()), "")
-        for channel, name in enumerate(channels):
-            if has.get(name, turn == name):
-                ends += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
-                found.append(channel)
-    return ends, found
 
 
 def random_walks(node_ptr: NDArray[np.int64], ends: NDArray[np.int64], columns: int) -> NDArray[np.float32]:

@@ -1,17 +1,18 @@
 """RDKit's 2D descriptors of all molecules of a chunk at once: its values, in a tenth of its time.
 
 RDKit's functions take one molecule and one descriptor a call, and many compute the same matrix or search again. Here
-`ask` gets from RDKit what needs its molecule: charges, distances, rings, stereochemistry, and the descriptors that cost
-little. `descriptors` computes the others for the chunk, by array operations:
+`ask` gets from RDKit what needs its molecule: weighted distances, stereochemistry, and the descriptors that cost
+little. `descriptors` computes the others for the chunk, by array operations on `ChunkMolecules`:
 
 - all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search
   (`gcnbatch.data.substructures`);
+- densities of Morgan's fragments (`gcnbatch.data.fragments`), and partial charges (`gcnbatch.data.charges`);
 - Ipc and AvgIpc from the eigenvalues of the adjacency matrix, BCUT2D from those of Burden's matrices;
 - Chi and Kappa from one list of paths, the EState and surface descriptors from one vector of atoms each.
 
 Values agree with RDKit's to a relative 1e-6, but for Ipc of large molecules. RDKit computes the characteristic
-polynomial by a recurrence whose rounding errors grow with the number of atoms. Unusual molecules (see `is_usual`) are
-computed by RDKit's functions one by one.
+polynomial by a recurrence whose rounding errors grow with the number of atoms. RDKit's functions compute unusual
+molecules (see `is_usual`), and those without charges, one by one.
 """
 
 from __future__ import annotations
@@ -19,28 +20,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
+from gcnbatch.data.charges import charges
+from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules, is_usual
+from gcnbatch.data.fragments import circular, feature_patterns, features
+from gcnbatch.data.normal_form import read_again
 from gcnbatch.data.rdkit_binary import AROMATIC, SINGLE, Structures
 from gcnbatch.data.smarts import Pattern, compiled
-from gcnbatch.data.sparse import row_pointer
-from gcnbatch.data.substructures import Patterns, Plan, Search
+from gcnbatch.data.substructures import Patterns, Plan
 
 Floats = NDArray[np.float64]
 Key = TypeVar("Key")
 Ints = NDArray[np.int64]
 Functions = tuple[tuple[str, Callable[[Any], Any]], ...]
-_MOST_ATOMS = 128  # of a usual molecule; in larger matrices, bits depend on the number of BLAS threads
-_UNUSUAL = re.compile(r"[*~$<>]|\[(?:\d|H|#)")  # labels, isotopes, bonds of other types and hydrogens that are atoms
+_RARE = re.compile(r"\[(?!(?:Be|Mg|Al|Si|Cl|Br|[BCNOFPSIbcnops])(?![a-z]))")  # elements without charges
 _NO_DISTANCE = 1e6  # RDKit has 1e8 between atoms that are not connected
 _LONGEST_ROW = 100  # distances that decide whether BertzCT takes two atoms for alike
+_ELECTRON = 0.00054857990907  # its mass
 _APART = 0.001  # in Burden's matrix, of atoms without a bond
-_ORDERS = np.array([0, 1, 2, 3, 1.5])  # by the type of a bond
 _SHORTER = np.array([0, 0, 0.2, 0.3, 0.1])  # Labute's correction of a bond's length, by its type
 # SMARTS in RDKit's C++ code
 _COUNTED = {
@@ -66,31 +68,26 @@ class Asked(NamedTuple):
     ----------
     others : list of float
         Descriptors that are not computed here; NaN where RDKit fails.
-    charges : str
-        Gasteiger's charges of the atoms, between blanks.
-    distances, by_order : float64, (N, N)
-        Numbers of bonds between atoms, and the same with a bond counted as the reciprocal of its order.
-    rings : tuple of tuple of int
-        Atoms of each ring of the smallest set, along the ring.
+    name : str
+        Canonical SMILES.
+    by_order : float64, (N, N)
+        Numbers of bonds between atoms, a bond counted as the reciprocal of its order.
     centres : list of int
         Atoms that can be a stereocentre, or have a double bond that can.
-    densities : list of int
-        Distinct Morgan fragments of radius 1, 2, 3 at most.
+    counted_centres : tuple of two int
+        Stereocentres by RDKit's older perception, and those that are unspecified.
     alerts : int
         Those of QED's alerts that consist of several parts.
-    weight, polar, alpha : float
-        Molecular weight, polar surface, and Hall's and Kier's alpha.
+    polar, alpha : float
+        Polar surface, and Hall's and Kier's alpha.
     """
 
     others: list[float]
-    charges: str
-    distances: Floats
+    name: str
     by_order: Floats
-    rings: tuple[tuple[int, ...], ...]
     centres: list[int]
-    densities: list[int]
+    counted_centres: tuple[int, int]
     alerts: int
-    weight: float
     polar: float
     alpha: float
 
@@ -103,21 +100,15 @@ def names() -> tuple[str, ...]:
 def ask(molecule: Any, name: str) -> Asked | Floats:
     """Return what RDKit says of a molecule in normal form, or all descriptors (D,) of one that is not usual.
 
-    The arguments are those of `gcnbatch.data.molecule_features.begin`.
+    See `gcnbatch.data.chunk_molecules.is_usual` for the arguments.
     """
-    if is_usual(molecule, name) and (found := _tools(_functions()).ask(molecule)) is not None:
-        return found
-    values = np.array([value(function, molecule) for _, function in _functions()])
-    return values
+    if is_usual(molecule, name) and not _RARE.search(name):
+        return _tools(_functions()).ask(molecule, name)
+    return _one_by_one(molecule)
 
 
-def is_usual(molecule: Any, name: str) -> bool:
-    """Return whether the descriptors of a molecule are computed here.
-
-    It has at most 128 atoms, no hydrogens that are atoms, no isotopes and labels, and no bonds but single, double,
-    triple and aromatic ones.
-    """
-    return bool(name) and molecule.GetNumAtoms() <= _MOST_ATOMS and not _UNUSUAL.search(name)
+def _one_by_one(molecule: Any) -> Floats:
+    return np.array([value(function, molecule) for _, function in _functions()])
 
 
 def value(function: Callable[[Any], Any], molecule: Any) -> float:
@@ -128,29 +119,30 @@ def value(function: Callable[[Any], Any], molecule: Any) -> float:
         return float("nan")
 
 
-def descriptors(asked: Sequence[Asked | Floats], structures: Structures, atoms: Sequence[Atom]) -> Floats:
+def descriptors(asked: Sequence[Asked | Floats], molecules: ChunkMolecules) -> Floats:
     """Return all descriptors (G, D) of the molecules of a chunk, in the order of `names`.
 
     Parameters
     ----------
     asked : sequence
         The result of `ask` for each molecule.
-    structures : Structures
-        Of the same molecules, their atoms in the same order.
-    atoms : sequence of Atom
-        Rows of the AtomTable.
+    molecules : ChunkMolecules
+        Those that RDKit was asked about, with distances.
     """
     found = np.empty((len(asked), len(_functions())))
-    usual = np.array([isinstance(one, Asked) for one in asked], bool)
-    found[~usual] = np.array([one for one in asked if not isinstance(one, Asked)]).reshape(-1, found.shape[1])
-    if usual.any():
+    computed = np.array([isinstance(one, Asked) for one in asked], bool)
+    found[~computed] = np.array([one for one in asked if not isinstance(one, Asked)]).reshape(-1, found.shape[1])
+    if computed.any():
         tools = _tools(_functions())
         parts = [one for one in asked if isinstance(one, Asked)]
         with np.errstate(all="ignore"):
-            computed = _Chunk(parts, structures if usual.all() else structures.of(usual), atoms, tools).values()
-        columns = [computed.get(name) for name in tools.names]
+            own = _Chunk(parts, molecules, tools)
+            values = own.values()
+        columns = [values.get(name) for name in tools.names]
         others = iter(np.array([one.others for one in parts]).reshape(len(parts), len(tools.others)).T)
-        found[usual] = np.stack([next(others) if column is None else column for column in columns], axis=1)
+        found[computed] = np.stack([next(others) if column is None else column for column in columns], axis=1)
+        for row in np.flatnonzero(computed)[own.uncharged].tolist():  # such as PF5
+            found[row] = _one_by_one(read_again(asked[row].name))
     return found
 
 
@@ -166,22 +158,13 @@ class _Tools:
 
     def __init__(self, functions: Functions) -> None:
         from rdkit import Chem
-        from rdkit.Chem import (
-            QED,
-            Crippen,
-            Fragments,
-            MolSurf,
-            rdFingerprintGenerator,
-            rdMolDescriptors,
-            rdPartialCharges,
-        )
+        from rdkit.Chem import QED, Crippen, Fragments, MolSurf, rdMolDescriptors
         from rdkit.Chem.EState import EState, EState_VSA
 
-        self._double_bond = Chem.MolFromSmarts("[!D1]=[!D1]")
-        self._chem, self._charges = Chem, rdPartialCharges.ComputeGasteigerCharges
-        self._plain = rdMolDescriptors._CalcMolWt, rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
-        self._generator = rdFingerprintGenerator.GetMorganGenerator(radius=3)
-        self._output = rdFingerprintGenerator.AdditionalOutput
+        self._chem = Chem
+        self._plain = rdMolDescriptors.CalcTPSA, rdMolDescriptors.CalcHallKierAlpha
+        self._counts = rdMolDescriptors.CalcNumAtomStereoCenters, rdMolDescriptors.CalcNumUnspecifiedAtomStereoCenters
+        self._tetrahedral, self._double = Chem.StereoType.Atom_Tetrahedral, Chem.StereoType.Bond_Double
         self.bins = {"PEOE": MolSurf.chgBins, "SMR": MolSurf.mrBins, "SlogP": MolSurf.logpBins}
         self.vsa_bins, self.estate_bins = EState_VSA.vsaBins, EState_VSA.estateBins
         with open(Fragments.defaultPatternFileName) as file:
@@ -198,15 +181,17 @@ class _Tools:
         alerts = dict(zip(QED.StructuralAlertSmarts, QED.StructuralAlerts, strict=True))
         read = {text: _readable(text) for text in alerts}
         self.alerts = self._added(read)
-        self._other_alerts = [alert for text, alert in alerts.items() if read[text] is None]
+        self._other_alerts = [(text, alert) for text, alert in alerts.items() if read[text] is None]
         self.acceptors = self._added({text: compiled(text) for text in QED.AcceptorSmarts})
         self.atoms = {text: self.plan.add(compiled(text)) for text in (*_OXYGENS, "O", _BESIDE_RING)}
+        self.features = feature_patterns(self.plan)  # found by the same search
         self.ads = np.array([QED.adsParameters[name] for name in QED.QEDproperties._fields]).T[:, :, None]
         self.weights = np.array(QED.WEIGHT_MEAN)
         table = Chem.GetPeriodicTable()
         numbers = range(119)
         self.outer = np.array([table.GetNOuterElecs(number) for number in numbers])
         self.mass = np.array([table.GetAtomicWeight(number) for number in numbers])
+        self.exact_mass = np.array([table.GetMostCommonIsotopeMass(number) for number in numbers])
         self.radius = np.array([table.GetRb0(number) for number in numbers])
         shell: Any = EState.GetPrincipleQuantumNumber
         self.shell = np.array([shell(number) for number in numbers])
@@ -221,44 +206,40 @@ class _Tools:
         """Add those that can be searched for to the plan."""
         return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
-    def ask(self, molecule: Any) -> Asked | None:
-        """Return what RDKit says of a usual molecule; None if an atom has no parameters for a charge, as metals."""
-        chem = self._chem
-        try:
-            self._charges(molecule, 12, True)
-        except ValueError:
-            return None
-        chem.CreateAtomDoublePropertyList(molecule, "_GasteigerCharge")  # faster than to ask each atom
-        charges = molecule.GetProp("atom.dprop._GasteigerCharge")
-        if "n" in charges:  # nan or inf
-            return None
-        output = self._output()
-        output.AllocateBitInfoMap()
-        self._generator.GetSparseFingerprint(molecule, additionalOutput=output)
-        radii = [places[0][1] for places in output.GetBitInfoMap().values()]  # the first is the smallest
+    def ask(self, molecule: Any, name: str) -> Asked:
+        """Return what RDKit says of a usual molecule."""
         return Asked(
             [value(function, molecule) for function in self.others],
-            charges,
-            chem.GetDistanceMatrix(molecule, False),
-            chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
-            molecule.GetRingInfo().AtomRings(),
-            self._centres(molecule),
-            [*accumulate(radii.count(radius) for radius in range(4))][1:],
-            sum(molecule.HasSubstructMatch(alert) for alert in self._other_alerts),
+            name,
+            self._chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
+            *self._stereo(molecule),
+            sum(
+                all(name.count(letter) >= text.count(letter) for letter in "FO") and molecule.HasSubstructMatch(alert)
+                for text, alert in self._other_alerts
+            ),
             *(function(molecule) for function in self._plain),
         )
 
-    def _centres(self, molecule: Any) -> list[int]:
-        tetrahedral, none = self._chem.StereoType.Atom_Tetrahedral, self._chem.BondStereo.STEREONONE
-        pairs = molecule.GetSubstructMatches(self._double_bond)
-        if pairs:
-            molecule = self._chem.Mol(molecule)  # which is changed
-            self._chem.FindPotentialStereoBonds(molecule)
-        found = [one.centeredOn for one in self._chem.FindPotentialStereo(molecule) if one.type == tetrahedral]
-        for ends in pairs:
-            if molecule.GetBondBetweenAtoms(*ends).GetStereo() != none:
-                found += ends
-        return found
+    def _stereo(self, molecule: Any) -> tuple[list[int], tuple[int, int]]:
+        """Return `centres` and `counted_centres` of `Asked`; the molecule keeps stereochemistry that is found.
+
+        RDKit's older perceptions of atoms and of bonds find a part of what `FindPotentialStereo` finds.
+        """
+        chem = self._chem
+        found = [(one.type, one.centeredOn) for one in chem.FindPotentialStereo(molecule)]
+        centres = [place for kind, place in found if kind == self._tetrahedral]
+        counted = 0, 0
+        if centres:
+            chem.AssignStereochemistry(molecule, True, False, True)  # else each count would do that
+            counted = self._counts[0](molecule), self._counts[1](molecule)
+        bonds = [place for kind, place in found if kind == self._double]
+        if bonds:
+            molecule = chem.Mol(molecule)  # which is changed
+            chem.FindPotentialStereoBonds(molecule)
+            for bond in map(molecule.GetBondWithIdx, bonds):
+                if bond.GetStereo() != chem.BondStereo.STEREONONE:
+                    centres += (bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())
+        return centres, counted
 
 
 @cache
@@ -277,47 +258,32 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     """Return the names of the descriptors that `_Chunk` computes, of those of methane."""
     atom = Atom(6, 0, 3, 4, 4, 0, False)
     none, one = np.zeros(0, np.int64), np.ones(1, np.int64)
-    structure = Structures(one, one - 1, one - 1, none.reshape(0, 2), none, np.ones(1, bool))
     zero = np.zeros((1, 1))
-    asked = Asked([], "0", zero, zero, (), [], [0, 0, 0], 0, 0.0, 0.0, 0.0)
+    structure = Structures(
+        one, one - 1, one - 1, one - 1, none.reshape(0, 2), none, none > 0, none, none, np.ones(1, bool)
+    )
+    methane = ChunkMolecules(structure, [atom], [zero])
     with np.errstate(all="ignore"):
-        return frozenset(_Chunk([asked], structure, [atom], tools).values())
+        return frozenset(_Chunk([Asked([], "C", zero, [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
 
 
 class _Chunk:
-    """The usual molecules of a chunk: G molecules with N atoms and B bonds together."""
+    """The descriptors of the molecules of a chunk that RDKit was asked about."""
 
-    def __init__(self, asked: Sequence[Asked], structures: Structures, atoms: Sequence[Atom], tools: _Tools) -> None:
-        self.asked, self.tools = asked, tools
-        self.n_atoms, self.n_bonds = structures.n_atoms, structures.n_bonds
-        self.size = len(self.n_atoms)
-        self.starts = np.cumsum(self.n_atoms) - self.n_atoms
-        self.molecule = np.repeat(np.arange(self.size), self.n_atoms)
-        table = np.array([atom[:-1] for atom in atoms], np.int64).reshape(-1, len(Atom._fields) - 1)
-        self.number, self.charge, self.hybridisation, self.hydrogens, _, self.radicals = table[structures.atoms].T
-        self.aromatic = np.array([atom.aromatic for atom in atoms], bool)[structures.atoms]
-        self.of_bond = np.repeat(np.arange(self.size), self.n_bonds)
-        self.ends = structures.ends + self.starts[self.of_bond][:, None]
-        self.kind = structures.types
-        src, dst = np.concatenate([self.ends, self.ends[:, ::-1]]).T
-        order = np.lexsort((dst, src))
-        self.src, self.dst, self.of_edge = src[order], dst[order], order % max(len(self.ends), 1)
-        self.key = self.src * len(self.number) + self.dst
-        self._read_rings()
-        self.degree = np.bincount(self.src, minlength=len(self.number))
-        self.search = Search(
-            tools.plan,
-            self.size,
-            *(self.molecule, self.number, self.charge, self.hydrogens, self.aromatic),
-            *(self.src, self.dst, self.kind[self.of_edge], self.in_ring[self.of_edge], self.rings),
-        )
-        self.charges = np.array(" ".join([one.charges for one in asked]).split(), float)
+    def __init__(self, asked: Sequence[Asked], molecules: ChunkMolecules, tools: _Tools) -> None:
+        self.asked, self.molecules, self.tools = asked, molecules, tools
+        self.search = molecules.search(tools.plan)
+        molecules.features = features(self.search, tools.features)
+        found = charges(molecules)
+        unknown = ~np.isfinite(found)
+        self.charges = np.where(unknown, 0, found)
+        self.uncharged = molecules.sum(unknown) > 0
         self.volumes, self.surface = self._labute()
 
     def values(self) -> dict[str, NDArray[Any]]:
         """Return the values (G,) of the descriptors by name."""
         counted = self.tools.counted
-        found: dict[str, NDArray[Any]] = dict.fromkeys(counted, np.zeros(self.size, np.int64))
+        found: dict[str, NDArray[Any]] = dict.fromkeys(counted, np.zeros(self.molecules.size, np.int64))
         found |= {name: self.search.count(counted[name]) for name in self.search.possible(counted)}
         for part in (self._counts, self._ring_counts, self._crippen, self._matrices, self._paths, self._surfaces):
             found |= part()
@@ -326,70 +292,81 @@ class _Chunk:
 
     # ---------------------------------------------------------------------------------- sums over atoms and rings
 
-    def _sum(self, values: NDArray[Any]) -> NDArray[Any]:
-        return np.bincount(self.molecule, values, self.size)
-
     def _counts(self) -> dict[str, NDArray[Any]]:
-        number, hydrogens = self.number, self.hydrogens
+        number, hydrogens = self.molecules.number, self.molecules.hydrogens
         polar, carbon = (number == 7) | (number == 8), number == 6
-        sp3 = self._sum(carbon & (self.degree + hydrogens == 4))
+        sp3 = self.molecules.sum(carbon & (self.molecules.degree + hydrogens == 4))
         centre = np.ones(len(number), np.int64)
-        places = [np.array(one.centres, np.int64) + start for one, start in zip(self.asked, self.starts, strict=True)]
+        places = [
+            np.array(one.centres, np.int64) + start
+            for one, start in zip(self.asked, self.molecules.starts, strict=True)
+        ]
         centre[np.concatenate(places)] = 2
-        score = self.tools.hybridisation[self.hybridisation] * centre * self.degree**2
-        score = np.where((self.rings > 0) & ~self.aromatic, 2 * score, score)
+        score = self.tools.hybridisation[self.molecules.hybridisation] * centre * self.molecules.degree**2
+        score = np.where((self.molecules.rings > 0) & ~self.molecules.aromatic, 2 * score, score)
         least, most = (self._reduced(one, self.charges) for one in (np.minimum, np.maximum))
-        densities = np.array([one.densities for one in self.asked]).T / self.n_atoms
+        counted = np.array([one.counted_centres for one in self.asked]).T
         return {
-            "HeavyAtomCount": self.n_atoms,
-            "NumHeteroatoms": self._sum(~carbon),
-            "NOCount": self._sum(polar),
-            "NHOHCount": self._sum(np.where(polar, hydrogens, 0)),
-            "FractionCSP3": sp3 / np.maximum(self._sum(carbon), 1),
-            "NumValenceElectrons": self._sum(self.tools.outer[number] - self.charge + hydrogens),
-            "NumRadicalElectrons": self._sum(self.radicals),
-            "MolWt": np.array([one.weight for one in self.asked]),
+            "HeavyAtomCount": self.molecules.n_atoms,
+            "NumHeteroatoms": self.molecules.sum(~carbon),
+            "NOCount": self.molecules.sum(polar),
+            "NHOHCount": self.molecules.sum(np.where(polar, hydrogens, 0)),
+            "FractionCSP3": sp3 / np.maximum(self.molecules.sum(carbon), 1),
+            "NumValenceElectrons": self.molecules.sum(self.tools.outer[number] - self.molecules.charge + hydrogens),
+            "NumRadicalElectrons": self.molecules.sum(self.molecules.radicals),
+            **self._masses(),
+            "NumAtomStereoCenters": counted[0],
+            "NumUnspecifiedAtomStereoCenters": counted[1],
             "TPSA": np.array([one.polar for one in self.asked]),
-            "SPS": self._sum(score) / self.n_atoms,
+            "SPS": self.molecules.sum(score) / self.molecules.n_atoms,
             "MinPartialCharge": least,
             "MaxPartialCharge": most,
             "MinAbsPartialCharge": np.minimum(abs(least), abs(most)),
             "MaxAbsPartialCharge": np.maximum(abs(least), abs(most)),
-            **{f"FpDensityMorgan{radius}": density for radius, density in enumerate(densities, 1)},
+            **self._densities(),
+        }
+
+    def _densities(self) -> dict[str, Floats]:
+        """Return the numbers of distinct Morgan fragments of radius 1, 2, 3 at most, by atom."""
+        molecule, codes = zip(*circular(self.molecules, 3), strict=True)
+        radius = np.repeat(np.arange(4), [len(own) for own in codes])
+        keys, first = np.unique(np.concatenate(molecule) << 32 | np.concatenate(codes), return_index=True)
+        found = {}
+        for most in (1, 2, 3):
+            count = np.bincount(keys[radius[first] <= most] >> 32, minlength=self.molecules.size)
+            found[f"FpDensityMorgan{most}"] = count / self.molecules.n_atoms
+        return found
+
+    def _masses(self) -> dict[str, Floats]:
+        average, exact = self.tools.mass, self.tools.exact_mass
+        heavy, hydrogens = (
+            self.molecules.sum(average[self.molecules.number]),
+            self.molecules.sum(self.molecules.hydrogens),
+        )
+        return {
+            "HeavyAtomMolWt": heavy,
+            "MolWt": heavy + hydrogens * average[1],
+            "ExactMolWt": self.molecules.sum(exact[self.molecules.number] - _ELECTRON * self.molecules.charge)
+            + hydrogens * exact[1],
         }
 
     def _reduced(self, function: np.ufunc, values: Floats) -> Floats:
-        return np.asarray(function.reduceat(values, self.starts))
-
-    def _read_rings(self) -> None:
-        """Find the bonds of the rings: `rings` (N,) of each atom, `in_ring` (B,), and R rings with their bonds."""
-        per_molecule = [len(one.rings) for one in self.asked]
-        self.of_ring = np.repeat(np.arange(self.size), per_molecule)
-        rings = [ring for one in self.asked for ring in one.rings]
-        lengths = np.array([len(ring) for ring in rings], np.int64)
-        atoms = np.array([*chain.from_iterable(rings)], np.int64)
-        self.ring = np.repeat(np.arange(len(rings)), lengths)
-        self.ring_atoms = atoms + self.starts[self.of_ring][self.ring]
-        following = np.arange(len(atoms)) + 1
-        ends = np.cumsum(lengths)
-        following[ends - 1] = ends - lengths
-        edges = np.searchsorted(self.key, self.ring_atoms * len(self.number) + self.ring_atoms[following])
-        self.ring_bonds = self.of_edge[edges] if len(atoms) else atoms
-        self.in_ring = np.zeros(len(self.ends), bool)
-        self.in_ring[self.ring_bonds] = True
-        self.rings = np.bincount(self.ring_atoms, minlength=len(self.number))
+        return np.asarray(function.reduceat(values, self.molecules.starts))
 
     def _ring_counts(self) -> dict[str, NDArray[Any]]:
-        count = len(self.of_ring)
-        kinds = self.kind[self.ring_bonds]
-        aromatic = np.bincount(self.ring, kinds != AROMATIC, count) == 0
-        saturated = np.bincount(self.ring, kinds != SINGLE, count) == 0
-        hetero = np.bincount(self.ring, self.number[self.ring_atoms] != 6, count) > 0
+        count = len(self.molecules.of_ring)
+        kinds = self.molecules.kind[self.molecules.ring_bonds]
+        aromatic = np.bincount(self.molecules.ring, kinds != AROMATIC, count) == 0
+        saturated = np.bincount(self.molecules.ring, kinds != SINGLE, count) == 0
+        hetero = np.bincount(self.molecules.ring, self.molecules.number[self.molecules.ring_atoms] != 6, count) > 0
 
         def rings(mask: Any) -> Ints:
-            return np.bincount(self.of_ring[mask], minlength=self.size)
+            return np.bincount(self.molecules.of_ring[mask], minlength=self.molecules.size)
 
-        found = {"RingCount": np.bincount(self.of_ring, minlength=self.size), "NumHeterocycles": rings(hetero)}
+        found = {
+            "RingCount": np.bincount(self.molecules.of_ring, minlength=self.molecules.size),
+            "NumHeterocycles": rings(hetero),
+        }
         for name, mask in (("Aromatic", aromatic), ("Aliphatic", ~aromatic), ("Saturated", saturated)):
             found[f"Num{name}Rings"] = rings(mask)
             found[f"Num{name}Carbocycles"] = rings(mask & ~hetero)
@@ -400,21 +377,23 @@ class _Chunk:
 
     def _crippen(self) -> dict[str, NDArray[Any]]:
         """Give each atom the first type that it matches; hydrogens, which are no atoms, by their atom."""
-        self.logp, self.mr = np.zeros((2, len(self.number)))
-        needed = np.ones(len(self.number), bool)
+        self.logp, self.mr = np.zeros((2, len(self.molecules.number)))
+        needed = np.ones(len(self.molecules.number), bool)
         for number in self.search.possible(self.tools.crippen):
             first = self.search.matches(self.tools.crippen[number], needed)[0]
             self.logp[first], self.mr[first] = self.tools.contributions[number]
             needed[first] = False
         of_carbon, *others = map(self._holds, _OXYGENS)
-        oxygen = np.select([of_carbon | (self.hydrogens > 1), *others], [1, 2, 3], 4)
-        plain = np.select([self.number == 6, self.number == 7, self.number != 8], [0, 2, 1], 4)
+        oxygen = np.select([of_carbon | (self.molecules.hydrogens > 1), *others], [1, 2, 3], 4)
+        plain = np.select(
+            [self.molecules.number == 6, self.molecules.number == 7, self.molecules.number != 8], [0, 2, 1], 4
+        )
         kind = np.where(self._holds("O"), oxygen, plain)
         # Types H1, H2, H3, H4 and HS
         logp, mr = np.array([[0.123, -0.2677, 0.2142, 0.298, 0.1125], [1.057, 1.395, 0.9627, 1.805, 1.112]])
         return {
-            "MolLogP": self._sum(self.logp + self.hydrogens * logp[kind]),
-            "MolMR": self._sum(self.mr + self.hydrogens * mr[kind]),
+            "MolLogP": self.molecules.sum(self.logp + self.molecules.hydrogens * logp[kind]),
+            "MolMR": self.molecules.sum(self.mr + self.molecules.hydrogens * mr[kind]),
         }
 
     def _holds(self, smarts: str) -> NDArray[np.bool_]:
@@ -424,8 +403,8 @@ class _Chunk:
         alerts = np.array([one.alerts for one in self.asked])
         for alert in self.search.possible(self.tools.alerts):
             first = self.search.matches(self.tools.alerts[alert])[0]
-            alerts += np.bincount(self.molecule[first], minlength=self.size) > 0
-        acceptors = np.zeros(self.size, np.int64)
+            alerts += np.bincount(self.molecules.molecule[first], minlength=self.molecules.size) > 0
+        acceptors = np.zeros(self.molecules.size, np.int64)
         for acceptor in self.search.possible(self.tools.acceptors):
             acceptors += self.search.count(self.tools.acceptors[acceptor])
         x = np.stack(
@@ -449,8 +428,8 @@ class _Chunk:
     def _rings_left(self) -> Ints:
         """Return the number of rings without the aliphatic atoms of rings that have an aliphatic neighbour."""
         kept = ~self._holds(_BESIDE_RING)
-        ends = self.ends[self.in_ring & kept[self.ends].all(axis=1)]
-        group = np.arange(len(self.number))
+        ends = self.molecules.ends[self.molecules.in_ring & kept[self.molecules.ends].all(axis=1)]
+        group = np.arange(len(self.molecules.number))
         while len(ends):
             least = group[ends].min(axis=1)
             before = group.copy()
@@ -462,33 +441,36 @@ class _Chunk:
         return self._sum_of(ends[:, 0]) - trees
 
     def _sum_of(self, atoms: Ints) -> Ints:
-        return np.bincount(self.molecule[atoms], minlength=self.size)
+        return np.bincount(self.molecules.molecule[atoms], minlength=self.molecules.size)
 
     # ---------------------------------------------------------------------------------- paths
 
     def _paths(self) -> dict[str, NDArray[Any]]:
         """Compute Chi and Kappa from all paths of at most 4 bonds, each found in both directions."""
-        number, outer = self.number, self.tools.outer[self.number]
-        valence = (outer - self.hydrogens).astype(float)
+        number, outer = self.molecules.number, self.tools.outer[self.molecules.number]
+        valence = (outer - self.molecules.hydrogens).astype(float)
         kier = np.where(number <= 10, valence, valence / np.where(number > 10, number - outer - 1, 1))
         deltas = {"n": valence, "v": np.where(number <= 1, 0, kier)}
         roots = {name: np.where(delta != 0, 1 / np.sqrt(delta), 0) for name, delta in deltas.items()}
-        root = np.where(self.degree > 0, 1 / np.sqrt(self.degree), 0)
-        found: dict[str, NDArray[Any]] = {"Chi0": self._sum(root)}
-        found["Chi1"] = np.bincount(self.of_bond, root[self.ends].prod(axis=1), self.size)
+        root = np.where(self.molecules.degree > 0, 1 / np.sqrt(self.molecules.degree), 0)
+        found: dict[str, NDArray[Any]] = {"Chi0": self.molecules.sum(root)}
+        found["Chi1"] = np.bincount(self.molecules.of_bond, root[self.molecules.ends].prod(axis=1), self.molecules.size)
         for name, values in roots.items():
-            found[f"Chi0{name}"] = self._sum(values)
-            found[f"Chi1{name}"] = np.bincount(self.of_bond, values[self.ends].prod(axis=1), self.size)
-        pointers = row_pointer(self.degree)
-        paths = [self.src, self.dst]
-        counts: list[NDArray[Any]] = [self.n_bonds]
+            found[f"Chi0{name}"] = self.molecules.sum(values)
+            found[f"Chi1{name}"] = np.bincount(
+                self.molecules.of_bond, values[self.molecules.ends].prod(axis=1), self.molecules.size
+            )
+        first = self.molecules.first_edge
+        paths = [self.molecules.src, self.molecules.dst]
+        counts: list[NDArray[Any]] = [self.molecules.n_bonds]
         for length in (2, 3, 4):
             last = paths[-1]
-            rows = np.repeat(np.arange(len(last)), self.degree[last])
+            rows = np.repeat(np.arange(len(last)), self.molecules.degree[last])
             edges = np.arange(len(rows)) + np.repeat(
-                pointers[last] - (np.cumsum(self.degree[last]) - self.degree[last]), self.degree[last]
+                first[last] - (np.cumsum(self.molecules.degree[last]) - self.molecules.degree[last]),
+                self.molecules.degree[last],
             )
-            added = self.dst[edges]
+            added = self.molecules.dst[edges]
             paths = [atoms[rows] for atoms in paths]
             inner = np.logical_and.reduce([atoms != added for atoms in paths[1:]])
             closed = inner & (paths[0] == added) & (length > 2)
@@ -510,39 +492,39 @@ class _Chunk:
         product = values[paths[0]]
         for atoms in paths[1:]:
             product = product * values[atoms]
-        return np.bincount(self.molecule[paths[0]], product, self.size) / times
+        return np.bincount(self.molecules.molecule[paths[0]], product, self.molecules.size) / times
 
     def _kappa(self, counts: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
         alpha = np.array([one.alpha for one in self.asked])
-        size = self.n_atoms + alpha
-        less = np.where(self.n_atoms % 2 == 1, 1, 2)
+        size = self.molecules.n_atoms + alpha
+        less = np.where(self.molecules.n_atoms % 2 == 1, 1, 2)
         above = (size * (size - 1) ** 2, (size - 1) * (size - 2) ** 2, (size - less) * (size - 3) ** 2)
         below = [(count + alpha) ** 2 for count in counts]
         kappa = [np.where(down != 0, up / down, 0) for up, down in zip(above, below, strict=False)]
         found = {f"Kappa{order}": values for order, values in enumerate(kappa, 1)}
-        return found | {"Phi": kappa[0] * kappa[1] / self.n_atoms, "HallKierAlpha": alpha}
+        return found | {"Phi": kappa[0] * kappa[1] / self.molecules.n_atoms, "HallKierAlpha": alpha}
 
     # ---------------------------------------------------------------------------------- matrices
 
     def _matrices(self) -> dict[str, NDArray[Any]]:
         """Compute what takes a matrix of each molecule; molecules of one size are stacked."""
-        count = len(self.number)
+        count = len(self.molecules.number)
         self.estate, self.likeness = np.zeros(count), np.zeros(count, np.uint64)
         to_all = np.zeros(count)  # Balaban's sums of distances
-        half = -(-int(self.n_atoms.max()) // 2)
-        sums, products = np.zeros((2, self.size, half))
-        bcut = np.zeros((self.size, 4, 2))
-        of_atoms = np.stack([self.tools.mass[self.number], self.charges, self.logp, self.mr])
-        for size in np.unique(self.n_atoms).tolist():
-            chosen = np.flatnonzero(self.n_atoms == size)
-            atoms = self.starts[chosen][:, None] + np.arange(size)
-            bonds = np.flatnonzero(self.n_atoms[self.of_bond] == size)
-            place = np.searchsorted(chosen, self.of_bond[bonds])
-            i, j = (self.ends[bonds] - self.starts[self.of_bond[bonds]][:, None]).T
+        half = -(-int(self.molecules.n_atoms.max()) // 2)
+        sums, products = np.zeros((2, self.molecules.size, half))
+        bcut = np.zeros((self.molecules.size, 4, 2))
+        of_atoms = np.stack([self.tools.mass[self.molecules.number], self.charges, self.logp, self.mr])
+        for size in np.unique(self.molecules.n_atoms).tolist():
+            chosen = np.flatnonzero(self.molecules.n_atoms == size)
+            atoms = self.molecules.starts[chosen][:, None] + np.arange(size)
+            bonds = np.flatnonzero(self.molecules.n_atoms[self.molecules.of_bond] == size)
+            place = np.searchsorted(chosen, self.molecules.of_bond[bonds])
+            i, j = (self.molecules.ends[bonds] - self.molecules.starts[self.molecules.of_bond[bonds]][:, None]).T
             matrices = np.zeros((len(chosen), 5, size, size))
             matrices[place, 0, i, j] = matrices[place, 0, j, i] = 1
             matrices[:, 1:] = _APART
-            weights = (1 / np.sqrt(_ORDERS[self.kind[bonds]]))[:, None]
+            weights = (1 / np.sqrt(ORDERS[self.molecules.kind[bonds]]))[:, None]
             matrices[place, 1:, i, j] = matrices[place, 1:, j, i] = weights
             diagonal = np.arange(size)
             matrices[:, 1:, diagonal, diagonal] = of_atoms[:, atoms].transpose(1, 0, 2)
@@ -553,7 +535,9 @@ class _Chunk:
                 sums[chosen, size // 2] = values[:, 0, size // 2]
             bcut[chosen] = values[:, 1:, [-1, 0]]
             own = [self.asked[one] for one in chosen.tolist()]
-            self.estate[atoms] = self._estate_of(np.stack([one.distances for one in own]), atoms)
+            self.estate[atoms] = self._estate_of(
+                np.stack([self.molecules.distances[one] for one in chosen.tolist()]), atoms
+            )
             by_order = np.stack([one.by_order for one in own])
             to_all[atoms] = by_order.sum(axis=1)
             self.likeness[atoms] = _hashed(by_order)
@@ -563,9 +547,11 @@ class _Chunk:
             for column, end in enumerate(ends)
         }
         found |= self._ipc(sums, products)
-        cycles = self.n_bonds - self.n_atoms + 1
-        links = np.bincount(self.of_bond, 1 / np.sqrt(to_all[self.ends].prod(axis=1)), self.size)
-        found["BalabanJ"] = np.where(cycles != -1, self.n_bonds / (cycles + 1) * links, 0)
+        cycles = self.molecules.n_bonds - self.molecules.n_atoms + 1
+        links = np.bincount(
+            self.molecules.of_bond, 1 / np.sqrt(to_all[self.molecules.ends].prod(axis=1)), self.molecules.size
+        )
+        found["BalabanJ"] = np.where(cycles != -1, self.molecules.n_bonds / (cycles + 1) * links, 0)
         found["BertzCT"] = self._bertz()
         return found
 
@@ -596,39 +582,46 @@ class _Chunk:
 
     def _estate_of(self, distances: Floats, atoms: Ints) -> Floats:
         """Return the EState indices (k, n) of k molecules of n atoms."""
-        number = self.number[atoms]
-        valence = self.tools.outer[number] - self.hydrogens[atoms]
-        degree = self.degree[atoms]
+        number = self.molecules.number[atoms]
+        valence = self.tools.outer[number] - self.molecules.hydrogens[atoms]
+        degree = self.molecules.degree[atoms]
         own = np.where(degree > 0, (4 / self.tools.shell[number] ** 2 * valence + 1) / np.maximum(degree, 1), 0)
         weight = np.where(distances < _NO_DISTANCE, 1 / (distances + 1) ** 2, 0)
         return own + ((own[:, :, None] - own[:, None, :]) * weight).sum(axis=2)
 
     def _bertz(self) -> Floats:
         """Compute Bertz' complexity: the entropies of elements, and of pairs of bonds that meet, by alike atoms."""
-        order = _ORDERS[self.kind]
+        order = ORDERS[self.molecules.kind]
         multiple = order > 1
         # An odd factor of 64 bits keeps the molecules apart.
-        own = self.likeness + self.molecule.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        own = self.likeness + self.molecules.molecule.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         _, alike = np.unique(own, return_inverse=True)
-        last = np.searchsorted(self.src, self.src, "right")
-        counts = last - np.arange(len(self.src)) - 1
-        one = np.repeat(np.arange(len(self.src)), counts)  # each pair of bonds of an atom once
+        last = np.searchsorted(self.molecules.src, self.molecules.src, "right")
+        counts = last - np.arange(len(self.molecules.src)) - 1
+        one = np.repeat(np.arange(len(self.molecules.src)), counts)  # each pair of bonds of an atom once
         other = one + 1 + np.arange(len(one)) - np.repeat(np.cumsum(counts) - counts, counts)
-        orders = order[self.of_edge]
+        orders = order[self.molecules.of_edge]
         base = len(alike) + 1
-        pairs = self._unordered(alike[self.dst[one]], alike[self.dst[other]], base) * base + alike[self.src[one]] + 1
-        first, second = alike[self.ends[multiple]].T
+        pairs = (
+            self._unordered(alike[self.molecules.dst[one]], alike[self.molecules.dst[other]], base) * base
+            + alike[self.molecules.src[one]]
+            + 1
+        )
+        first, second = alike[self.molecules.ends[multiple]].T
         doubles = self._unordered(first, second, base) * base
         connections = self._information(
-            np.concatenate([self.of_bond[multiple], self.molecule[self.src[one]]]),
+            np.concatenate([self.molecules.of_bond[multiple], self.molecules.molecule[self.molecules.src[one]]]),
             np.concatenate([doubles, pairs]),
             np.concatenate([order[multiple] * (order[multiple] - 1) / 2, orders[one] * orders[other]]),
             times=2,
         )
         elements = self._information(
-            self.molecule, self.molecule * len(self.tools.mass) + self.number, np.ones(len(self.number)), times=1
+            self.molecules.molecule,
+            self.molecules.molecule * len(self.tools.mass) + self.molecules.number,
+            np.ones(len(self.molecules.number)),
+            times=1,
         )
-        return np.where(self.n_atoms > 1, connections + elements, 0)
+        return np.where(self.molecules.n_atoms > 1, connections + elements, 0)
 
     @staticmethod
     def _unordered(one: Ints, other: Ints, base: int) -> Ints:
@@ -641,8 +634,8 @@ class _Chunk:
         """
         _, place, inverse = np.unique(keys, return_index=True, return_inverse=True)
         sizes = np.bincount(inverse, weights, len(place))
-        total = np.bincount(molecule[place], sizes, self.size)
-        inner = np.bincount(molecule[place], sizes * np.log2(np.where(sizes > 0, sizes, 1)), self.size)
+        total = np.bincount(molecule[place], sizes, self.molecules.size)
+        inner = np.bincount(molecule[place], sizes * np.log2(np.where(sizes > 0, sizes, 1)), self.molecules.size)
         return times * total * np.log2(np.where(total > 0, total, 1)) - inner
 
     # ---------------------------------------------------------------------------------- surfaces
@@ -664,19 +657,21 @@ class _Chunk:
 
     def _labute(self) -> tuple[Floats, Floats]:
         """Return Labute's surface of each atom (N,), and of each molecule with all hydrogens (G,)."""
-        own, hydrogen = self.tools.radius[self.number], self.tools.radius[1]
-        i, j = own[self.ends].T
-        between = np.clip(i + j - _SHORTER[self.kind], abs(i - j), i + j)
+        own, hydrogen = self.tools.radius[self.molecules.number], self.tools.radius[1]
+        i, j = own[self.molecules.ends].T
+        between = np.clip(i + j - _SHORTER[self.molecules.kind], abs(i - j), i + j)
         hidden = own * 0 + hydrogen**2 - hydrogen**2 / (own + hydrogen)
         for column, part in ((0, j**2 - (i - between) ** 2 / between), (1, i**2 - (j - between) ** 2 / between)):
-            hidden += np.bincount(self.ends[:, column], part, len(own))
+            hidden += np.bincount(self.molecules.ends[:, column], part, len(own))
         atoms = np.pi * own * (4 * own - hidden)
-        of_hydrogens = np.pi * hydrogen * (4 * hydrogen - self._sum(own**2 - own**2 / (own + hydrogen)))
-        return atoms, self._sum(atoms) + of_hydrogens
+        of_hydrogens = np.pi * hydrogen * (4 * hydrogen - self.molecules.sum(own**2 - own**2 / (own + hydrogen)))
+        return atoms, self.molecules.sum(atoms) + of_hydrogens
 
     def _binned(self, name: str, bins: Sequence[float], by: Floats, values: Floats) -> dict[str, NDArray[Any]]:
         width = len(bins) + 1
-        flat = np.bincount(self.molecule * width + np.searchsorted(bins, by, "right"), values, self.size * width)
+        flat = np.bincount(
+            self.molecules.molecule * width + np.searchsorted(bins, by, "right"), values, self.molecules.size * width
+        )
         return {f"{name}{number}": column for number, column in enumerate(flat.reshape(-1, width).T, 1)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -11,14 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.data.atom_features import (
-    EXTENDED,
-    EXTENDED_NAMES,
-    AtomTable,
-    extended_atoms,
-    property_bonds,
-    random_walks,
-)
+from gcnbatch.data.atom_features import EXTENDED, AtomTable, random_walks
+from gcnbatch.data.atom_properties import Asked, ask, extended_atoms, property_bonds
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.molecule_features import Begun, begin, count_columns, graph_feature_names, molecule_features
@@ -39,6 +33,7 @@ __all__ = [
 ]
 _CHANNELS = np.zeros(5, np.int64)  # places in BOND_CHANNELS, by the type of a bond
 _CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
+_ELEMENTS = 119  # of RDKit's periodic table, with 0 for "*"
 
 
 @dataclass(frozen=True)
@@ -78,15 +73,14 @@ class MoleculeArrays:
 class _Molecule(NamedTuple):
     """A molecule that `MoleculeReader` began, with the name and the order of its normal form.
 
-    The scaffold, atoms (N, 11), bonds of properties and features of the molecule are there if asked for.
+    The scaffold, properties of atoms and bonds, and features of the molecule are there if asked for.
     """
 
     name: str
     order: str
     begun: bytes | Structures
     scaffold: str = ""
-    atoms: NDArray[np.float32] | None = None
-    properties: tuple[Sequence[int], Sequence[int]] = ((), ())
+    properties: Asked = Asked()
     features: Begun | None = None
 
 
@@ -96,6 +90,8 @@ class _Featurizer:
     def __init__(self, as_written: bool) -> None:
         self.chem = load_rdkit()
         self.reader = MoleculeReader(self.chem, as_written)
+        weight = self.chem.GetPeriodicTable().GetAtomicWeight
+        self.weights = np.array([weight(number) for number in range(_ELEMENTS)])
 
     def convert(self, text: str, index: int, options: FeaturizerOptions, scaffolds: bool) -> _Molecule | BadMolecule:
         """Return the molecule of a SMILES, or why it has no graph."""
@@ -112,8 +108,7 @@ class _Featurizer:
         if not options.asks_rdkit:
             return found
         return found._replace(
-            atoms=extended_atoms(molecule) if options.atom_features == EXTENDED else None,
-            properties=property_bonds(molecule, options.bond_properties) if options.bond_properties else ((), ()),
+            properties=ask(molecule, form.name) if options.asks_properties else Asked(),
             features=begin(molecule, form.name, options) if options.of_molecules else None,
         )
 
@@ -155,12 +150,17 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
             continue
         rows.append(index)
         found.append(molecule)
-    structures = tools.reader.read([molecule.begun for molecule in found])
-    if not options.as_written:
-        structures = structures.in_order([molecule.order for molecule in found])
+    read = tools.reader.read([molecule.begun for molecule in found])
+    structures = read if options.as_written else read.in_order([molecule.order for molecule in found])
+    asked = [molecule.properties for molecule in found]
+    n_bonds, ends, channel = _bonds(structures, options)
+    if options.bond_properties:  # in RDKit's order
+        more = property_bonds(read, asked, options.bond_properties)
+        n_bonds, ends, channel = _with_more(n_bonds, ends, channel, more, len(options.bond_channel_names))
     return MoleculeArrays(
         rows=np.array(rows, dtype=np.int64),
-        **_arrays(found, structures, tools.reader.table, options),
+        **_edges(structures.n_atoms, n_bonds, ends, channel, options),
+        x=_atoms(structures, tools, asked, options),
         graph_features=_graph_features(found, structures, tools.reader.table, options),
         names=tuple(molecule.name for molecule in found),
         scaffolds=tuple(molecule.scaffold for molecule in found) if scaffolds else (),
@@ -169,14 +169,31 @@ def featurize_chunk(smiles: Iterable[str], first: int, options: FeaturizerOption
     )
 
 
-def _arrays(
-    found: list[_Molecule], structures: Structures, table: AtomTable, options: FeaturizerOptions
-) -> dict[str, NDArray[Any]]:
-    """Return the arrays of `MoleculeArrays`: both directions of each bond, then the self-loops of each molecule.
+def _bonds(structures: Structures, options: FeaturizerOptions) -> tuple[Ints, Ints, Ints]:
+    """Return the number of bonds (G,), their ends (B, 2) and channels (B,)."""
+    ends = structures.ends
+    channel = _CHANNELS[structures.types] if options.bond_channels else np.zeros(len(ends), np.int64)
+    return structures.n_bonds, ends, channel
 
-    Bonds of a property follow the bonds of their molecule.
+
+def _with_more(
+    n_bonds: Ints, ends: Ints, channel: Ints, more: tuple[Ints, Ints, Ints], base: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return what `_bonds` returns, with further bonds behind those of each molecule, in channels from `base` on."""
+    n_more, more_ends, more_channel = more
+    molecule = np.arange(len(n_bonds))
+    order = np.argsort(np.concatenate([np.repeat(molecule, n_bonds), np.repeat(molecule, n_more)]), kind="stable")
+    ends = np.concatenate([ends, more_ends])[order]
+    return n_bonds + n_more, ends, np.concatenate([channel, base + more_channel])[order]
+
+
+def _edges(
+    n_atoms: Ints, n_bonds: Ints, ends: Ints, codes: Ints, options: FeaturizerOptions
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of edges of `MoleculeArrays`.
+
+    They have both directions of each bond, then the self-loops of each molecule.
     """
-    n_atoms, n_bonds, ends, codes = _bonds(found, structures, options)
     n_edges = 2 * n_bonds + (n_atoms if options.self_loops else 0)
     node_ptr, edge_ptr = row_pointer(n_atoms), row_pointer(n_edges)
     src, dst = np.zeros((2, edge_ptr[-1]), np.int32)
@@ -189,49 +206,18 @@ def _arrays(
         at = node + np.repeat(edge_ptr[:-1] + 2 * n_bonds, n_atoms)
         src[at] = dst[at] = node
         channel[at] = len(BOND_CHANNELS) if options.bond_channels else 0
+    return {"node_ptr": node_ptr, "edge_ptr": edge_ptr, "src": src, "dst": dst, "channel": channel}
+
+
+def _atoms(structures: Structures, tools: _Featurizer, asked: list[Asked], options: FeaturizerOptions) -> Any:
+    """Return the atom features (N, F): int8, or float32 with those that are not whole numbers."""
+    table, node_ptr = tools.reader.table, row_pointer(structures.n_atoms)
     bonds = structures.ends + np.repeat(node_ptr[:-1], structures.n_bonds)[:, None]
-    return {
-        "node_ptr": node_ptr,
-        "edge_ptr": edge_ptr,
-        "src": src,
-        "dst": dst,
-        "channel": channel,
-        "x": _atoms(found, structures, table, options, node_ptr, bonds),
-    }
-
-
-def _bonds(found: list[_Molecule], structures: Structures, options: FeaturizerOptions) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the numbers of atoms and bonds (G,), with bonds of properties; both ends (B, 2) and the channel (B,)."""
-    n_atoms, n_bonds, ends = structures.n_atoms, structures.n_bonds, structures.ends
-    codes = _CHANNELS[structures.types] if options.bond_channels else np.zeros(len(ends), np.int64)
-    if not options.bond_properties:
-        return n_atoms, n_bonds, ends, codes
-    base = len(options.bond_channel_names)
-    more = np.array([len(one.properties[1]) for one in found], np.int64)
-    own = [np.array([value for one in found for value in one.properties[place]], np.int64) for place in (0, 1)]
-    molecule = np.arange(len(found))
-    ends = np.concatenate([ends, own[0].reshape(-1, 2)])
-    codes = np.concatenate([codes, base + own[1]])
-    order = np.argsort(np.concatenate([np.repeat(molecule, n_bonds), np.repeat(molecule, more)]), kind="stable")
-    return n_atoms, n_bonds + more, ends[order], codes[order]
-
-
-def _atoms(
-    found: list[_Molecule],
-    structures: Structures,
-    table: AtomTable,
-    options: FeaturizerOptions,
-    node_ptr: Ints,
-    bonds: Ints,
-) -> Any:
-    """Return the atom features (N, F): int8, or float32 with those that are not whole numbers.
-
-    `bonds` (B, 2) are the ends of all bonds, counted over the atoms of all molecules.
-    """
     degrees = np.bincount(bonds.ravel(), minlength=int(node_ptr[-1]))
     columns: list[Any] = [table.features(structures.atoms, degrees)]
     if options.atom_features == EXTENDED:
-        columns.append(np.concatenate([np.zeros((0, len(EXTENDED_NAMES)), np.float32), *(one.atoms for one in found)]))
+        numbers = np.array([atom.number for atom in table.atoms], np.int64)[structures.atoms]
+        columns.append(extended_atoms(structures, tools.weights[numbers], asked))
     if options.walk:
         columns.append(random_walks(node_ptr, bonds, options.walk))
     return np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]

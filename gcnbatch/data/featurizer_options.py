@@ -109,7 +109,12 @@ class FeaturizerOptions:
     @cached_property
     def asks_rdkit(self) -> bool:
         """Whether a feature takes calls of RDKit: other than of elements and types of bonds."""
-        return bool(self.bond_properties) or self.atom_features == EXTENDED or self.of_molecules
+        return self.asks_properties or self.of_molecules
+
+    @property
+    def asks_properties(self) -> bool:
+        """Whether there are features of atoms and bonds that RDKit must be asked for."""
+        return bool(self.bond_properties) or self.atom_features == EXTENDED
 
     @property
     def of_molecules(self) -> bool:

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
+from gcnbatch.data.chunk_molecules import ChunkMolecules, is_usual
 from gcnbatch.data.featurizer_options import ATOM_PAIR, CHIRAL, FEATURE, FeaturizerOptions
+from gcnbatch.data.fragments import fragments
 from gcnbatch.data.graph_features import FeatureTable
-from gcnbatch.data.rdkit_binary import Structures
+from gcnbatch.data.normal_form import load_rdkit
+from gcnbatch.data.rdkit_binary import Ints, Structures
 from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
@@ -45,10 +48,24 @@ def rdkit_version() -> str:
 
 
 class Begun(NamedTuple):
-    """What RDKit says of a molecule that is to get features: for its descriptors, and counts (size,) by fingerprint."""
+    """What RDKit says of a molecule that is to get features.
 
+    Parameters
+    ----------
+    usual : bool
+        Its features are computed with those of the chunk; see `gcnbatch.data.chunk_molecules.is_usual`.
+    counts : dict of uint32, (size,)
+        Of the fingerprints that RDKit makes, by their number in the options.
+    distances : float64, (n, n), or None
+        Numbers of bonds between the atoms of a usual molecule, where a feature needs them.
+    asked
+        What `gcnbatch.data.descriptors.ask` returns; None without descriptors.
+    """
+
+    usual: bool
+    counts: dict[int, NDArray[np.uint32]]
+    distances: NDArray[np.float64] | None
     asked: Asked | NDArray[np.float64] | None
-    counts: list[NDArray[np.uint32]]
 
 
 def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
@@ -64,9 +81,17 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         Its canonical SMILES; "" for a molecule that is not in normal form.
     options : FeaturizerOptions
     """
-    generators = (generator(kind, options.radius, options.size) for kind in options.fingerprints)
-    counts = [generator.GetCountFingerprintAsNumPy(molecule) for generator in generators]
-    return Begun(_described().ask(molecule, name) if options.descriptors else None, counts)
+    asked = _described().ask(molecule, name) if options.descriptors else None
+    usual = is_usual(molecule, name) if asked is None else not isinstance(asked, np.ndarray)
+    counts = {
+        number: generator(kind, options.radius, options.size).GetCountFingerprintAsNumPy(molecule)
+        for number, kind in enumerate(options.fingerprints)
+        if not usual or kind == CHIRAL
+    }
+    distances = None
+    if usual and (options.descriptors or ATOM_PAIR in options.fingerprints):
+        distances = _chem().GetDistanceMatrix(molecule, False)
+    return Begun(usual, counts, distances, asked)
 
 
 def molecule_features(
@@ -83,13 +108,37 @@ def molecule_features(
         Rows of the AtomTable.
     options : FeaturizerOptions
     """
+    usual = np.array([one.usual for one in begun], bool)
+    distances = [one.distances for one in begun if one.distances is not None]
+    molecules = ChunkMolecules(structures.of(usual), atoms, distances)
     described = np.zeros((len(begun), 0), np.float32)
     if options.descriptors:
         asked = [one.asked for one in begun if one.asked is not None]
-        found = np.clip(_described().descriptors(asked, structures, atoms), -_LARGEST, _LARGEST)
+        found = np.clip(_described().descriptors(asked, molecules), -_LARGEST, _LARGEST)
         described = np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
-    counts = np.array([one.counts for one in begun], np.uint32).reshape(len(begun), count_columns(options))
-    return FeatureTable(described, Csr.of(counts))
+    return FeatureTable(described, Csr.of(_counts(begun, np.flatnonzero(usual), molecules, options)))
+
+
+def _counts(
+    begun: Sequence[Begun], usual: Ints, molecules: ChunkMolecules, options: FeaturizerOptions
+) -> NDArray[np.uint32]:
+    """Return the counts of fragments (G, columns); `usual` are the rows of `molecules`."""
+    found = np.zeros((len(begun), count_columns(options)), np.uint32)
+    for number, kind in enumerate(options.fingerprints):
+        first = number * options.size
+        if kind != CHIRAL and len(usual):
+            molecule, codes = fragments(molecules, kind, options.radius)
+            places = usual[molecule] * found.shape[1] + first + codes % np.uint32(options.size)
+            np.add.at(found.reshape(-1), places, np.uint32(1))
+        for row, one in enumerate(begun):
+            if number in one.counts:
+                found[row, first : first + options.size] = one.counts[number]
+    return found
+
+
+@cache
+def _chem() -> Any:
+    return load_rdkit()
 
 
 def _described() -> Any:

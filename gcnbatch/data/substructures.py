@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Container, Iterable, Iterator
 from functools import cache, cached_property
-from itertools import compress
+from itertools import compress, zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Key = TypeVar("Key")
 _LEAST = ("bonds", "ring bonds")  # primitives of which an atom has at least a number; it has exactly one of the others
+_TRUE = np.uint64(0x0101010101010101)  # of 8 atoms
 _LETTERS = ("*", "isotope", "a", "A", "in ring", "#", "D", "X", "H", "v", "R", "charge", *_LEAST)
 
 
@@ -50,15 +51,14 @@ class _Level(NamedTuple):
     ----------
     found : int64 (n,)
         Literals that are true where all their parts are.
-    parts, starts : int64
-        Literals of the parts of all, and the first one of each.
+    parts : list of int64
+        Literals of the first part of each, then of the second part of those that have one, and so on.
     recursive : Patterns
         By the literal that is true for the first atoms of their matches.
     """
 
     found: Ints
-    parts: Ints
-    starts: Ints
+    parts: list[Ints]
     recursive: Patterns[int]
 
 
@@ -91,11 +91,11 @@ class Plan:
         return Searched(tuple(atoms), tuple(bonds_of))
 
     @cached_property
-    def compared(self) -> tuple[Ints, Ints, Mask, Ints]:
-        """Of the primitives: literals, places in _LETTERS, whether a value may be larger, and numbers; each (n,)."""
+    def compared(self) -> tuple[Ints, Ints, Mask, NDArray[np.int16]]:
+        """Of the n primitives: literals, places in _LETTERS, whether a value may be larger, and numbers; each (n,)."""
         literals, letters, numbers = zip(*self.primitives, strict=True)
         places = [_LETTERS.index(letter) for letter in letters]
-        return np.array(literals), np.array(places), np.isin(letters, _LEAST), np.array(numbers)
+        return np.array(literals), np.array(places), np.isin(letters, _LEAST), np.array(numbers, np.int16)
 
     @property
     def size(self) -> int:
@@ -111,10 +111,10 @@ class Plan:
             recursive = Patterns(
                 (literal, one) for literal, one in self._recursive.items() if self._level[literal >> 1] == level
             )
-            sizes = np.array([len(parts) for _, parts in joints], np.int64)
-            parts = np.array([part for _, parts in joints for part in parts], np.int64)
-            literals = np.array([literal for literal, _ in joints], np.int64)
-            found.append(_Level(literals, parts, np.cumsum(sizes) - sizes, recursive))
+            joints.sort(key=lambda one: -len(one[1]))
+            columns = zip_longest(*(parts for _, parts in joints))
+            parts = [np.array([part for part in column if part is not None], np.int64) for column in columns]
+            found.append(_Level(np.array([literal for literal, _ in joints], np.int64), parts, recursive))
         return found
 
     @cached_property
@@ -190,9 +190,12 @@ class Search:
         self._src, self._dst = src, dst
         count = len(number)
         self.degree = np.bincount(src, minlength=count)
-        self._first = np.cumsum(self.degree) - self.degree
         self._key = src * count + dst
-        self._back = np.lexsort((src, dst))  # the edge of the other direction
+        # Of each atom: its neighbours, the edges to them and those back; behind the last one, an edge that is none
+        place = np.arange(len(src)) - (np.cumsum(self.degree) - self.degree)[src]
+        self._neighbours, self._forth, self._back = np.full((3, count, int(self.degree.max(initial=0))), len(src))
+        self._neighbours[src, place], self._forth[src, place] = dst, np.arange(len(src))
+        self._back[src, place] = np.argsort(dst, kind="stable")
         orders = np.bincount(src, np.array([0, 1, 2, 3, 1.5])[kind], count)
         none = np.zeros(count, np.int64)
         values = {
@@ -212,8 +215,11 @@ class Search:
             "ring bonds": np.bincount(src[in_ring], minlength=count),
         }
         literals, letters, is_least, numbers = plan.compared
-        own = np.stack([values[letter] for letter in _LETTERS])[letters]
-        self._masks = np.empty((2 * plan.size, count), bool)
+        own = np.array([values[letter] for letter in _LETTERS], np.int16)[letters]
+        # The masks of the literals, the same memory as words of 8 atoms, and whether a mask is true for any atom
+        words = np.zeros((2 * plan.size, -(-count // 8)), np.uint64)
+        self._masks = words.view(bool)[:, :count]
+        self._some = np.zeros(2 * plan.size, bool)
         holds = own == numbers[:, None]
         holds[is_least] = own[is_least] >= numbers[is_least, None]
         self._set(literals, holds)
@@ -222,16 +228,27 @@ class Search:
         self._counts: dict[int, int] = {}
         for level in plan.levels:
             if len(level.found):
-                holds = np.logical_and.reduceat(self._masks.take(level.parts, axis=0), level.starts, axis=0)
-                self._set(level.found, holds)
+                joint = words[level.parts[0]]
+                for parts in level.parts[1:]:
+                    joint[: len(parts)] &= words[parts]
+                words[level.found], words[level.found ^ 1] = joint, joint ^ _TRUE
+                self._note(level.found)
             if level.recursive:
-                self._set(np.array(list(level.recursive)), False)
+                literals = np.array(list(level.recursive))
+                self._set(literals, False)
                 for literal in self.possible(level.recursive):
                     first = self.matches(level.recursive[literal])[0]
                     self._masks[literal, first], self._masks[literal ^ 1, first] = True, False
+                self._note(literals)
 
     def _set(self, literals: Ints, masks: Any) -> None:
         self._masks[literals], self._masks[literals ^ 1] = masks, ~np.asarray(masks)
+        self._note(literals)
+
+    def _note(self, literals: Ints) -> None:
+        """Note which literals and negated ones are true for any atom."""
+        self._some[literals] = self._masks[literals].any(axis=1)
+        self._some[literals ^ 1] = ~self._masks[literals].all(axis=1)
 
     def atoms(self, pattern: Searched) -> Mask:
         """Return which atoms (N,) can be the only atom of a pattern."""
@@ -241,7 +258,7 @@ class Search:
     def possible(self, patterns: Patterns[Key]) -> Iterator[Key]:
         """Yield the patterns of which each atom and each bond is somewhere in the chunk; `matches` takes only them."""
         literals, starts = patterns.literals
-        held = np.logical_or.reduce(self._masks, axis=1)[literals]
+        held = self._some[literals]
         some = dict(compress(patterns.items(), np.logical_and.reduceat(held, starts).tolist()))
         self._find_edges({edge for one in some.values() for *_, edge in one.bonds} - self._counts.keys())
         counts = self._counts
@@ -297,21 +314,19 @@ class Search:
             return
         numbers = list(kinds)
         one, other, bond = self._plan.ends[numbers].T
-        masks = self._masks[one].take(self._src, axis=1)
-        masks &= self._masks[other].take(self._dst, axis=1)
-        masks &= self._kinds[bond]
+        masks = np.zeros((len(numbers), len(self._src) + 1), bool)
+        own = masks[:, :-1]
+        np.bitwise_and(self._masks[one].take(self._src, axis=1), self._kinds[bond], out=own)
+        own &= self._masks[other].take(self._dst, axis=1)
         self._edges.update(zip(numbers, masks, strict=True))
-        self._counts.update(zip(numbers, np.count_nonzero(masks, axis=1).tolist(), strict=True))
+        self._counts.update(zip(numbers, map(np.count_nonzero, masks), strict=True))
 
     def _extended(self, columns: dict[int, Ints], known: int, new: int, edge: int, forward: bool) -> dict[int, Ints]:
         """Add the neighbours of atom `known` that can be atom `new`; `forward`: the kind of edge leads to it."""
-        atoms = columns[known]
-        counts = self.degree[atoms]
-        before = counts.cumsum()
-        edges = np.arange(int(before[-1])) + (self._first[atoms] - before + counts).repeat(counts)
-        kept = self._edges[edge][edges if forward else self._back[edges]].nonzero()[0]
-        rows, added = np.arange(len(atoms)).repeat(counts)[kept], self._dst[edges[kept]]
+        edges = (self._forth if forward else self._back)[columns[known]]
+        rows, place = self._edges[edge][edges].nonzero()
         found = {atom: column[rows] for atom, column in columns.items()}
+        added = self._neighbours[found[known], place]
         earlier = [column for atom, column in found.items() if atom != known]
         if earlier:
             distinct = earlier[0] != added

@@ -28,6 +28,7 @@ DRUGS = (
     *("CCCCCCCC(=O)[O-].CCCCCCCC(=O)[O-].[Zn+2]", "C1=CC=C2C(=C1)C(=O)C(=O)N2", "N#CC(=C)C(=O)C=CC=CC", "c1cc[nH]c1"),
     *("OB(O)c1ccccc1", "C[Si](C)(C)O", "NNC(=O)c1ccncc1", "CC1(C)SC2C(NC(=O)Cc3ccccc3)C(=O)N2C1C(=O)O"),
     *("[O-][N+](=O)c1ccc(N=Nc2ccccc2)cc1", "CP(=O)(O)OC", "CSC#N", "C1CC1C1CC1", "C12C3C4C1C5C2C3C45"),
+    *("FP(F)(F)(F)F", "[C-]#[O+]", "C[Al](C)C", "NC(=[NH2+])c1ccccc1", "CC(=O)C([O-])=C", "C[S+](C)[O-]", "S=S(=O)=O"),
     *("OS(=O)(=O)c1ccc2cc3ccccc3cc2c1", "CC(C)(C)c1cc(O)c(O)c(C=O)c1", "C[N+]1(C)CCCC1", "c1ccc2c(c1)oc1ccccc12"),
 )
 PEPTIDE = "N[C@@H](CCCNC(=N)N)C(=O)N[C@@H](Cc1ccccc1)C(=O)N" * 5 + "CC(=O)O"

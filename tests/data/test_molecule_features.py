@@ -78,6 +78,56 @@ def test_random_walks_equal_powers_of_the_dense_matrix_whatever_the_other_graphs
         np.testing.assert_allclose(found[first:end], np.stack(powers, axis=1), atol=1e-7)
 
 
+VARIED = (  # rings of all kinds, stereochemistry, isotopes, metals, labels, several parts, and no bond at all
+    *(
+        "C12C3C4C1C5C2C3C45",
+        "C1CC2CCC1C2",
+        "c1ccc2c(c1)Cc1ccccc12",
+        "C1CCCCCCCCC1",
+        "C1CC1.C1CCC1",
+        "[235U]",
+        "*CC",
+        "[H][H]",
+    ),
+    *("F/C=C/[C@H](C)Cl", "F/C=C\\C", "C/C=C/C=C\\C#N", "[2H]O[C@@]([13CH3])(N)CC", "C[C@H]1C[C@@H]1C(=O)NC(C)C"),
+    *("O=C(Nc1ccccc1)/C(C#N)=C/c1cccc2ccccc12", "[Na+].[O-]C(=O)c1ccccc1", "C[Fe]C", "C[C@H](O)[C@@H](O)[C@H](C)O"),
+)
+
+
+def test_properties_of_atoms_and_bonds_are_those_that_rdkit_says() -> None:
+    from rdkit import Chem
+
+    options = replace(
+        WITHOUT, atom_features=EXTENDED, bond_properties=("ring", "conjugated", "stereo"), self_loops=False
+    )
+    found = featurize_chunk(VARIED, 0, options, scaffolds=False)
+    assert not found.bad
+    for row, name in enumerate(found.names):
+        molecule = Chem.MolFromSmiles(name)
+        rings = molecule.GetRingInfo()
+        atoms = found.x[found.node_ptr[row] : found.node_ptr[row + 1], -len(EXTRA) :]
+        for atom, values in zip(molecule.GetAtoms(), atoms, strict=True):
+            number, turn = atom.GetIdx(), atom.GetPropsAsDict().get("_CIPCode")
+            sizes = [rings.IsAtomInRingOfSize(number, size) for size in range(3, 9)]
+            expected = [atom.IsInRing(), rings.NumAtomRings(number), *sizes, turn == "R", turn == "S"]
+            assert values.tolist() == [*expected, np.float32(atom.GetMass() / 100)], (name, number)
+        edges = slice(found.edge_ptr[row], found.edge_ptr[row + 1])
+        bonds = [(bond, {bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()}) for bond in molecule.GetBonds()]
+        turned = [(ends, str(bond.GetStereo()).removeprefix("STEREO")) for bond, ends in bonds]
+        said = {
+            "ring": [ends for bond, ends in bonds if bond.IsInRing()],
+            "conjugated": [ends for bond, ends in bonds if bond.GetIsConjugated()],
+            "Z": [ends for ends, turn in turned if turn == "Z"],
+            "E": [ends for ends, turn in turned if turn == "E"],
+        }
+        for channel, kind in enumerate(options.channel_names):
+            here = found.channel[edges] == channel
+            pairs = [
+                {a, b} for a, b in zip(found.src[edges][here].tolist(), found.dst[edges][here].tolist(), strict=True)
+            ]
+            assert kind not in said or pairs[::2] == said[kind], (name, kind)
+
+
 @pytest.mark.parametrize("bond_channels", [False, True])
 def test_properties_of_bonds_are_further_channels(bond_channels: bool) -> None:
     options = replace(WITHOUT, bond_channels=bond_channels, bond_properties=("ring", "conjugated", "stereo"))

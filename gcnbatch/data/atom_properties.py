@@ -1,0 +1,128 @@
+"""Features of atoms and bonds beyond elements and types: rings, stereochemistry, conjugation and mass.
+
+They are computed for all molecules of a chunk. RDKit is asked for what its binary form does not say, one molecule after
+the other: of few molecules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED_NAMES, RING_SIZES
+from gcnbatch.data.rdkit_binary import Structures
+from gcnbatch.data.sparse import row_pointer
+
+_MASS = 100.0  # unit of the mass, so that it is about 1, as other features are
+_CHIRAL, _FIRST_CHIRAL = ("R", "S"), EXTENDED_NAMES.index("chirality=R")
+_TURNED = {"STEREOZ": "Z", "STEREOCIS": "Z", "STEREOE": "E", "STEREOTRANS": "E"}
+_ISOTOPE = re.compile(r"\[\d")
+
+
+class Asked(NamedTuple):
+    """What RDKit must be asked for of a molecule, as `Structures` do not have it.
+
+    Parameters
+    ----------
+    chirality : list of (int, int)
+        Atom, and 0 for R or 1 for S.
+    isotopes : list of (int, float)
+        Atom, and its mass.
+    geometry : list of (int, str)
+        Bond, and Z or E.
+    """
+
+    chirality: Sequence[tuple[int, int]] = ()
+    isotopes: Sequence[tuple[int, float]] = ()
+    geometry: Sequence[tuple[int, str]] = ()
+
+
+def ask(molecule: Any, name: str) -> Asked:
+    """Return what no array of a sanitised RDKit molecule has.
+
+    `name` is its canonical SMILES, which tells what there is to ask for; "" if the molecule is not in normal form.
+    """
+    chirality, isotopes, geometry = Asked()
+    if not name or "@" in name:
+        turned = ((number, atom) for number, atom in enumerate(molecule.GetAtoms()) if atom.HasProp("_CIPCode"))
+        codes = [(number, atom.GetProp("_CIPCode")) for number, atom in turned]
+        chirality = [(number, _CHIRAL.index(code)) for number, code in codes if code in _CHIRAL]
+    if not name or _ISOTOPE.search(name):
+        isotopes = [(atom.GetIdx(), atom.GetMass()) for atom in molecule.GetAtoms() if atom.GetIsotope()]
+    if not name or "/" in name or "\\" in name:
+        bonds = ((bond.GetIdx(), _TURNED.get(str(bond.GetStereo()))) for bond in molecule.GetBonds())
+        geometry = [(number, turn) for number, turn in bonds if turn]
+    return Asked(chirality, isotopes, geometry)
+
+
+def extended_atoms(structures: Structures, mass: NDArray[np.float64], asked: Sequence[Asked]) -> NDArray[np.float32]:
+    """Return the features (N, 11) of EXTENDED_NAMES of the atoms of all molecules.
+
+    Parameters
+    ----------
+    structures : Structures
+    mass : float64, (N,)
+        Mass of each atom in u, if it is no isotope.
+    asked : sequence of Asked
+        Of the same molecules.
+    """
+    starts = row_pointer(structures.n_atoms)[:-1]
+    ring_atoms = structures.ring_atoms + np.repeat(np.repeat(starts, structures.n_rings), structures.ring_sizes)
+    sizes = np.repeat(structures.ring_sizes, structures.ring_sizes)
+    count = np.bincount(ring_atoms, minlength=len(mass))
+    x = np.zeros((len(mass), len(EXTENDED_NAMES)), np.float32)
+    x[:, 0], x[:, 1] = count > 0, count
+    for column, size in enumerate(RING_SIZES, 2):
+        x[ring_atoms[sizes == size], column] = 1
+    mass = mass.copy()
+    for start, one in zip(starts.tolist(), asked, strict=True):
+        for atom, code in one.chirality:
+            x[start + atom, _FIRST_CHIRAL + code] = 1
+        for atom, own in one.isotopes:
+            mass[start + atom] = own
+    x[:, -1] = mass / _MASS
+    return x
+
+
+def property_bonds(
+    structures: Structures, asked: Sequence[Asked], properties: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the number (G,), the ends (b, 2) and the channel (b,), from 0 on, of the bonds with each property.
+
+    A bond appears once for each of its properties; bonds are in the order of `structures`.
+    """
+    n_bonds = structures.n_bonds
+    starts = row_pointer(n_bonds)[:-1]
+    has = {
+        "ring": _in_ring(structures),
+        "conjugated": structures.conjugated,
+        "Z": np.zeros(len(structures.ends), bool),
+        "E": np.zeros(len(structures.ends), bool),
+    }
+    for start, one in zip(starts.tolist(), asked, strict=True):
+        for bond, turn in one.geometry:
+            has[turn][start + bond] = True
+    columns = [has[name] for one in properties for name in BOND_PROPERTIES[one]]
+    bonds, channels = np.nonzero(np.stack(columns, axis=1))
+    molecule = np.repeat(np.arange(len(n_bonds)), n_bonds)
+    return np.bincount(molecule[bonds], minlength=len(n_bonds)), structures.ends[bonds], channels
+
+
+def _in_ring(structures: Structures) -> NDArray[np.bool_]:
+    """Return which bonds (B,) are part of a ring."""
+    largest = int(structures.n_atoms.max(initial=1))
+    ring_ends = row_pointer(structures.ring_sizes)
+    following = np.arange(len(structures.ring_atoms)) + 1
+    following[ring_ends[1:] - 1] = ring_ends[:-1]
+    in_rings = np.stack([structures.ring_atoms, structures.ring_atoms[following]], axis=1)
+    molecule = np.arange(len(structures.n_atoms))
+    of_rings = np.repeat(np.repeat(molecule, structures.n_rings), structures.ring_sizes)
+    keys = [
+        (of * largest + ends.min(axis=1, initial=largest)) * largest + ends.max(axis=1, initial=0)
+        for of, ends in ((np.repeat(molecule, structures.n_bonds), structures.ends), (of_rings, in_rings))
+    ]
+    return np.isin(*keys)
