@@ -187,11 +187,12 @@ class Search:
         rings: Ints,
     ) -> None:
         self.size, self.molecule, self.number, self._plan = size, molecule, number, plan
-        self._src, self._dst = src, dst
+        # Behind the last edge, one that is none: of no kind, from any atom to any
+        self._src, self._dst = np.append(src, 0), np.append(dst, 0)
         count = len(number)
         self.degree = np.bincount(src, minlength=count)
         self._key = src * count + dst
-        # Of each atom: its neighbours, the edges to them and those back; behind the last one, an edge that is none
+        # Of each atom: its neighbours, the edges to them and those back, then the edge that is none
         place = np.arange(len(src)) - (np.cumsum(self.degree) - self.degree)[src]
         self._neighbours, self._forth, self._back = np.full((3, count, int(self.degree.max(initial=0))), len(src))
         self._neighbours[src, place], self._forth[src, place] = dst, np.arange(len(src))
@@ -223,7 +224,7 @@ class Search:
         holds = own == numbers[:, None]
         holds[is_least] = own[is_least] >= numbers[is_least, None]
         self._set(literals, holds)
-        self._kinds = _kinds_of(plan.kinds, kind, in_ring)
+        self._kinds = np.pad(_kinds_of(plan.kinds, kind, in_ring), ((0, 0), (0, 1)))
         self._edges: dict[int, Mask] = {}
         self._counts: dict[int, int] = {}
         for level in plan.levels:
@@ -314,10 +315,9 @@ class Search:
             return
         numbers = list(kinds)
         one, other, bond = self._plan.ends[numbers].T
-        masks = np.zeros((len(numbers), len(self._src) + 1), bool)
-        own = masks[:, :-1]
-        np.bitwise_and(self._masks[one].take(self._src, axis=1), self._kinds[bond], out=own)
-        own &= self._masks[other].take(self._dst, axis=1)
+        masks = self._masks[one].take(self._src, axis=1)
+        masks &= self._masks[other].take(self._dst, axis=1)
+        masks &= self._kinds[bond]
         self._edges.update(zip(numbers, masks, strict=True))
         self._counts.update(zip(numbers, map(np.count_nonzero, masks), strict=True))
 
