@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import cuda, optional_path
 from gcnbatch.api.run import folders_of
+from gcnbatch.data.endings import is_table
+from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.prediction import EmbedOptions, ExplainOptions, InferOptions, PredictingOptions, ServeOptions
+from gcnbatch.ranks.launch import launched
 
 if TYPE_CHECKING:
     from gcnbatch.embedding.command import EmbeddingSummary
     from gcnbatch.explanation.command import ExplanationSummary
     from gcnbatch.inference.ensemble import InferenceSummary
     from gcnbatch.inference.inputs import Data, Given
+    from gcnbatch.worker import Workers
 
 
 @arguments(InferOptions)
@@ -45,6 +49,18 @@ def infer(given: InferOptions) -> InferenceSummary:
     >>> gcnbatch.infer(run, "molecules.h5", "predictions.csv").rows
     16
     """
+    with _early(given) as workers:
+        return _infer(given, workers)
+
+
+def _early(given: InferOptions) -> AbstractContextManager[Workers | None]:
+    """Start the processes that read a table of molecules while this process imports the rest."""
+    if not is_table(given.data) or launched() is not None:  # ranks share the cores
+        return nullcontext()
+    return early_workers(given.data, given.processes, "gcnbatch.inference.molecules")
+
+
+def _infer(given: InferOptions, workers: Workers | None) -> InferenceSummary:
     from gcnbatch.inference import ensemble
     from gcnbatch.inference.inputs import STDIN
     from gcnbatch.inference.tabulation import Selection
@@ -63,6 +79,7 @@ def infer(given: InferOptions) -> InferenceSummary:
             resume=given.resume,
             level=given.level,
             applicability=given.applicability,
+            workers=workers,
             **common,
         )
 

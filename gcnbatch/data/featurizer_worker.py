@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,20 +25,25 @@ SMALL_FILE = 1 << 16  # bytes of a file that is read before a process could star
 
 
 @contextmanager
-def early_workers(source: StrPath, processes: int = 0) -> Iterator[Workers | None]:
-    """Start processes while the caller imports and reads `source`; None for a small file, or for one process."""
+def early_workers(source: StrPath, processes: int = 0, *modules: str) -> Iterator[Workers | None]:
+    """Start processes while the caller imports and reads `source`; None for a small file, or for one process.
+
+    They import `modules`, too.
+    """
     count, path = processes or cores(), Path(source)
     if count == 1 or not path.is_file() or path.stat().st_size < SMALL_FILE:
         yield None
         return
-    with Workers(count, prepare, quiet=True) as workers:
+    with Workers(count, prepare, modules, quiet=True) as workers:
         yield workers
 
 
-def prepare() -> None:
-    """Prepare a worker process: import NumPy and RDKit, half of its start, before there are molecules."""
+def prepare(*modules: str) -> None:
+    """Prepare a worker process: import these modules, NumPy and RDKit, before there are molecules."""
     from gcnbatch.data.featurizer import load_rdkit
 
+    for name in modules:
+        import_module(name)
     load_rdkit()
     guard.limit_worker()
 

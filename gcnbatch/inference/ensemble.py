@@ -35,6 +35,7 @@ from gcnbatch.runners.choice import FEW, BackendChoice, backend_for_few
 from gcnbatch.text import counted, listed, some_of
 from gcnbatch.timeline import span
 from gcnbatch.training.reports import evaluate
+from gcnbatch.worker import Workers
 
 Say = Callable[[str], object]
 
@@ -83,6 +84,7 @@ def infer(
     applicability: bool = False,
     selection: Selection | None = None,
     resume: bool = False,
+    workers: Workers | None = None,
     with_metrics: bool = True,
     quiet: bool = False,
     say: Say = lambda line: None,
@@ -119,6 +121,8 @@ def infer(
         Rows to write; None: all.
     resume : bool
         Go on where a killed prediction with the same data, models and options was stopped (.csv and .jsonl).
+    workers : Workers or None
+        Processes of `gcnbatch.data.featurizer_worker.early_workers` that have imported `gcnbatch.inference.molecules`.
     with_metrics : bool
         Compute metrics where the data have labels, and say what they leave out.
     quiet : bool
@@ -150,7 +154,7 @@ def infer(
     known |= {"level": level, "applicability": applicability}
     with (
         _open_output(target, data, predictor, known, resume, say) as output,
-        predictor.open_input(request, output.rows, say) as source,
+        predictor.open_input(request, output.rows, say, workers) as source,
     ):
         for note in predictor.trust.notes:
             say(note)

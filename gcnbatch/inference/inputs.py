@@ -65,12 +65,14 @@ def open_input(
     skip: int = 0,
     share: Share = ALL,
     batches: bool = False,
+    workers: Workers | None = None,
 ) -> Iterator[Input]:
     """Open a file by its ending, or data in memory, and check that they fit every member; say what was detected.
 
     A folder is that of shards, if it has an index, or of files of molecules. The parts begin after the first `skip`
     rows of a file. Those of the share are read. With `batches`, parts of molecules have those that the members read,
-    else graphs. In the block, other processes may use the processors.
+    else graphs. In the block, other processes may use the processors. `workers` read a file of molecules; see
+    `gcnbatch.inference.molecules.open_molecules`.
 
     Raises
     ------
@@ -86,7 +88,7 @@ def open_input(
             source = _stored(data, members, options, skip, share, readings, stack)
         else:
             header = _header_of(data, members)
-            about = (header, readings, options, max(PART_ROWS, batch_size), skip, share)
+            about = (header, readings, options, max(PART_ROWS, batch_size), skip, share, workers)
             source = stack.enter_context(molecules.open_molecules(data, *about))
         if source.featurised or source.workers:
             stack.enter_context(shared_processors())

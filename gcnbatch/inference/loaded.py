@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcnbatch.config_sections import CudaConfig
-from gcnbatch.data import guard, molecule_graphs
+from gcnbatch.data import featurizer_worker, guard, molecule_graphs
 from gcnbatch.data.graphs import GraphSet, concatenate
 from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
@@ -48,7 +48,7 @@ class Machine(NamedTuple):
             As `gcnbatch.backends.registry.open_backend`.
         """
         choice = KeptRunners(backend, device, cuda)
-        return cls(choice, Workers(processes or cores(), molecules.prepare, quiet=True))
+        return cls(choice, Workers(processes or cores(), featurizer_worker.prepare, (molecules.__name__,), quiet=True))
 
 
 Begun = list[tuple[Block, Callable[[], Part]]]  # chunks of SMILES, and what returns their part once it is read

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
 from pathlib import Path
@@ -169,11 +169,6 @@ class Converter:
         return Part((block,), None if sources else data, sources)
 
 
-def prepare() -> None:
-    """Prepare a worker process, which has imported this module."""
-    featurizer_worker.prepare()
-
-
 def convert_timed(seconds: float, rows: Block, converter: Shared) -> Part:
     """Convert a chunk in a worker process, which ends if a molecule takes too long."""
     own: Converter = converter.load()
@@ -237,12 +232,16 @@ def open_molecules(
     part_rows: int,
     skip: int,
     share: Share,
+    workers: Workers | None = None,
 ) -> Iterator[Input]:
-    """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks."""
+    """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks.
+
+    `workers` are processes of `early_workers`; None: they are started here.
+    """
     processes = options.processes or max(cores() // share.beside, 1)
     about = len(given) if isinstance(given, list) else _bytes(given) // ROW_BYTES
     with (
-        _workers(about, processes) as workers,  # they start during the first pass
+        nullcontext(workers) if workers else _workers(about, processes) as own_workers,  # start during the first pass
         open_rows(given, header, options, skip) as rows,
     ):
         trained_on = False
@@ -250,8 +249,9 @@ def open_molecules(
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
-        parts = _parts(own, Converter(header, rows.columns, readings), workers, size)
-        yield Input(rows.total, parts, trained_on, rows.notes, True, workers if rows.total - skip > size else None)
+        parts = _parts(own, Converter(header, rows.columns, readings), own_workers, size)
+        shared = own_workers if rows.total - skip > size else None
+        yield Input(rows.total, parts, trained_on, rows.notes, True, shared)
 
 
 def _bytes(path: Path) -> int:
@@ -317,7 +317,7 @@ def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
         load_rdkit()
         yield None
         return
-    with Workers(count, prepare, quiet=True) as workers:
+    with Workers(count, featurizer_worker.prepare, (__name__,), quiet=True) as workers:
         load_rdkit()  # while the processes do so, too
         yield workers
 

@@ -29,6 +29,7 @@ from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.timeline import span
+from gcnbatch.worker import Workers
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,17 @@ class Predictor:
         return [path for one in self.wholes for path in one.files]
 
     def open_input(
-        self, request: Request, skip: int, say: Callable[[str], object] = lambda line: None
+        self,
+        request: Request,
+        skip: int,
+        say: Callable[[str], object] = lambda line: None,
+        workers: Workers | None = None,
     ) -> AbstractContextManager[Input]:
         """Open the parts of this rank after the first `skip` rows; without ranks, all."""
         ranks = world.current()
         share = ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
         about: dict[str, Any] = {"batch_size": request.batch_size, "skip": skip, "share": share, "batches": True}
+        about["workers"] = workers
         return open_input(request.data, self.members, request.csv, say, **about)
 
     def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
