@@ -18,6 +18,7 @@ import gcnbatch
 from gcnbatch import progress
 from gcnbatch.data import synthetic
 from gcnbatch.data.store import Dataset
+from gcnbatch.worker import Workers
 from tests.builders import small_molecules
 
 pytest.importorskip("rdkit")
@@ -84,6 +85,34 @@ def test_a_table_and_a_run_are_all_that_is_typed(call: Call, tmp_path: Path, ass
     (moved / "part2" / "metrics.json").unlink()
     code, out, err = call("train", "--resume", moved, "-q")
     assert (code, out) == (0, f"{moved}\n"), err
+
+
+def test_processes_that_start_with_the_command_change_nothing(
+    call: Call, tmp_path: Path, assay: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They start for files of 64 KB and more; here they convert and predict, and end with the work on the table."""
+    pools: list[Workers] = []
+
+    def noted(*given: Any, **named: Any) -> Workers:
+        pools.append(Workers(*given, **named))
+        return pools[-1]
+
+    monkeypatch.setattr("gcnbatch.data.featurizer_worker.cores", lambda: 2)
+    monkeypatch.setattr("gcnbatch.data.featurizer_worker.Workers", noted)
+    found = []
+    for name, size in (("late", 1 << 16), ("early", 1)):
+        monkeypatch.setattr("gcnbatch.data.featurizer_worker.SMALL_FILE", size)
+        run, out = tmp_path / name, tmp_path / f"{name}.csv"
+        assert call("train", assay, "--recipe", "gcn", "-q", "-o", run, *SMALL, *BACKEND)[0] == 0
+        assert call("infer", run, assay, "-q", "-o", out, *BACKEND)[0] == 0
+        found.append(
+            (out.read_bytes(), (run / "predictions.csv").read_bytes(), (run / "data.skipped.csv").read_bytes())
+        )
+        assert len(pools) == (0 if name == "late" else 2)
+    assert found[0] == found[1]
+    for pool in pools:
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(int)
 
 
 def test_python_trains_a_table_as_the_command_does(tmp_path: Path, assay: Path) -> None:
