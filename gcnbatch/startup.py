@@ -37,8 +37,8 @@ from gcnbatch.ranks.launch import launched
 from gcnbatch.timeline import span
 from gcnbatch.worker import Workers
 
-FITS = ("scipy.special", "scipy.optimize", "gcnbatch.uncertainty.model")
-PLOTS = ("matplotlib.figure", "matplotlib.backends.backend_agg", "gcnbatch.training.plots", "gcnbatch.uncertainty.plot")
+FITS = ("scipy.special", "scipy.optimize", "gcnbatch.training.reports")
+PLOTS = ("scipy.special", "matplotlib.backends.backend_agg", "gcnbatch.training.summary", "gcnbatch.uncertainty.plot")
 PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
 MIXTURE = ("gcnbatch.training.cross_fit", "sklearn.ensemble")
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty

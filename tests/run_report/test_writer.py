@@ -29,6 +29,7 @@ from gcnbatch.run_report.writer import ParallelWriter, beside_training, open_wri
 from gcnbatch.training import finished, plots, run
 from gcnbatch.training.finished import read_fits
 from gcnbatch.training.reports import Report
+from gcnbatch.training.summary import draw_curves
 from gcnbatch.worker import INLINE, Workers
 from tests.run_report.runs import with_data
 from tests.test_worker import is_alive
@@ -225,21 +226,24 @@ def test_workers_remove_matplotlibs_temporary_folder(
 
 
 @pytest.mark.slow
-def test_workers_preload_every_module_that_a_report_needs(tmp_path: Path) -> None:
+def test_each_worker_preloads_every_module_that_its_part_of_a_report_needs(tmp_path: Path) -> None:
     """Pillow's plugins are left out: Pillow imports them on demand; safetensors, too: training has written weights."""
-    text = f"""
-import sys
-from pathlib import Path
-from gcnbatch.startup import FITS, PLOTS, preload
-from tests.run_report.test_writer import report
-written = report(Path({str(tmp_path)!r}), rows=60)
-preload(*FITS, *PLOTS)
-known = set(sys.modules)
-written.write()
-print(sorted(name for name in set(sys.modules) - known if not name.startswith(("PIL.", "safetensors"))))
-"""
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(), check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    fits = Workers(1, startup.preload, startup.FITS, quiet=True)
+    plots = Workers(1, startup.prepare_plots, quiet=True)
+    with fits, plots:
+        known = [loaded(fits), loaded(plots)]
+        written = report(tmp_path, rows=60)
+        written.write(fits, plots)
+        histories = [(tmp_path / "history.jsonl", 1)]
+        histories[0][0].write_text(json.dumps({"epoch": 1, "train_loss": 1.0, "valid_loss": None}) + "\n")
+        plots.submit(draw_curves, tmp_path, histories).result()
+        fits.submit(Report.write, replace(written, has_figures=False)).result()
+        assert [sorted(loaded(pool) - before) for pool, before in zip((fits, plots), known, strict=True)] == [[], []]
+
+
+def loaded(pool: Workers) -> set[str]:
+    names: list[str] = pool.submit(eval, "list(__import__('sys').modules)").result()
+    return {name for name in names if not name.startswith(("PIL.", "safetensors"))}
 
 
 @pytest.mark.usefixtures("light_workers")
