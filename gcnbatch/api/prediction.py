@@ -14,6 +14,7 @@ from gcnbatch.api.run import folders_of
 from gcnbatch.data.endings import is_table
 from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.errors import InputError, MachineError
+from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.prediction import EmbedOptions, ExplainOptions, InferOptions, PredictingOptions, ServeOptions
 from gcnbatch.ranks.launch import launched
@@ -57,7 +58,7 @@ def _early(given: InferOptions) -> AbstractContextManager[Workers | None]:
     """Start the processes that read a table of molecules while this process imports the rest."""
     if not is_table(given.data) or launched() is not None:  # ranks share the cores
         return nullcontext()
-    return early_workers(given.data, given.processes, "gcnbatch.inference.molecules")
+    return early_workers(given.data, given.processes, *WORKER_MODULES)
 
 
 def _infer(given: InferOptions, workers: Workers | None) -> InferenceSummary:

@@ -122,7 +122,7 @@ def infer(
     resume : bool
         Go on where a killed prediction with the same data, models and options was stopped (.csv and .jsonl).
     workers : Workers or None
-        Processes of `gcnbatch.data.featurizer_worker.early_workers` that have imported `gcnbatch.inference.molecules`.
+        Processes of `gcnbatch.data.featurizer_worker.early_workers` that have imported WORKER_MODULES.
     with_metrics : bool
         Compute metrics where the data have labels, and say what they leave out.
     quiet : bool

@@ -29,6 +29,7 @@ from gcnbatch.data.tables.smi import about_extensions, without_extension
 from gcnbatch.data.tables.table import Block, Table, with_numbers
 from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
+from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
 from gcnbatch.inference.parts import Input, Part, Reading, RowBlock, Share
 from gcnbatch.machine import cores
@@ -317,7 +318,7 @@ def _workers(rows: int, processes: int) -> Iterator[Workers | None]:
         load_rdkit()
         yield None
         return
-    with Workers(count, featurizer_worker.prepare, (__name__,), quiet=True) as workers:
+    with Workers(count, featurizer_worker.prepare, WORKER_MODULES, quiet=True) as workers:
         load_rdkit()  # while the processes do so, too
         yield workers
 

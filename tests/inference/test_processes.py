@@ -13,7 +13,7 @@ import pytest
 
 from gcnbatch.data.featurizer_worker import prepare
 from gcnbatch.errors import InputError
-from gcnbatch.inference import inputs, molecules, tabulation
+from gcnbatch.inference import WORKER_MODULES, inputs, molecules, tabulation
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import RowBlock
@@ -30,7 +30,7 @@ WRITTEN += [
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Workers]:
-    with Workers(2, prepare, (molecules.__name__,), quiet=True) as workers:
+    with Workers(2, prepare, WORKER_MODULES, quiet=True) as workers:
         yield workers
 
 
@@ -39,7 +39,7 @@ def one_pool(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the calls of several tests use the same two processes. To start them takes most of the time of a call."""
 
     def opened(*given: Any, **named: Any) -> nullcontext[Workers]:
-        assert (given, named) == ((2, prepare, (molecules.__name__,)), {"quiet": True})
+        assert (given, named) == ((2, prepare, WORKER_MODULES), {"quiet": True})
         return nullcontext(pool)
 
     monkeypatch.setattr(molecules, "Workers", opened)
