@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import philox
+from gcnbatch.machine import cores
 from gcnbatch.mixture.molecules import Prepared
 from gcnbatch.mixture.normal_scores import Arrays
 from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
@@ -67,7 +68,7 @@ class KernelRidge:
 
     @cached_property
     def _similarity(self) -> Similarity:
-        return Similarity(self.landmarks, weight=self.weight)
+        return Similarity(self.landmarks, cores(), self.weight)
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes."""

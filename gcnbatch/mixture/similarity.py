@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,10 @@ class Similarity:
 
     def __init__(self, landmarks: Prepared, jobs: int = 1, weight: float = 1.0) -> None:
         self._size, self._jobs, self._weight = len(landmarks), jobs, weight
+        columns = range(0, self._size, _COLUMNS)
         with ThreadPoolExecutor(jobs) as threads:
-            self._minima = list(zip(threads.map(_minima, landmarks.counts), map(_sizes, landmarks.counts), strict=True))
+            minima = [threads.map(partial(_minima, counts), columns) for counts in landmarks.counts]
+            self._minima = [(list(of), _sizes(counts)) for of, counts in zip(minima, landmarks.counts, strict=True)]
         self._rbf = _Rbf(landmarks)
 
     def blocks(self, molecules: Prepared) -> Iterator[tuple[slice, NDArray[np.float32]]]:
@@ -153,16 +155,15 @@ def _one_hot(counts: Any, dtype: np.dtype[Any]) -> Any:
     return sparse.csr_array(parts, shape=(counts.shape[0], len(THRESHOLDS) * counts.shape[1]))
 
 
-def _minima(counts: Any) -> list[NDArray[np.unsignedinteger]]:
-    """Return min(level, own level) of each fragment, level and row of `counts (n, F)`: (4 F, n) in blocks of columns.
+def _minima(counts: Any, first: int) -> NDArray[np.unsignedinteger]:
+    """Return min(level, own level) of each fragment, level and row of `counts (n, F)`: (4 F, rows) for a block of rows.
 
     The integers are as small as their sums allow, and common fragments of a block stay in the cache: products read all
     of it.
     """
-    rows, columns = counts.shape
-    own = _LEVELS[counts.toarray().T]
+    own = _LEVELS[counts[first : first + _COLUMNS].toarray()].T.copy()
+    columns, rows = own.shape
     found = np.empty((columns, len(THRESHOLDS), rows), np.min_scalar_type(len(THRESHOLDS) * columns))
     for level in range(len(THRESHOLDS)):
         np.minimum(own, level + 1, out=found[:, level])
-    whole = found.reshape(-1, rows)
-    return [np.ascontiguousarray(whole[:, first : first + _COLUMNS]) for first in range(0, rows, _COLUMNS)]
+    return found.reshape(-1, rows)
