@@ -369,14 +369,11 @@ class _Fork:
 
 
 def _new_worker(made: _Settings, forks: Sequence[_Fork] = ()) -> _Worker:
-    """Start a process, which forks others when it has answered its first call."""
+    """Start a process, which forks others when its first call is done."""
     threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
+    ends = " ".join(f"{calls},{answers}" for calls, answers in (fork.ends for fork in forks))
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", _START, str(made.alive)),
-            *(" ".join(f"{calls},{answers}" for calls, answers in (fork.ends for fork in forks)),),
-            *(str(gc.get_threshold()[0]), *sys.path),
-        ],
+        [sys.executable, "-c", _START, str(made.alive), ends, str(gc.get_threshold()[0]), *sys.path],
         pass_fds=(made.alive, *made.keep_open, *chain.from_iterable(fork.ends for fork in forks)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
