@@ -9,7 +9,7 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | processes for reports import what they need | Python imports, a GPU trains | SciPy 690, matplotlib 760, RDKit 760 ms |
 | they draw a first figure | a GPU trains | 120 ms |
 | they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
-| processes for molecules import RDKit | Python imports | 400 ms (H200 host, bfcc49b8) |
+| processes for molecules import NumPy and RDKit | Python imports | 360 ms (H200 host, b5e34d8f) |
 | the process of kernel and trees imports what it needs | Python imports, a table is imported | scikit-learn 1,500 ms |
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
 | ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +18,15 @@ from gcnbatch.data.atom_features import BOND_PROPERTIES, EXTENDED_NAMES, RING_SI
 from gcnbatch.data.rdkit_binary import Structures
 from gcnbatch.data.sparse import row_pointer
 
+_ELEMENTS = 119  # of RDKit's periodic table, with "*"
 _MASS = 100.0  # unit of the mass, so that it is about 1, as other features are
 _CHIRAL, _FIRST_CHIRAL = ("R", "S"), EXTENDED_NAMES.index("chirality=R")
 _TURNED = {"STEREOZ": "Z", "STEREOCIS": "Z", "STEREOE": "E", "STEREOTRANS": "E"}
 _ISOTOPE = re.compile(r"\[\d")
 
 
-class Asked(NamedTuple):
-    """What RDKit must be asked for of a molecule, as `Structures` do not have it.
+class Properties(NamedTuple):
+    """What RDKit must be asked for of the atoms and bonds of a molecule, as `Structures` do not have it.
 
     Parameters
     ----------
@@ -41,12 +43,12 @@ class Asked(NamedTuple):
     geometry: Sequence[tuple[int, str]] = ()
 
 
-def ask(molecule: Any, name: str) -> Asked:
+def ask_properties(molecule: Any, name: str) -> Properties:
     """Return what no array of a sanitised RDKit molecule has.
 
     `name` is its canonical SMILES, which tells what there is to ask for; "" if the molecule is not in normal form.
     """
-    chirality, isotopes, geometry = Asked()
+    chirality, isotopes, geometry = Properties()
     if not name or "@" in name:
         turned = ((number, atom) for number, atom in enumerate(molecule.GetAtoms()) if atom.HasProp("_CIPCode"))
         codes = [(number, atom.GetProp("_CIPCode")) for number, atom in turned]
@@ -56,29 +58,40 @@ def ask(molecule: Any, name: str) -> Asked:
     if not name or "/" in name or "\\" in name:
         bonds = ((bond.GetIdx(), _TURNED.get(str(bond.GetStereo()))) for bond in molecule.GetBonds())
         geometry = [(number, turn) for number, turn in bonds if turn]
-    return Asked(chirality, isotopes, geometry)
+    return Properties(chirality, isotopes, geometry)
 
 
-def extended_atoms(structures: Structures, mass: NDArray[np.float64], asked: Sequence[Asked]) -> NDArray[np.float32]:
+@cache
+def atomic_weights() -> NDArray[np.float64]:
+    """Return the weights of RDKit's periodic table in u, by atomic number; 0 of ``*``."""
+    from rdkit import Chem
+
+    weight = Chem.GetPeriodicTable().GetAtomicWeight
+    return np.array([weight(number) for number in range(_ELEMENTS)])
+
+
+def extended_atoms(
+    structures: Structures, numbers: NDArray[np.int64], asked: Sequence[Properties]
+) -> NDArray[np.float32]:
     """Return the features (N, 11) of EXTENDED_NAMES of the atoms of all molecules.
 
     Parameters
     ----------
     structures : Structures
-    mass : float64, (N,)
-        Mass of each atom in u, if it is no isotope.
-    asked : sequence of Asked
+    numbers : int64, (N,)
+        Atomic numbers.
+    asked : sequence of Properties
         Of the same molecules.
     """
     starts = row_pointer(structures.n_atoms)[:-1]
     ring_atoms = structures.ring_atoms + np.repeat(np.repeat(starts, structures.n_rings), structures.ring_sizes)
     sizes = np.repeat(structures.ring_sizes, structures.ring_sizes)
-    count = np.bincount(ring_atoms, minlength=len(mass))
-    x = np.zeros((len(mass), len(EXTENDED_NAMES)), np.float32)
+    count = np.bincount(ring_atoms, minlength=len(numbers))
+    x = np.zeros((len(numbers), len(EXTENDED_NAMES)), np.float32)
     x[:, 0], x[:, 1] = count > 0, count
     for column, size in enumerate(RING_SIZES, 2):
         x[ring_atoms[sizes == size], column] = 1
-    mass = mass.copy()
+    mass = atomic_weights()[numbers]
     for start, one in zip(starts.tolist(), asked, strict=True):
         for atom, code in one.chirality:
             x[start + atom, _FIRST_CHIRAL + code] = 1
@@ -89,7 +102,7 @@ def extended_atoms(structures: Structures, mass: NDArray[np.float64], asked: Seq
 
 
 def property_bonds(
-    structures: Structures, asked: Sequence[Asked], properties: Sequence[str]
+    structures: Structures, asked: Sequence[Properties], properties: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the number (G,), the ends (b, 2) and the channel (b,), from 0 on, of the bonds with each property.
 
@@ -97,8 +110,10 @@ def property_bonds(
     """
     n_bonds = structures.n_bonds
     starts = row_pointer(n_bonds)[:-1]
+    in_ring = np.zeros(len(structures.ends), bool)
+    in_ring[structures.ring_bonds()] = True
     has = {
-        "ring": _in_ring(structures),
+        "ring": in_ring,
         "conjugated": structures.conjugated,
         "Z": np.zeros(len(structures.ends), bool),
         "E": np.zeros(len(structures.ends), bool),
@@ -110,19 +125,3 @@ def property_bonds(
     bonds, channels = np.nonzero(np.stack(columns, axis=1))
     molecule = np.repeat(np.arange(len(n_bonds)), n_bonds)
     return np.bincount(molecule[bonds], minlength=len(n_bonds)), structures.ends[bonds], channels
-
-
-def _in_ring(structures: Structures) -> NDArray[np.bool_]:
-    """Return which bonds (B,) are part of a ring."""
-    largest = int(structures.n_atoms.max(initial=1))
-    ring_ends = row_pointer(structures.ring_sizes)
-    following = np.arange(len(structures.ring_atoms)) + 1
-    following[ring_ends[1:] - 1] = ring_ends[:-1]
-    in_rings = np.stack([structures.ring_atoms, structures.ring_atoms[following]], axis=1)
-    molecule = np.arange(len(structures.n_atoms))
-    of_rings = np.repeat(np.repeat(molecule, structures.n_rings), structures.ring_sizes)
-    keys = [
-        (of * largest + ends.min(axis=1, initial=largest)) * largest + ends.max(axis=1, initial=0)
-        for of, ends in ((np.repeat(molecule, structures.n_bonds), structures.ends), (of_rings, in_rings))
-    ]
-    return np.isin(*keys)

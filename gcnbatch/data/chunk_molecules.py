@@ -92,24 +92,15 @@ class ChunkMolecules:
         self.ends = structures.ends + self.starts[self.of_bond][:, None]
         self.kind, self.conjugated = structures.types, structures.conjugated
         src, dst = np.concatenate([self.ends, self.ends[:, ::-1]]).T
-        keys = src * len(self.number) + dst
-        order = np.argsort(keys)
+        order = np.argsort(src * len(self.number) + dst)
         self.src, self.dst, self.of_edge = src[order], dst[order], order % max(len(self.ends), 1)
         self.order = np.bincount(self.src, ORDERS[self.kind[self.of_edge]], len(self.number))
         self.degree = np.bincount(self.src, minlength=len(self.number))
-        self._read_rings(structures, keys[order])
-
-    def _read_rings(self, structures: Structures, keys: Ints) -> None:
-        """Find the atoms and bonds of the rings. `keys` (2 B,) are ascending numbers of the edges."""
         sizes = structures.ring_sizes
         self.of_ring = np.repeat(np.arange(self.size), structures.n_rings)
         self.ring = np.repeat(np.arange(len(sizes)), sizes)
         self.ring_atoms = structures.ring_atoms + self.starts[self.of_ring][self.ring]
-        following = np.arange(len(self.ring)) + 1
-        ends = np.cumsum(sizes)
-        following[ends - 1] = ends - sizes
-        edges = np.searchsorted(keys, self.ring_atoms * len(self.number) + self.ring_atoms[following])
-        self.ring_bonds = self.of_edge[edges]
+        self.ring_bonds = structures.ring_bonds()
         self.in_ring = np.zeros(len(self.ends), bool)
         self.in_ring[self.ring_bonds] = True
         self.rings = np.bincount(self.ring_atoms, minlength=len(self.number))

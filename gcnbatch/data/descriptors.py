@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import Atom
+from gcnbatch.data.atom_properties import atomic_weights
 from gcnbatch.data.charges import charges
 from gcnbatch.data.chunk_molecules import ORDERS, ChunkMolecules, is_usual
 from gcnbatch.data.fragments import circular, feature_patterns, features
@@ -190,7 +191,7 @@ class _Tools:
         table = Chem.GetPeriodicTable()
         numbers = range(119)
         self.outer = np.array([table.GetNOuterElecs(number) for number in numbers])
-        self.mass = np.array([table.GetAtomicWeight(number) for number in numbers])
+        self.mass = atomic_weights()
         self.exact_mass = np.array([table.GetMostCommonIsotopeMass(number) for number in numbers])
         self.radius = np.array([table.GetRb0(number) for number in numbers])
         shell: Any = EState.GetPrincipleQuantumNumber

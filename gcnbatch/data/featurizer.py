@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import EXTENDED, AtomTable, random_walks
-from gcnbatch.data.atom_properties import Asked, ask, extended_atoms, property_bonds
+from gcnbatch.data.atom_properties import Properties, ask_properties, extended_atoms, property_bonds
 from gcnbatch.data.featurizer_options import BOND_CHANNELS, FeaturizerOptions
 from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.molecule_features import Begun, begin, count_columns, graph_feature_names, molecule_features
@@ -33,7 +33,6 @@ __all__ = [
 ]
 _CHANNELS = np.zeros(5, np.int64)  # places in BOND_CHANNELS, by the type of a bond
 _CHANNELS[[SINGLE, DOUBLE, TRIPLE, AROMATIC]] = range(4)
-_ELEMENTS = 119  # of RDKit's periodic table, with 0 for "*"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class _Molecule(NamedTuple):
     order: str
     begun: bytes | Structures
     scaffold: str = ""
-    properties: Asked = Asked()
+    properties: Properties = Properties()
     features: Begun | None = None
 
 
@@ -90,8 +89,6 @@ class _Featurizer:
     def __init__(self, as_written: bool) -> None:
         self.chem = load_rdkit()
         self.reader = MoleculeReader(self.chem, as_written)
-        weight = self.chem.GetPeriodicTable().GetAtomicWeight
-        self.weights = np.array([weight(number) for number in range(_ELEMENTS)])
 
     def convert(self, text: str, index: int, options: FeaturizerOptions, scaffolds: bool) -> _Molecule | BadMolecule:
         """Return the molecule of a SMILES, or why it has no graph."""
@@ -108,7 +105,7 @@ class _Featurizer:
         if not options.asks_rdkit:
             return found
         return found._replace(
-            properties=ask(molecule, form.name) if options.asks_properties else Asked(),
+            properties=ask_properties(molecule, form.name) if options.asks_properties else Properties(),
             features=begin(molecule, form.name, options) if options.of_molecules else None,
         )
 
@@ -209,7 +206,7 @@ def _edges(
     return {"node_ptr": node_ptr, "edge_ptr": edge_ptr, "src": src, "dst": dst, "channel": channel}
 
 
-def _atoms(structures: Structures, tools: _Featurizer, asked: list[Asked], options: FeaturizerOptions) -> Any:
+def _atoms(structures: Structures, tools: _Featurizer, asked: list[Properties], options: FeaturizerOptions) -> Any:
     """Return the atom features (N, F): int8, or float32 with those that are not whole numbers."""
     table, node_ptr = tools.reader.table, row_pointer(structures.n_atoms)
     bonds = structures.ends + np.repeat(node_ptr[:-1], structures.n_bonds)[:, None]
@@ -217,7 +214,7 @@ def _atoms(structures: Structures, tools: _Featurizer, asked: list[Asked], optio
     columns: list[Any] = [table.features(structures.atoms, degrees)]
     if options.atom_features == EXTENDED:
         numbers = np.array([atom.number for atom in table.atoms], np.int64)[structures.atoms]
-        columns.append(extended_atoms(structures, tools.weights[numbers], asked))
+        columns.append(extended_atoms(structures, numbers, asked))
     if options.walk:
         columns.append(random_walks(node_ptr, bonds, options.walk))
     return np.concatenate(columns, axis=1) if len(columns) > 1 else columns[0]

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.atom_features import HYBRIDISATIONS, Atom, AtomTable
+from gcnbatch.data.sparse import row_pointer
 
 DOUBLE, TRIPLE, AROMATIC = 2, 3, 4  # RDKit's numbers of bond types, but AROMATIC; all others are SINGLE
 SINGLE = 1
@@ -120,6 +121,20 @@ class Structures(NamedTuple):
             self.ring_atoms[ring_atoms],
             self.plain[molecules],
         )
+
+    def ring_bonds(self) -> Ints:
+        """Return the bond, counted over all molecules, from each atom of a ring to the next, along all rings."""
+        starts = row_pointer(self.n_atoms)
+        *_, of_rings = self._spread(starts[:-1])
+        own = self.ring_atoms + of_rings
+        following = np.arange(len(own)) + 1
+        ends = np.cumsum(self.ring_sizes)
+        following[ends - 1] = ends - self.ring_sizes
+        bonds = self.ends + np.repeat(starts[:-1], self.n_bonds)[:, None]
+        pairs = np.stack([own, own[following]], axis=1)
+        keys, wanted = (pair.min(axis=1) * starts[-1] + pair.max(axis=1) for pair in (bonds, pairs))
+        order = np.argsort(keys)
+        return order[np.searchsorted(keys[order], wanted)]
 
     def in_order(self, orders: Sequence[str]) -> Structures:
         """Return the molecules with sorted bonds, and all atoms in these orders (`NormalForm.order`) or as they are."""
