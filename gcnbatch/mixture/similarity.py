@@ -30,7 +30,7 @@ from gcnbatch.mixture.molecules import Prepared
 
 THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
-_ROWS = 16  # rows of a product: few, as one molecule takes the time of all; half of them cost others 10 %
+_ROWS = 8  # rows of a product: few, as one molecule takes the time of all. BLAS adds each of 4 or 8 alike, not of 16
 _COLUMNS = 1024  # landmarks of a block
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
@@ -121,7 +121,8 @@ class _Rbf:
 def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
     """Return the product of rows with a matrix; each row's is equal to the bit in any block.
 
-    BLAS adds in an order that depends on the number of rows, so each product has `_ROWS` of them.
+    BLAS adds in an order that depends on the number of rows, and on the place of a row among more than 8, so each
+    product has `_ROWS` of them.
     """
     whole = np.zeros((-(-len(block) // _ROWS) * _ROWS, block.shape[1]), block.dtype)
     whole[: len(block)] = block
