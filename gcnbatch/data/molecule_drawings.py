@@ -25,6 +25,11 @@ def has_rdkit() -> bool:
     return find_spec("rdkit") is not None
 
 
+def can_draw() -> bool:
+    """Return whether RDKit finds the libraries that it draws with."""
+    return _drawer() is not None
+
+
 @dataclass(frozen=True)
 class Layout:
     """A molecule on a plane of WIDTH x HEIGHT.
@@ -61,17 +66,21 @@ def draw(smiles: Sequence[str]) -> list[str]:
 
     An element holds paths with numbers and colours alone, so that no text of a SMILES gets into a page.
     """
-    layouts = guard.each(lambda text: _layout(_read(text)), smiles, "RDKit", None)
+    drawer = _drawer()
+    if drawer is None:
+        return [""] * len(smiles)
+    layouts = guard.each(lambda text: _layout(_read(text), drawer), smiles, "RDKit", None)
     found = [None if one is None else one.paths for one in layouts]
     return [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{paths}</svg>' if paths else "" for paths in found]
 
 
 def layouts(smiles: Sequence[str], options: FeaturizerOptions) -> list[Layout | None]:
     """Return each molecule with the atoms of its graph, and its drawing; None for one that cannot be read."""
+    drawer = _drawer()
 
     def lay_out(text: str) -> Layout | None:
         form = graph_form(text, options, again=True)
-        layout = None if form is None else _layout(form.molecule)
+        layout = None if form is None else _layout(form.molecule, drawer)
         return None if form is None or layout is None else replace(layout, smiles=form.name)
 
     return guard.each(lay_out, smiles, "RDKit", None)
@@ -81,16 +90,23 @@ def _read(text: str) -> Any:
     return load_rdkit().MolFromSmiles(text) if len(text) <= MOST_CHARACTERS else None
 
 
-def _layout(molecule: Any) -> Layout | None:
-    from rdkit.Chem.Draw import rdMolDraw2D
+def _drawer() -> Any:
+    """Return RDKit's module that draws, imported once for the forks of a call; None without the libraries it needs."""
+    try:
+        from rdkit.Chem.Draw import rdMolDraw2D
+    except ImportError:
+        return None
+    return rdMolDraw2D
 
+
+def _layout(molecule: Any, drawer: Any) -> Layout | None:
     if molecule is None:
         return None
     symbols = tuple(atom.GetSymbol() for atom in molecule.GetAtoms())
-    if not 0 < len(symbols) <= MOST_ATOMS:
+    if drawer is None or not 0 < len(symbols) <= MOST_ATOMS:
         return Layout(symbols)
-    canvas = rdMolDraw2D.MolDraw2DSVG(WIDTH, HEIGHT)
-    rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
+    canvas = drawer.MolDraw2DSVG(WIDTH, HEIGHT)
+    drawer.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
     points = [canvas.GetDrawCoords(at) for at in range(len(symbols))]
     ends = [sorted((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())) for bond in molecule.GetBonds()]

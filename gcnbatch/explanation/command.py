@@ -19,7 +19,7 @@ from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.featurizer_options import is_molecular
 from gcnbatch.data.graphs import GraphSet, Int64, concatenate
-from gcnbatch.data.molecule_drawings import NO_RDKIT, has_rdkit, too_large
+from gcnbatch.data.molecule_drawings import NO_LIBRARIES, NO_RDKIT, can_draw, has_rdkit, too_large
 from gcnbatch.explanation import drawing
 from gcnbatch.explanation.attribution_tables import Tables, Unreadable, open_tables
 from gcnbatch.explanation.cards import Card, cards_of
@@ -312,6 +312,8 @@ class _Writer:
         if not has_rdkit():
             self._say(f"no drawings and no symbols: {NO_RDKIT}")
             return None
+        if not can_draw():
+            self._say(f"no drawings: {NO_LIBRARIES}")
         return FeaturizerOptions.from_header(featurizer)
 
     def _draw(self, number: int, card: Card) -> None:

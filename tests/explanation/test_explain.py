@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -111,6 +112,18 @@ def test_a_molecule_too_large_to_draw_says_so(
     assert said[0].replace("'", "&#x27;") in page
     assert ">not drawn: 6 atoms, more than 5<" in page
     assert ">not drawn: 7 atoms, more than 5<" in page
+
+
+def test_without_the_libraries_of_a_desktop_it_says_so_and_keeps_the_symbols(
+    chemistry: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rdkit.Chem.Draw", None)
+    (tmp_path / "new.csv").write_text("mol_id,structure\nsmall,CCO\n")
+    said: list[str] = []
+    about = {"steps": 1, "backend": "cpu", "quiet": True, "say": said.append}
+    assert explain([chemistry[0]], tmp_path / "new.csv", tmp_path / "why", **about).drawn == 0
+    assert said == ["no drawings: RDKit may miss libraries of a desktop: apt-get install libxrender1 libxext6"]
+    assert [row["symbol"] for row in table(tmp_path / "why" / "atoms.csv")] == ["C", "C", "O"]
 
 
 def test_drawings_are_svg_with_a_panel_per_task(why: tuple[Path, Path, ExplanationSummary]) -> None:
