@@ -24,7 +24,7 @@ from gcnbatch.mixture.problem import Float64, Problem, Scales, Target
 from gcnbatch.mixture.ridge import Targets, solve, solve_by_landmarks
 from gcnbatch.mixture.similarity import BLOCK, Similarity, blas_threads, by_rows, reweigh
 from gcnbatch.mixture.steps import Step, no_step
-from gcnbatch.mixture.transforms import KINDS, Kind
+from gcnbatch.mixture.transforms import KINDS, Kind, Transform
 
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0)
 _TUNED = 2000  # rows on which ridges and transforms are compared
@@ -119,9 +119,9 @@ def choose(
 ) -> dict[int, Choice]:
     """Return the choice for each learnable task, by its number: the least out-of-fold errors.
 
-    The transform has the least error of the problem, which must be half a percent less than without it; the problem may
-    name it. Ridge and weight have the least squared error of transformed targets, relative to the least of each task:
-    the weight over all tasks. Results do not depend on the number of threads.
+    The transform has the least error of the problem, which must be half a percent less than without it; `known_kinds`
+    are not compared. Ridge and weight have the least squared error of transformed targets, relative to the least of
+    each task: the weight over all tasks. Results do not depend on the number of threads.
 
     Parameters
     ----------
@@ -130,7 +130,8 @@ def choose(
     weigh : bool
         Whether to compare weights.
     """
-    kinds = KINDS if problem.target == "regression" else KINDS[:1]
+    tried = _tried(problem)
+    kinds = [kind for kind in KINDS if any(kind in of for of in tried.values())]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
     weights = _weights(molecules) if weigh else (1.0,)
     total = dict.fromkeys(weights, 0.0)
@@ -152,7 +153,7 @@ def choose(
             options: list[tuple[float, Kind]] = []
             of_kind: dict[Kind, Float64] = {}
             for number, (kind, scale) in enumerate(zip(kinds, scales, strict=True)):
-                if problem.kinds is not None and problem.kinds[column.start] != kind:
+                if kind not in tried[task]:
                     continue
                 place = slice(number * ends[-1] + first, number * ends[-1] + end)
                 of_kind[kind] = errors[:, place].mean(axis=1)
@@ -175,6 +176,17 @@ def choose(
             total[weight] += float(relative.min())
             found[weight] |= {task: Choice(ridge, kind, weight) for task, kind in chosen.items()}
     return found[min(total, key=lambda weight: total[weight])]
+
+
+def known_kinds(problem: Problem) -> tuple[Kind, ...] | None:
+    """Return the kind of transform of each output, if no task has a choice.
+
+    Classes have none, the problem may name it, and transforms that would only change the unit are not compared.
+    """
+    tried = _tried(problem)
+    if any(len(of) > 1 for of in tried.values()):
+        return None
+    return _kinds(problem, {task: of[0] for task, of in tried.items()})
 
 
 def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
@@ -268,6 +280,22 @@ def _is_exact(sizes: Sequence[int], rows: int) -> bool:
 def _weights(molecules: Prepared) -> tuple[float, ...]:
     """Return the weights of descriptors that are compared: that of a fingerprint, and that of all of them."""
     return (1.0, float(len(molecules.counts))) if len(molecules.counts) > 1 else (1.0,)
+
+
+def _tried(problem: Problem) -> dict[int, tuple[Kind, ...]]:
+    """Return the kinds of transform that are compared for each learnable task."""
+    found: dict[int, tuple[Kind, ...]] = {}
+    for task, column in enumerate(problem.tasks):
+        if not problem.is_learnable(column):
+            continue
+        if problem.kinds is not None:
+            found[task] = (problem.kinds[column.start],)
+        elif problem.target == "regression":
+            y = problem.values[:, column.start]
+            found[task] = (KINDS[0], *(kind for kind in KINDS[1:] if Transform.fit(kind, y).bends(y)))
+        else:
+            found[task] = KINDS[:1]
+    return found
 
 
 def _kinds(problem: Problem, of_tasks: Mapping[int, Kind]) -> tuple[Kind, ...]:

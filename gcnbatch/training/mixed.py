@@ -29,6 +29,7 @@ from gcnbatch.mixture.store import join, split
 from gcnbatch.mixture.transforms import Kind
 from gcnbatch.model.gcn import joins_graph_features
 from gcnbatch.text import listed
+from gcnbatch.timeline import span
 from gcnbatch.training import checkpoint
 from gcnbatch.training.checkpoint import Checkpoint
 from gcnbatch.training.targets import Scaling
@@ -234,4 +235,5 @@ def choose_transforms(dataset: Dataset, rows: Int64, groups: NDArray[Any], metri
         return ("none",) * labelled.shape[1]
     folds = make_folds(groups[some], np.zeros(len(some)), seed)
     given = problem(dataset, rows[some], folds, metric, seed)
-    return choose_kinds(given, molecules(dataset.header, dataset.feature_tables(rows[some])))
+    with span("choose transforms"):
+        return choose_kinds(given, lambda: molecules(dataset.header, dataset.feature_tables(rows[some])))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
-from gcnbatch.mixture import Bounds, Mixture, Problem, fit_members, kernel, mix, trees
+from gcnbatch.mixture import Bounds, Mixture, Problem, choose_kinds, fit_members, kernel, mix, trees
 from gcnbatch.mixture.kernel import KernelRidge, activate
 from gcnbatch.mixture.molecules import Preparation
 from tests.mixture.problems import molecules, problem, rmse, values
@@ -89,6 +89,23 @@ def test_skewed_targets_are_transformed_if_that_saves_error() -> None:
     assert members.transforms.kinds[0] in ("log", "quantile")
     assert members.transforms.kinds[1] == "none"
     assert (members.predict(of)["kernel"][:, 0] > 0).all()
+
+
+def test_features_are_read_if_a_transform_can_be_chosen() -> None:
+    of = molecules(200)
+    read: list[bool] = []
+
+    def features() -> object:
+        read.append(True)
+        return of
+
+    normal = np.random.default_rng(0).normal(7, 1, (200, 1))
+    for y, expected in ((normal, ("none",)), (np.exp(values(of)), ("log",))):
+        given = Problem.of("regression", y, np.arange(200), lambda y, o: float(np.nanmean(np.abs(y - o))))
+        assert choose_kinds(given, features) == expected
+        assert read == [True] * (y is not normal)
+    assert choose_kinds(problem(of, "binary"), features) == ("none",)
+    assert read == [True]
 
 
 def test_further_members_have_weights_and_must_be_given() -> None:

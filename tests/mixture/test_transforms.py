@@ -64,6 +64,15 @@ def test_normal_scores_of_ties_missing_values_and_few_knots() -> None:
     np.testing.assert_allclose(few.scores, exact.apply(few.values[:, None])[:, 0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transform_bends_unless_it_only_changes_the_unit(kind: str) -> None:
+    normal = np.random.default_rng(4).normal(7, 1, 2000)  # such as pKi
+    gaps = np.append(np.exp(normal), np.nan)
+    assert not Transform.fit(kind, normal).bends(normal)
+    assert Transform.fit(kind, gaps).bends(gaps) == (kind != "none")
+    assert not Transform.fit(kind, np.full(3, 2.0)).bends(np.full(3, 2.0))
+
+
 def test_transforms_of_several_targets_survive_their_arrays() -> None:
     y = np.stack([SKEWED, SKEWED, SKEWED - 3], axis=1)
     transforms = Transforms.fit(("quantile", "log", "none"), y)
