@@ -121,7 +121,7 @@ class LoadedRun:
         """
         part = Part.joined([part for chunk in begun for part in self._read(*chunk)])
         predictor = self.predictor if applicability else self._alone
-        made: Predictions = self._make(predictor.predict(part, lambda count: None), 0).rows
+        made: Predictions = self._make(predictor.predict(part), 0).rows
         return made
 
     @cached_property

@@ -25,6 +25,7 @@ from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
 from gcnbatch.inference.parts import Reading
 from gcnbatch.machine import cores
+from gcnbatch.mixture import Molecules
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
@@ -242,16 +243,21 @@ class Whole:
         """The models whose outputs it reads: none where its mixture does not need them."""
         return self.models if self.mixed is None or self.mixed.needs_network else []
 
-    def outputs(self, of_models: Sequence[NDArray[np.floating]], sources: Sources) -> Found:
-        """Return what it gives, from the outputs of the models that it needs.
+    def features(self, sources: Sources) -> Molecules | None:
+        """Return what the other members of its mixture read; None without a mixture."""
+        if self.mixed is None:
+            return None
+        model = self.models[0]
+        return mixed.molecules(model.header, sources(*model.reading).feature_tables())
+
+    def outputs(self, of_models: Sequence[NDArray[np.floating]], features: Molecules | None) -> Found:
+        """Return what it gives, from the outputs of the models that it needs, and `features`.
 
         The deviation is that of the models; with a mixture, that of `Mixed.deviation`.
         """
         found = self._networks(of_models)
-        if self.mixed is None:
+        if self.mixed is None or features is None:
             return found
-        model = self.models[0]
-        features = mixed.molecules(model.header, sources(*model.reading).feature_tables())
         of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, cores()))
         if self.mixed.needs_network:
             of_members[NETWORK] = found.outputs
@@ -266,23 +272,31 @@ class Whole:
         )
 
 
-def found_by(
+def begin(
     wholes: Sequence[Whole], choice: BackendChoice, sources: Sources, batch_size: int = 0, progress: Progress = silent
-) -> list[Found]:
-    """Return what each gives; their networks run together."""
+) -> Callable[[], list[Found]]:
+    """Predict with the networks of all together, and return what combines the outputs of each with its mixture.
+
+    That may run in another thread, beside the networks on other graphs: it reads none.
+    """
     with span("predict with the networks"):
         needed = [model for one in wholes for model in one.needed]
         of_models = iter(outputs_of(needed, choice, sources, batch_size, progress))
     for one in wholes:
         if not one.needed:
             progress(len(one.models) * sources(*one.models[0].reading).n_graphs)
-    with span("combine the models"):
-        return [one.outputs(list(islice(of_models, len(one.needed))), sources) for one in wholes]
+    parts = [(one, list(islice(of_models, len(one.needed))), one.features(sources)) for one in wholes]
+
+    def combine() -> list[Found]:
+        with span("combine the models"):
+            return [one.outputs(own, features) for one, own, features in parts]
+
+    return combine
 
 
 def found_together(wholes: Sequence[Whole], choice: BackendChoice, sources: Sources, batch_size: int = 0) -> Found:
     """Return what these give as an ensemble."""
-    found = found_by(wholes, choice, sources, batch_size)
+    found = begin(wholes, choice, sources, batch_size)()
     if len(found) == 1:
         return found[0]
     left_out = np.stack([one.left_out for one in wholes])

@@ -20,7 +20,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.inference.domain import Domain
 from gcnbatch.inference.inputs import Data, open_input
 from gcnbatch.inference.journal import task_of
-from gcnbatch.inference.models import Model, Whole, found_by, load_wholes
+from gcnbatch.inference.models import Model, Whole, begin, load_wholes, silent
 from gcnbatch.inference.molecules import CsvOptions
 from gcnbatch.inference.parts import ALL, Input, Part, Share
 from gcnbatch.inference.tabulation import Predicted
@@ -29,7 +29,7 @@ from gcnbatch.ranks import world
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import BackendChoice
 from gcnbatch.timeline import span
-from gcnbatch.worker import Workers
+from gcnbatch.worker import Workers, ahead
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,25 @@ class Predictor:
         about["workers"] = workers
         return open_input(request.data, self.members, request.csv, say, **about)
 
-    def predict(self, part: Part, progress: Callable[[int], object]) -> Predicted:
-        """Return what the models give for a part. "auto" may change to another backend."""
-        found = found_by(self.wholes, self.choice, part.source, self.batch_size, progress)
+    def begin(self, part: Part, progress: Callable[[int], object]) -> Callable[[], Predicted]:
+        """Predict a part with the networks, and return what goes on to all that the models give for it.
+
+        That may run in another thread, while the next part begins. "auto" may change to another backend.
+        """
+        combine = begin(self.wholes, self.choice, part.source, self.batch_size, progress)
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
-        single = [one.outputs for one in found]
-        deviation = found[0].deviation if len(found) == 1 else None
-        return Predicted(part.blocks, single, beside, self.left_out, deviation)
+
+        def go_on() -> Predicted:
+            found = combine()
+            single = [one.outputs for one in found]
+            deviation = found[0].deviation if len(found) == 1 else None
+            return Predicted(part.blocks, single, beside, self.left_out, deviation)
+
+        return go_on
+
+    def predict(self, part: Part, progress: Callable[[int], object] = silent) -> Predicted:
+        """Return what the models give for a part."""
+        return self.begin(part, progress)()
 
 
 def predict_parts(
@@ -138,8 +150,7 @@ def predict_parts(
     """
     ranks = world.current()
     if ranks is None:
-        for part in _timed(source.parts):
-            yield predictor.predict(part, progress)
+        yield from _overlapped(source.parts, predictor, progress)
         return
     ranks.start_all(_follow, request, _files(request, predictor), skip)
     number, rows = 0, skip
@@ -154,6 +165,15 @@ def predict_parts(
         yield found
         rows += found.rows
         number += 1
+
+
+def _overlapped(
+    parts: Iterator[Part], predictor: Predictor, progress: Callable[[int], object] = silent
+) -> Iterator[Predicted]:
+    """Yield what the models give for the parts in order; one is combined while the networks predict the next."""
+    with ThreadPoolExecutor(1) as thread:
+        under_way = (thread.submit(predictor.begin(part, progress)) for part in _timed(parts))
+        yield from (found.result() for found in ahead(under_way, 1))
 
 
 def _timed(parts: Iterator[Part]) -> Iterator[Part]:
@@ -196,7 +216,6 @@ def _predicted(ranks: World, request: Request, files: dict[str, Any], skip: int)
                 raise InputError(str(request.data), "not that of rank 0", expected, "Copy data and runs with cp -p.")
             opened = predictor.open_input(request, skip)
         with opened as source:
-            for part in source.parts:
-                yield predictor.predict(part, lambda count: None)
+            yield from _overlapped(source.parts, predictor)
     except Exception as error:  # rank 0 raises it in place of the part
         yield error

@@ -6,10 +6,12 @@ import csv
 import gzip
 import json
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 
+import gcnbatch
 from gcnbatch.api.datasets import read
 from gcnbatch.data.featurizer import FeaturizerOptions
 from gcnbatch.data.graphs import GraphSet
@@ -18,11 +20,11 @@ from gcnbatch.data.schema import Header
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.data.tables.table import Block
 from gcnbatch.errors import InputError
-from gcnbatch.inference import inputs
+from gcnbatch.inference import inputs, models
 from gcnbatch.inference.columns import BARE, BOUND, UNKNOWN, Cells, LabelColumns
 from gcnbatch.inference.ensemble import infer
 from gcnbatch.inference.molecules import CsvOptions
-from tests.inference.runs import numbers, read_rows, train_on
+from tests.inference.runs import SMILES, numbers, read_rows, train_on
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -395,3 +397,27 @@ def test_labels_with_a_unit_are_no_numbers_for_a_model_without(tmp_path, measure
             [run], _measured(tmp_path, ["1 uM", "2 uM"], ending), str(tmp_path / "out.csv"), quiet=True, say=said.append
         )
         assert said[-1] == "no metrics; row 1: '1 uM' has a unit, which the model does not know (2 such cells)"
+
+
+@pytest.mark.numerical
+def test_a_part_is_combined_while_the_networks_predict_the_next(
+    chemistry: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, texts = gcnbatch.load(chemistry[0]), [*SMILES] * 64
+    expected = run.predict(texts).outputs
+    monkeypatch.setattr(inputs, "PART_ROWS", 256)
+    calls, second = iter(range(99)), Event()
+    predict, combine = models.outputs_of, models.Whole.outputs
+
+    def predict_and_tell(*about):
+        if next(calls) == 1:
+            second.set()
+        return predict(*about)
+
+    def combine_later(*about):
+        assert second.wait(60)
+        return combine(*about)
+
+    monkeypatch.setattr(models, "outputs_of", predict_and_tell)
+    monkeypatch.setattr(models.Whole, "outputs", combine_later)
+    np.testing.assert_allclose(run.predict(texts).outputs, expected, **CLOSE)
