@@ -111,7 +111,7 @@ def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
     """
     if not _is_exact([len(rows) for rows, _ in problem.sharing()], len(molecules)):
         return None
-    return Similarity(molecules, problem.jobs).matrix(molecules)
+    return Similarity(molecules, problem.jobs).square()
 
 
 def choose(
@@ -139,10 +139,8 @@ def choose(
     for rows, tasks in problem.sharing():
         some = _sample(problem, rows)
         columns = [problem.tasks[task] for task in tasks]
-        if whole is not None:
-            kernel = whole[np.ix_(some, some)]
-        else:
-            kernel = Similarity(molecules[some], problem.jobs).matrix(molecules[some])
+        own = molecules[some]
+        kernel = whole[np.ix_(some, some)] if whole is not None else Similarity(own, problem.jobs).square()
         targets = _targets(problem, scales, some, columns)
         left_out = _by_ridge(problem, kernel, targets, step)
         errors = _errors(left_out, targets)
@@ -166,9 +164,9 @@ def choose(
         least = of_tasks.min(axis=1, keepdims=True)
         for weight in weights:
             if weight != 1:
-                reweigh(kernel, molecules[some], weight, problem.jobs)
-                own = _targets(problem, [Scales.fit(problem, _kinds(problem, chosen))], some, columns)
-                errors = _errors(_by_ridge(problem, kernel, own, step), own)
+                reweigh(kernel, own, weight, problem.jobs)
+                scaled = _targets(problem, [Scales.fit(problem, _kinds(problem, chosen))], some, columns)
+                errors = _errors(_by_ridge(problem, kernel, scaled, step), scaled)
                 parts = zip([0, *ends], ends, strict=False)
                 of_tasks = np.stack([errors[:, first:end].mean(axis=1) for first, end in parts])
             relative = (of_tasks / least).sum(axis=0)
@@ -235,7 +233,7 @@ def fit(
         landmarks = molecules[np.sort(order[:_LANDMARKS])]
         systems = problem.sharing(1.0)  # without missing cells
         similarity = Similarity(landmarks, problem.jobs, weight)
-        own = similarity.matrix(landmarks)
+        own = similarity.square()
     step()
     weights = np.zeros((len(landmarks), values.shape[1]))
     intercept = np.full(values.shape[1], np.nan)

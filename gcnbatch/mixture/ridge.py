@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.mixture.similarity import blas_threads
+from gcnbatch.mixture.similarity import blas_threads, mirrored
 from gcnbatch.mixture.steps import Step, no_step
 
 Float64 = NDArray[np.float64]
@@ -78,7 +78,7 @@ def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step,
     kernel[np.diag_indices_from(kernel)] += ridge if targets.weights is None else ridge / targets.weights
     # The transpose, equal to the kernel, lies in memory as LAPACK expects it: nothing is copied.
     factor, _ = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)
-    inverse = _symmetric(dpotri(factor, lower=1, overwrite_c=1)[0])
+    inverse = mirrored(dpotri(factor, lower=1, overwrite_c=1)[0])
     sums = inverse.sum(axis=1)
     means = sums / sums.sum()
     for first in range(0, len(sums), _BLOCK):
@@ -200,13 +200,3 @@ def _solve_positive(matrix: Float64, right: Float64) -> Float64:
     factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
     found: Float64 = cho_solve(factor, right, check_finite=False)
     return found
-
-
-def _symmetric(lower: Float64) -> Float64:
-    """Return the symmetric matrix of a lower triangle, in its memory."""
-    for first in range(0, len(lower), _BLOCK):
-        own, others = slice(first, first + _BLOCK), slice(first + _BLOCK, None)
-        square = lower[own, own]
-        square[...] = np.tril(square) + np.tril(square, -1).T
-        lower[own, others] = lower[others, own].T
-    return lower

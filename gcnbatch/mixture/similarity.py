@@ -48,7 +48,7 @@ class Similarity:
     """
 
     def __init__(self, landmarks: Prepared, jobs: int = 1, weight: float = 1.0) -> None:
-        self._size, self._jobs, self._weight = len(landmarks), jobs, weight
+        self._landmarks, self._size, self._jobs, self._weight = landmarks, len(landmarks), jobs, weight
         columns = range(0, self._size, _COLUMNS)
         with ThreadPoolExecutor(jobs) as threads:
             minima = [threads.map(partial(_minima, counts), columns) for counts in landmarks.counts]
@@ -72,15 +72,28 @@ class Similarity:
                 found[rows] = block
         return found
 
-    def block(self, molecules: Prepared) -> NDArray[np.float32]:
-        """Return the similarities (n, M) of at most `BLOCK` molecules."""
-        total = self._rbf.block(molecules)
+    def square(self) -> NDArray[np.float64]:
+        """Return the similarities among the landmarks, (M, M); of two, one is computed."""
+        found = np.empty((self._size, self._size), np.float64)
+
+        def fill(first: int) -> None:
+            rows, end = slice(first, first + BLOCK), min(first + BLOCK, self._size)
+            stop = -(-end // _COLUMNS) * _COLUMNS
+            found[rows, :stop] = self.block(self._landmarks[rows], stop)
+
+        with blas_threads(1), ThreadPoolExecutor(self._jobs) as threads:
+            list(threads.map(fill, range(0, self._size, BLOCK)))
+        return mirrored(found)
+
+    def block(self, molecules: Prepared, stop: int | None = None) -> NDArray[np.float32]:
+        """Return the similarities (n, M) of at most `BLOCK` molecules; to the landmarks before `stop`, n x 1024."""
+        total = self._rbf.block(molecules, stop)
         total *= self._weight
         for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
             levels = _one_hot(counts, minima[0].dtype)
-            products = [levels @ some for some in minima]
+            products = [levels @ some for some in (minima if stop is None else minima[: stop // _COLUMNS])]
             common = np.concatenate(products, axis=1, dtype=np.float32, casting="unsafe")
-            either = _sizes(counts)[:, None] + sizes
+            either = _sizes(counts)[:, None] + sizes[:stop]
             either -= common
             common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
             total += common
@@ -108,11 +121,11 @@ class _Rbf:
         self._scores = np.ascontiguousarray(landmarks.scores.T)
         self._norms = (landmarks.scores**2).sum(axis=1)
 
-    def block(self, molecules: Prepared) -> NDArray[np.float32]:
-        """Return its values (n, M)."""
-        found = 2 * by_rows(molecules.scores, self._scores)
+    def block(self, molecules: Prepared, stop: int | None = None) -> NDArray[np.float32]:
+        """Return its values (n, M), or those of the landmarks before `stop`."""
+        found = 2 * by_rows(molecules.scores, self._scores[:, :stop])
         found -= (molecules.scores**2).sum(axis=1)[:, None]
-        found -= self._norms
+        found -= self._norms[:stop]
         found /= max(self._scores.shape[0], 1)
         np.minimum(found, 0, out=found)
         return np.exp(found, out=found)
@@ -128,6 +141,16 @@ def by_rows(block: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
     whole[: len(block)] = block
     products = [whole[first : first + _ROWS] @ matrix for first in range(0, len(whole), _ROWS)]
     return np.concatenate(products)[: len(block)]
+
+
+def mirrored(lower: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the symmetric matrix of a lower triangle, in its memory."""
+    for first in range(0, len(lower), _COLUMNS):
+        own, others = slice(first, first + _COLUMNS), slice(first + _COLUMNS, None)
+        square = lower[own, own]
+        square[...] = np.tril(square) + np.tril(square, -1).T
+        lower[own, others] = lower[others, own].T
+    return lower
 
 
 def blas_threads(count: int) -> Any:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gcnbatch.errors import InputError
+from gcnbatch.mixture import similarity
 from gcnbatch.mixture.molecules import Molecules, Preparation, Prepared
 from gcnbatch.mixture.similarity import THRESHOLDS, Similarity, reweigh
 from tests.mixture.problems import molecules
@@ -47,6 +48,18 @@ def test_blocks_and_threads_do_not_change_a_similarity() -> None:
     whole = Similarity(landmarks, 1).matrix(prepared)
     assert np.array_equal(whole, Similarity(landmarks, 4).matrix(prepared))
     np.testing.assert_allclose(np.diag(whole[:50]), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [90, 96, 1])
+def test_a_square_of_similarities_is_computed_in_half(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(similarity, "BLOCK", 16)
+    monkeypatch.setattr(similarity, "_COLUMNS", 32)
+    of = molecules(100)
+    prepared = Preparation.fit(of).apply(of)[:count]
+    found = Similarity(prepared, 3, 2.0).square()
+    np.testing.assert_allclose(found, Similarity(prepared, 1, 2.0).matrix(prepared), rtol=1e-5, atol=1e-6)
+    assert np.array_equal(found, found.T)
+    assert np.array_equal(found, Similarity(prepared, 1, 2.0).square())
 
 
 def test_molecules_without_fragments_have_no_similarity_of_fragments() -> None:
