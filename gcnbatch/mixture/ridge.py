@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -72,26 +73,12 @@ def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step,
     `step` is called with the number of columns that are solved, often with some of them. `jobs`: threads that solve for
     the parts; several BLAS threads for one part wait for each other, for seconds on a busy host.
     """
-    from scipy.linalg import cho_factor
-    from scipy.linalg.lapack import dpotri
-
     kernel[np.diag_indices_from(kernel)] += ridge if targets.weights is None else ridge / targets.weights
-    # The transpose, equal to the kernel, lies in memory as LAPACK expects it: nothing is copied.
-    factor, _ = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)
-    inverse = mirrored(dpotri(factor, lower=1, overwrite_c=1)[0])
-    sums = inverse.sum(axis=1)
-    means = sums / sums.sum()
-    for first in range(0, len(sums), _BLOCK):
-        rows = slice(first, first + _BLOCK)
-        inverse[rows] -= np.outer(sums[rows], means)
     whole = np.nan_to_num(targets.whole)
     found = Solution(np.full_like(whole, np.nan), np.zeros_like(whole), np.empty(whole.shape[1]))
-    patterns, pattern_of = np.unique(np.isnan(targets.whole), axis=1, return_inverse=True)
-    for number, is_missing in enumerate(patterns.T):
-        columns = np.flatnonzero(pattern_of.ravel() == number)
-        fit = _Without(inverse, np.flatnonzero(is_missing))
+    for is_missing, columns, fit in _fits(kernel, np.isnan(targets.whole)):
         found.weights[:, columns] = np.where(is_missing[:, None], 0, fit.project(whole[:, columns]))
-        found.intercept[columns] = means @ fit.fill(whole[:, columns])
+        found.intercept[columns] = fit.means @ fit.fill(whole[:, columns])
         parts = [(part, in_part[~is_missing[in_part]]) for part, in_part in targets.parts()]
         z = [np.nan_to_num(targets.without[part][:, columns]) for part, _ in parts]
         for of_part, (_, rows) in zip(z, parts, strict=True):
@@ -102,20 +89,83 @@ def solve(kernel: Float64, ridge: float, targets: Targets, step: Step = no_step,
             if jobs > 1:
                 stack.enter_context(blas_threads(1))
             threads = stack.enter_context(ThreadPoolExecutor(min(jobs, len(parts))))
-            for rows, left_out in zip(of_rows, threads.map(fit.predict, of_rows, projected), strict=True):
+            for rows, left_out in zip(of_rows, threads.map(partial(_left_out, fit), of_rows, projected), strict=True):
                 found.left_out[np.ix_(rows, columns)] = left_out
         step(len(columns))
     return found
 
 
+def _fits(
+    kernel: Float64, missing: NDArray[np.bool_]
+) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64], _Complete | _Without]]:
+    """Yield rows without a target (n,), the columns that lack these, and their fit, of a kernel with its ridge."""
+    if not missing.any():
+        yield missing[:, 0], np.arange(missing.shape[1]), _Complete(kernel)
+        return
+    inverse = _Inverse(kernel)
+    patterns, pattern_of = np.unique(missing, axis=1, return_inverse=True)
+    for number, is_missing in enumerate(patterns.T):
+        columns = np.flatnonzero(pattern_of.ravel() == number)
+        yield is_missing, columns, _Without(inverse, np.flatnonzero(is_missing))
+
+
+def _left_out(fit: _Complete | _Without, rows: NDArray[np.int64], projected: Float64) -> Float64:
+    """Return what a fit without these rows, too, predicts for them: of P z, where z is 0 in these rows."""
+    return -_solve_positive(fit.block(rows), projected[rows])
+
+
+class _Complete:
+    """P of all rows. G is Z'Z, with Z the inverse of the Cholesky factor; only blocks of it are multiplied out."""
+
+    def __init__(self, kernel: Float64) -> None:
+        from scipy.linalg.lapack import dtrtri
+
+        self._z = dtrtri(_factor(kernel), lower=1, overwrite_c=1)[0]
+        for first in range(0, len(kernel), _BLOCK):
+            own = slice(first, first + _BLOCK)
+            self._z[own, own] = np.tril(self._z[own, own])
+            self._z[own, first + _BLOCK :] = 0
+        self._sums = self._z.T @ self._z.sum(axis=1)
+        self.means = self._sums / self._sums.sum()
+
+    def project(self, z: Float64) -> Float64:
+        """Return P z."""
+        found: Float64 = self._z.T @ (self._z @ z)
+        found -= np.outer(self.means, self._sums @ z)
+        return found
+
+    def block(self, rows: NDArray[np.int64]) -> Float64:
+        """Return P of these rows."""
+        own = self._z[:, rows]
+        return np.asarray(own.T @ own - np.outer(self._sums[rows], self.means[rows]))
+
+    def fill(self, z: Float64) -> Float64:
+        """Return the targets, of which none is missing."""
+        return z
+
+
+class _Inverse:
+    """P of all rows, multiplied out: columns with missing cells read most of it."""
+
+    def __init__(self, kernel: Float64) -> None:
+        from scipy.linalg.lapack import dpotri
+
+        self.projection = mirrored(dpotri(_factor(kernel), lower=1, overwrite_c=1)[0])
+        sums = self.projection.sum(axis=1)
+        self.means = sums / sums.sum()
+        for first in range(0, len(sums), _BLOCK):
+            rows = slice(first, first + _BLOCK)
+            self.projection[rows] -= np.outer(sums[rows], self.means)
+
+
 class _Without:
     """Fits without the rows `missing`: their P is  P_ll - P_lm (P_mm)^-1 P_ml  for the other rows l."""
 
-    def __init__(self, projection: Float64, missing: NDArray[np.int64]) -> None:
+    def __init__(self, inverse: _Inverse, missing: NDArray[np.int64]) -> None:
         from scipy.linalg import cholesky, solve_triangular
 
-        self._projection, self._missing = projection, missing
-        rows = projection[missing]
+        self._projection, self._missing, self.means = inverse.projection, missing, inverse.means
+        rows = self._projection[missing]
         self._factor = cholesky(rows[:, missing], lower=True) if len(missing) else rows[:, missing]
         self._scaled = solve_triangular(self._factor, rows, lower=True) if len(missing) else rows
 
@@ -123,11 +173,10 @@ class _Without:
         """Return P z; `z (n, C)` is 0 where missing."""
         return self._projection @ z - self._scaled.T @ (self._scaled @ z)
 
-    def predict(self, rows: NDArray[np.int64], projected: Float64) -> Float64:
-        """Return what a fit without these rows, too, predicts for them: of P z, where z is 0 in these rows."""
+    def block(self, rows: NDArray[np.int64]) -> Float64:
+        """Return P of these rows."""
         scaled = self._scaled[:, rows]
-        own = self._projection[np.ix_(rows, rows)] - scaled.T @ scaled
-        return -_solve_positive(own, projected[rows])
+        return np.asarray(self._projection[np.ix_(rows, rows)] - scaled.T @ scaled)
 
     def fill(self, z: Float64) -> Float64:
         """Return the targets with predictions in the place of missing ones."""
@@ -200,3 +249,11 @@ def _solve_positive(matrix: Float64, right: Float64) -> Float64:
     factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
     found: Float64 = cho_solve(factor, right, check_finite=False)
     return found
+
+
+def _factor(kernel: Float64) -> Float64:
+    """Return the Cholesky factor of a symmetric matrix, in its memory: below the diagonal, in the order of LAPACK."""
+    from scipy.linalg import cho_factor
+
+    factor: Float64 = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)[0]
+    return factor

@@ -73,15 +73,22 @@ def test_missing_cells_are_as_if_their_rows_were_absent(share: float) -> None:
         assert not found.weights[~rows, column].any()
 
 
-def test_large_systems_are_mirrored_block_by_block() -> None:
+@pytest.mark.parametrize("missing", [0, 50])
+def test_large_systems_are_solved_block_by_block(missing: int) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1100, 3))
     kernel = np.exp(-((x[:, None] - x) ** 2).sum(axis=2))
-    z = rng.normal(size=(1100, 1))
-    found = solve(kernel.copy(), 0.3, Targets(np.arange(1100) % 10, np.stack([z] * 10), z))
-    weights, intercept = refit(kernel, z, 0.3)
-    np.testing.assert_allclose(found.weights, weights, atol=1e-8)
+    z, folds = rng.normal(size=(1100, 1)), np.arange(1100) % 10
+    z[:missing] = np.nan
+    known, part = ~np.isnan(z[:, 0]), folds == 3
+    found = solve(kernel.copy(), 0.3, Targets(folds, np.stack([z] * 10), z))
+    weights, intercept = refit(kernel[np.ix_(known, known)], z[known], 0.3)
+    np.testing.assert_allclose(found.weights[known], weights, atol=1e-8)
     np.testing.assert_allclose(found.intercept, intercept, atol=1e-8)
+    others = known & ~part
+    weights, intercept = refit(kernel[np.ix_(others, others)], z[others], 0.3)
+    own = known & part
+    np.testing.assert_allclose(found.left_out[own], kernel[np.ix_(own, others)] @ weights + intercept, atol=1e-8)
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
