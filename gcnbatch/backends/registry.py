@@ -76,7 +76,7 @@ class BackendStatus(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Wall time of a training step on Tox21 (2 x 64, batch 50), and the machine; see benchmarks/RESULTS.md."""
+    """Wall time in us of a training step on Tox21 (2 x 64, batch 50), and the machine; see benchmarks/RESULTS.md."""
 
     step_us: int
     machine: str
