@@ -1,4 +1,6 @@
-"""Time a training command without each of the things that start early (see `gcnbatch/startup.py`): a JSON row each.
+"""Time a training command without the GPU's early start and without the processes for reports: a JSON row each.
+
+See `gcnbatch/startup.py`.
 
     python benchmarks/startup.py [--repeats 5] [CONFIG OPTION…]
 

@@ -48,7 +48,7 @@ def results(
     Parameters
     ----------
     folder : Path or None
-        None: ``runs/<stem>-<time>``, with a number behind it if that exists.
+        None: ``runs/<stem>-<time>``, with a number after it if that exists.
     stem, hint : str
         `hint` says what to do about a folder that holds something.
     whole : bool

@@ -63,7 +63,7 @@ class GcnEstimator(BaseEstimator):  # type: ignore[misc]
     widths : sequence of int
         Output features of each graph convolution.
     dense, head : sequence of int
-        Widths of dense layers per atom before the readout, and per molecule behind it.
+        Widths of dense layers per atom before the readout, and per molecule after it.
     readout : {"sum", "mean", "max"}
         Atoms to molecule.
     dropout : float

@@ -14,8 +14,8 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
 | ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
 
-The other times are of the processor, the least of 5 runs on a busy machine of 2 cores; `benchmarks/startup.py` measures
-what a command on a GPU loses without each.
+Rows without a card are processor time, the least of 5 runs on a busy machine of 2 cores. `benchmarks/startup.py`
+measures what a command on a GPU loses without the GPU's early start and the processes for reports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The registry: one entry per backend, fastest first. README.md, "A backend", lists the steps to add one.
+"""The registry: one entry per backend, fastest first. docs/ARCHITECTURE.md, "Add a backend", lists the steps.
 
 The configuration and the command line read names and capabilities here, so this module imports no backend. An entry
 names two modules, one with the backend and one with its runner. Their first use imports them.
@@ -76,7 +76,7 @@ class BackendStatus(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Microseconds of a training step on Tox21 (2 x 64, batch 50) by the wall clock, and the machine; see README.md."""
+    """Wall time in us of a training step on Tox21 (2 x 64, batch 50), and the machine; see benchmarks/RESULTS.md."""
 
     step_us: int
     machine: str

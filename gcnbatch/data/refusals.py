@@ -40,7 +40,7 @@ def complaint(chem: Any, text: str) -> str:
     if text == UNREADABLE:
         return text
     if len(text.split()) > 1:
-        return "an extension of CXSMILES (|…|) behind it" if text.endswith("|") else "a blank inside the SMILES"
+        return "an extension of CXSMILES (|…|) after it" if text.endswith("|") else "a blank inside the SMILES"
     raw = chem.MolFromSmiles(text, sanitize=False)
     if raw is None:
         return "not valid SMILES"

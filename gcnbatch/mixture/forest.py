@@ -150,7 +150,7 @@ class Forest:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Forest:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         return cls(*(arrays[key] for key in ("nodes", "features", "thresholds", "values")))
 
 

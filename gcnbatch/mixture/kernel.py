@@ -78,7 +78,7 @@ class KernelRidge:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> KernelRidge:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         prefix = "landmarks."
         own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         weight = float(arrays["weight"][0]) if "weight" in arrays else 1.0  # older files lack it

@@ -86,7 +86,7 @@ class Members:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], target: Target) -> Members:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         parts = split(arrays)
         return cls(
             target,

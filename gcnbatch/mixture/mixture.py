@@ -93,7 +93,7 @@ class Mixture:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Mixture:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         own = split({key: array for key, array in arrays.items() if key != "weights"})
         members = Members.from_arrays(own["members"], metadata["target"])
         return cls(members, tuple(metadata["members"]), arrays["weights"])

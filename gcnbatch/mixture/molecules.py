@@ -95,7 +95,7 @@ class Prepared:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Prepared:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         counts: list[Any] = []
         while (key := f"{len(counts)}.") + "rows" in arrays:
             rows, columns = arrays[f"{key}rows"], int(arrays[f"{key}columns"][0])
@@ -176,7 +176,7 @@ class Preparation:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         return cls(NormalScores.from_arrays(arrays), arrays["fragments"], int(arrays["fingerprints"][0]))
 
 

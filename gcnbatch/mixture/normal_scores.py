@@ -57,7 +57,7 @@ class NormalScores:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NormalScores:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         return cls(arrays["values"], arrays["scores"], arrays["starts"])
 
     def _map(self, x: NDArray[Any], known: NDArray[np.float64], mapped: NDArray[np.float64]) -> NDArray[np.float64]:

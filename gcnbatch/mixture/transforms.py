@@ -122,7 +122,7 @@ class Transforms:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Transforms:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         found = []
         for number, (kind, (shift, low, high)) in enumerate(zip(arrays["kinds"], arrays["numbers"], strict=True)):
             keys = ("values", "scores", "starts")

@@ -65,7 +65,7 @@ class Trees:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Trees:
-        """Return what `arrays` was called of."""
+        """Return the object that `arrays` was called on."""
         of_forests = split({key: array for key, array in arrays.items() if key != "outputs"})
         forests = [(of["columns"], Forest.from_arrays(of)) for _, of in sorted(of_forests.items())]
         return cls(forests, int(arrays["outputs"][0]))

@@ -77,7 +77,7 @@ class FusedProduct:
 class FusedPropagate(Parameterless):
     """Y = A X, where X is the output of a ReLU with dropout of `rate`; with that ReLU and `dropout` if it is not None.
 
-    a `Dense` without bias follows.
+    A `Dense` without bias follows.
     """
 
     name: str

@@ -38,7 +38,7 @@ class ReportOptions:
     say: Messages = silent
     _: KW_ONLY
     figures: bool = option(
-        "Draw the figures of all models of a run, not of five.",
+        "Draw the figures of every model of a run, not of the whole run alone.",
         default=False,
         doc="Draw the figures of every model of a run. Training draws those of the whole run only.",
     )

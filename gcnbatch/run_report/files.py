@@ -1,6 +1,6 @@
 """Writing the report of a run into its folder: ``report.html``, ``model_card.md``, and figures of all its models.
 
-Training draws the figures of the first members only.
+Training draws the figures of the whole run only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writing reports in the worker processes that `gcnbatch.startup` starts, while training goes on.
 
 One process draws each plot, one fits the uncertainty, one makes the page. Of the page, only the assembly waits for the
-plots; test rows are examined beside them (`gcnbatch.run_report.tested`). Of many members, most have no plots: a process
-writes such a report alone.
+plots; test rows are examined beside them (`gcnbatch.run_report.tested`). Models of a run of several have no plots: one
+process writes such a report.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Scaling:
         return {} if self.transforms is None else self.transforms.arrays()
 
     def with_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> Scaling:
-        """Return mean and deviation with the transforms that `arrays` was called of."""
+        """Return mean and deviation with the transforms that `arrays` was called on."""
         return Scaling(self.mean, self.std, Transforms.from_arrays(arrays) if arrays else None)
 
 

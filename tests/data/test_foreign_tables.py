@@ -44,7 +44,7 @@ def test_the_extension_of_a_cxsmiles_cell_is_left_out_and_said(tmp_path: Path) -
 def test_a_cxsmiles_in_memory_is_named() -> None:
     (part,) = featurize(["C |&1:1|", "C x"], FeaturizerOptions(), processes=1)
     assert [bad.reason for bad in part.bad] == [
-        "an extension of CXSMILES (|…|) behind it",
+        "an extension of CXSMILES (|…|) after it",
         "a blank inside the SMILES",
     ]
 

@@ -117,7 +117,7 @@ def _short(words: list[str]) -> list[str]:
 def check_extras(text: str) -> None:
     """Assert that an installation asks for extras that there are."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    for extras in re.findall(r"(?:gcnbatch|\.)\[([\w,]+)\]", text):
+    for extras in re.findall(r"(?:gcnbatch|\.|\.whl)\[([\w,]+)\]", text):
         assert set(extras.split(",")) <= set(known), text
 
 

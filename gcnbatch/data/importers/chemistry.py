@@ -1,4 +1,4 @@
-"""What an import tells about its molecules: copies, salts, and chemistry that the features do not see."""
+"""What an import reports about its molecules: copies, salts, and chemistry that the features do not see."""
 
 from __future__ import annotations
 

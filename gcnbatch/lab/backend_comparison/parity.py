@@ -1,9 +1,9 @@
 """Whether backends agree: losses, every gradient, the state after each of some steps, held to the reference in float64.
 
-Every step begins with the state that the reference in float64 had there, rounded to float32. Runs that each went on
-from their own states would part: over some steps, ReLU and Adam amplify a rounding to any size. Adam's first update is
-the sign of the gradient, which rounding decides where the gradient is almost 0. So parameters after the first step are
-not compared, but moments are.
+Every step begins with the state that the reference in float64 had there, rounded to float32. Runs that each continued
+from their own state would diverge: over some steps, ReLU and Adam amplify a rounding to any size. Adam's first update
+is the sign of the gradient, which rounding decides where the gradient is almost 0. So parameters after the first step
+are not compared, but moments are.
 
 The rule. The reference computes every quantity in float64 (taken as exact) and several times in float32. With e(run) =
 max |run - exact| over an array, a backend agrees when
