@@ -3,7 +3,7 @@
 The first column is ``id``; columns that were kept from the input follow. Binary and regression sets have one column per
 task: the probability, or the value in the target's unit. Multiclass sets have the predicted class under the task's
 name, then a ``p(<class>)`` column per class. An ensemble or a mixture adds ``<name>_std`` after each number.
-`gcnbatch.inference.trust` adds columns behind them. Predictions from a file of molecules end with ``error``: the reason
+`gcnbatch.inference.trust` appends columns. Predictions from a file of molecules end with ``error``: the reason
 why a row could not be read or its outputs are not finite, else blank. Such a row keeps its place, with blank numbers. A
 name that is already taken gets ``_`` appended: that of a task called ``id``, or of a kept column that is called like a
 task.

@@ -164,7 +164,7 @@ def _sums_between(values: Float64, bounds: NDArray[np.intp]) -> Float64:
 
 
 def _sums_before(values: Float64, bounds: NDArray[np.intp]) -> Float64:
-    """Return for each value (G,) or (G, B) the sum of those before it and behind the last bound."""
+    """Return for each value (G,) or (G, B) the sum of those before it and after the last bound."""
     sums = np.zeros((len(values) + 1, *values.shape[1:]))
     np.cumsum(values, axis=0, out=sums[1:])
     if len(bounds) > 2:

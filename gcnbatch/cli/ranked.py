@@ -15,7 +15,7 @@ _GRACE_SECONDS = 1.0
 
 
 def run(launched: Launched, command: Callable[[], object]) -> None:
-    """Run a command on rank 0, with the other ranks behind it; leave with its exit code."""
+    """Run a command on rank 0, with the other ranks at its service; leave with its exit code."""
     if not RANKED.keys() & sys.argv[1:2]:
         if launched.rank == 0:
             command()

@@ -176,7 +176,7 @@ def _bonds(structures: Structures, options: FeaturizerOptions) -> tuple[Ints, In
 def _with_more(
     n_bonds: Ints, ends: Ints, channel: Ints, more: tuple[Ints, Ints, Ints], base: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return what `_bonds` returns, with further bonds behind those of each molecule, in channels from `base` on."""
+    """Return what `_bonds` returns, with further bonds after those of each molecule, in channels from `base` on."""
     n_more, more_ends, more_channel = more
     molecule = np.arange(len(n_bonds))
     order = np.argsort(np.concatenate([np.repeat(molecule, n_bonds), np.repeat(molecule, n_more)]), kind="stable")

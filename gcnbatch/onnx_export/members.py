@@ -99,7 +99,7 @@ def interpolated(
         table[row, : end - first] = known[first:end]
     with np.errstate(divide="ignore", invalid="ignore"):
         slopes = np.append(np.diff(mapped) / np.diff(known), 0.0)
-    slopes[starts[1:] - 1] = 0.0  # behind the last knot of each column
+    slopes[starts[1:] - 1] = 0.0  # after the last knot of each column
     inside = x.clip(known[starts[:-1]], known[starts[1:] - 1])
     below = (graph("Unsqueeze", x, np.array([2])) >= table).astype(np.int64).sum(2, keep=False)
     knot = (below - np.int64(1)).clip(np.int64(0), counts - 1) + starts[:-1]

@@ -158,7 +158,7 @@ def _graph_of(graph: Graph, inputs: Inputs) -> Value:
     count, flat = inputs.x.length(0), inputs.nodes.reshape(-1)
     graphs = graph("Range", np.int64(0), inputs.nodes.length(0).reshape(), np.int64(1)).reshape(-1, 1)
     owners = graph("Expand", graphs, graph("Shape", inputs.nodes)).reshape(-1)
-    place = (flat >= np.int64(0)).where(flat, count)  # padding is written behind the last node
+    place = (flat >= np.int64(0)).where(flat, count)  # padding is written after the last node
     empty = graph("ConstantOfShape", count + np.array([1]), value=graph.tensor(np.zeros(1, np.int64)))
     found = graph("ScatterElements", empty, place, owners)
     return graph("Slice", found, np.array([0]), count)

@@ -39,7 +39,7 @@ class _Record:
     smiles: str = UNREADABLE
 
     def read_items(self, text: str) -> None:
-        """Read the data items behind the mol block: ``> <name>``, lines of the value, and a blank line."""
+        """Read the data items after the mol block: ``> <name>``, lines of the value, and a blank line."""
         name, lines, ended = "", list[str](), True
         for line in text.replace("\r\n", "\n").split("\n"):
             item = (_ITEM if ended else _PLAIN_ITEM).fullmatch(line.rstrip())

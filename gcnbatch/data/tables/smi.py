@@ -18,7 +18,7 @@ _LINE = re.compile(r"\s*(?P<smiles>\S+)(?:\s+(?P<extension>\|[^|]*\|))?(?:\s+(?P
 
 
 def without_extension(text: str) -> str:
-    """Return a SMILES without the extension of CXSMILES behind it: ``CC[C@H](C)O |&1:2|`` gives ``CC[C@H](C)O``."""
+    """Return a SMILES without the extension of CXSMILES after it: ``CC[C@H](C)O |&1:2|`` gives ``CC[C@H](C)O``."""
     if not text.endswith("|"):
         return text
     found = _EXTENDED.fullmatch(text)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CSR_ALGORITHMS = ("CSR_ALG1", "CSR_ALG2", "CSR_ALG3")
 WITH_PREPROCESSING = ("CSR_ALG1", "CSR_ALG3")  # the algorithms that cusparseSpMM_preprocess speeds up, by its manual
-PREPROCESSED = " preprocessed"  # behind the name of an algorithm
+PREPROCESSED = " preprocessed"  # follows the name of an algorithm
 FLOAT32, INT32 = 0, 2  # CUDA_R_32F, CUSPARSE_INDEX_32I
 EXTRA = "pip install 'gcnbatch[bench]'"
 _FACTORS = np.ones(1, np.float32), np.zeros(1, np.float32)  # alpha and beta of a product, read by the libraries
