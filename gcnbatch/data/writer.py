@@ -7,6 +7,7 @@ when it is complete, and not at all if anything fails.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,8 @@ _POINTERS = {
 class DatasetWriter:
     """Writes a data set part by part; the file appears after `finish`; without `finish` nothing is left.
 
-    Ids and targets stay in memory until `finish`; of every other array, half a MiB at most waits to be written.
+    Ids and targets stay in memory until `finish`; of every other array, half a MiB at most waits to be written. A
+    thread compresses and writes, without Python's lock, while the caller makes the next part.
 
     Parameters
     ----------
@@ -78,10 +80,12 @@ class DatasetWriter:
         self._rows = dict.fromkeys(_WHAT, 0)
         self._top_channel = 0
         self._finished = False
+        self._written: Future[None] | None = None  # of the last write
 
     def __enter__(self) -> DatasetWriter:
         with ExitStack() as stack:
             self._stream, self._file = _open(self._target, stack)
+            self._thread = stack.enter_context(ThreadPoolExecutor(1))  # it ends before the file is closed
             self._stack = stack.pop_all()
         return self
 
@@ -221,14 +225,23 @@ class DatasetWriter:
     def _write_all(self) -> None:
         for name in list(self._waiting):
             self._write(name)
+        self._wait()
 
     def _write(self, name: str) -> None:
-        """Write the rows that wait."""
-        rows, dataset = np.concatenate(self._waiting.pop(name)), self._stored[name]
-        with hdf5.late_signals():
-            old = dataset.shape[0]
-            dataset.resize(old + len(rows), axis=0)
-            dataset[old:] = rows
+        """Begin to write the rows that wait, when those before are written."""
+        rows = np.concatenate(self._waiting.pop(name))
+        self._wait()
+        self._written = self._thread.submit(self._write_rows, self._stored[name], rows)
+
+    def _wait(self) -> None:
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def _write_rows(self, dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
+        old = dataset.shape[0]
+        dataset.resize(old + len(rows), axis=0)
+        dataset[old:] = rows
         self._stream.check()
 
 
