@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -113,11 +115,18 @@ def fit_members(
         prepared = preparation.apply(molecules)
         with blas_threads(kernels.threads_of(problem)):
             problem = kernels.with_violated_bounds(problem, prepared)
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(load_library)
+    failed = Event()
 
-        def start_trees(scales: Scales) -> Future[tuple[Trees, Float64]]:
-            return beside.submit(forests.fit, problem, preparation, prepared, scales, advance)
+    def advance_trees(member: str, done: int, count: int) -> None:
+        if failed.is_set():
+            raise CancelledError
+        advance(member, done, count)
+
+    def start_trees(scales: Scales) -> Future[tuple[Trees, Float64]]:
+        return beside.submit(forests.fit, problem, preparation, prepared, scales, advance_trees)
+
+    with ThreadPoolExecutor(1) as beside, _set_by_errors(failed):
+        beside.submit(load_library)
 
         kinds = kernels.known_kinds(problem)
         trees = start_trees(Scales.fit(problem, kinds)) if kinds else None
@@ -137,6 +146,15 @@ def fit_members(
     of_kernel = kernels.activate(problem.target, of_kernel)
     left_out = {name: scales.invert(of, problem.folds) for name, of in ((KERNEL, of_kernel), (TREES, of_trees))}
     return Members(problem.target, preparation, scales.whole, kernel, forest), left_out
+
+
+@contextmanager
+def _set_by_errors(event: Event) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        event.set()
+        raise
 
 
 def choose_kinds(problem: Problem, read: Callable[[], Molecules]) -> tuple[Kind, ...]:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 import pytest
@@ -89,6 +91,27 @@ def test_skewed_targets_are_transformed_if_that_saves_error() -> None:
     assert members.transforms.kinds[0] in ("log", "quantile")
     assert members.transforms.kinds[1] == "none"
     assert (members.predict(of)["kernel"][:, 0] > 0).all()
+
+
+def test_trees_that_grow_beside_a_kernel_that_fails_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, failing, grown = molecules(100), Event(), []
+    grow = trees.grow
+
+    def grow_later(*about):
+        assert failing.wait(60)
+        time.sleep(0.05)
+        grown.append(grow(*about))
+        return grown[-1]
+
+    def fail(*about):
+        failing.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trees, "grow", grow_later)
+    monkeypatch.setattr(kernel, "choose", fail)
+    with pytest.raises(KeyboardInterrupt):
+        fit_members(replace(problem(of, "binary"), jobs=1), of)
+    assert len(grown) < 10
 
 
 def test_features_are_read_if_a_transform_can_be_chosen() -> None:
