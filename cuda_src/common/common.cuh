@@ -11,7 +11,8 @@ constexpr int BLOCK_THREADS = 256;         // of every kernel in dense/, graph/ 
 constexpr int MAX_REDUCING_THREADS = 256;  // of a block that calls `reduce_rows`
 
 // A kernel that passes its parameters on: KERNEL(spmm_mean, MeanParams, (128, 4), mean<float, 2>); calls mean<float, 2>(params)
-// with launch bounds 128, 4. KERNEL_WITH_SHARED passes the dynamic shared memory on, too. The host reads these lines.
+// with launch bounds 128, 4. KERNEL_WITH_SHARED passes the dynamic shared memory on, too. The host reads these lines. An
+// attribute may stand before the name: KERNEL(CLUSTERS_OF(2) fused_fp16_step_128, …).
 #define KERNEL(name, Params, bounds, ...)                                                           \
   extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Params params) { \
     __VA_ARGS__(params);                                                                            \

@@ -12,12 +12,18 @@
 
 constexpr int COLUMN_THREADS = 128;  // threads that share one column of X
 
+struct SparseBackwardParams {
+  float* dw;
+  const float *dy, *data;
+  const int *t_indptr, *t_rows, *order;
+  int width, lane_bits;
+};
+
 // One column f of X (blockIdx.x) and one block of 2^lane_bits vectors of P (blockIdx.y). The groups of lanes take the
 // column's entries in turn. Shuffles reduce the partial sums inside a warp, then shared memory over the warps.
 template <typename Vec>
-__device__ __forceinline__ void sparse_column_product(float* dw, const float* dy, const float* data,
-                                                      const int* t_indptr, const int* t_rows, const int* order,
-                                                      int width, int lane_bits) {
+__device__ __forceinline__ void sparse_column_product(const SparseBackwardParams& params) {
+  const auto [dw, dy, data, t_indptr, t_rows, order, width, lane_bits] = params;
   __shared__ Vec partial[COLUMN_THREADS / 32][32];
   const int lane = threadIdx.x & ((1 << lane_bits) - 1), group = threadIdx.x >> lane_bits;
   const int column = ((blockIdx.y << lane_bits) + lane) * VEC_WIDTH<Vec>;
@@ -69,17 +75,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sparse_m
 // Shared memory: 128 vectors (2 KB); consecutive lanes use consecutive banks.
 // Traffic: reads 4 (F + 1) + 12 nnz + 4 nnz P bytes (dY from L2), writes 4 F P. A column without entries becomes 0.
 // Requirements: P and the pointers divisible by 4 floats.
-extern "C" __global__ __launch_bounds__(COLUMN_THREADS, ROW_BLOCKS) void sparse_matmul_backward_float4(
-    float* __restrict__ dw, const float* __restrict__ dy, const float* __restrict__ data,
-    const int* __restrict__ t_indptr, const int* __restrict__ t_rows, const int* __restrict__ order, int width,
-    int lane_bits) {
-  sparse_column_product<float4>(dw, dy, data, t_indptr, t_rows, order, width, lane_bits);
-}
+KERNEL(sparse_matmul_backward_float4, SparseBackwardParams, (COLUMN_THREADS, ROW_BLOCKS),
+       sparse_column_product<float4>);
 
 // The same with single floats, for any P and alignment.
-extern "C" __global__ __launch_bounds__(COLUMN_THREADS, ROW_BLOCKS) void sparse_matmul_backward_float1(
-    float* __restrict__ dw, const float* __restrict__ dy, const float* __restrict__ data,
-    const int* __restrict__ t_indptr, const int* __restrict__ t_rows, const int* __restrict__ order, int width,
-    int lane_bits) {
-  sparse_column_product<float>(dw, dy, data, t_indptr, t_rows, order, width, lane_bits);
-}
+KERNEL(sparse_matmul_backward_float1, SparseBackwardParams, (COLUMN_THREADS, ROW_BLOCKS), sparse_column_product<float>);

@@ -21,6 +21,13 @@
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
+struct SampledParams {
+  float* out;
+  const float *a, *b;
+  const int *rows, *columns;
+  int n_entries, width, lane_bits;
+};
+
 __device__ __forceinline__ float dot_vec(float sum, float a, float b) { return fmaf(a, b, sum); }
 __device__ __forceinline__ float dot_vec(float sum, float4 a, float4 b) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
@@ -28,10 +35,8 @@ __device__ __forceinline__ float dot_vec(float sum, float4 a, float4 b) {
 
 // One entry by 2^lane_bits lanes. Lanes of entries beyond the end add zeros, because all lanes of a warp must shuffle.
 template <typename Vec>
-__device__ __forceinline__ void sampled_product(float* __restrict__ out, const float* __restrict__ a,
-                                                const float* __restrict__ b, const int* __restrict__ rows,
-                                                const int* __restrict__ columns, int n_entries, int width,
-                                                int lane_bits) {
+__device__ __forceinline__ void sampled_product(const SampledParams& params) {
+  const auto [out, a, b, rows, columns, n_entries, width, lane_bits] = params;
   const int lane = threadIdx.x & ((1 << lane_bits) - 1);
   const int entry = blockIdx.x * (blockDim.x >> lane_bits) + (threadIdx.x >> lane_bits);
   float sum = 0.0f;
@@ -47,15 +52,7 @@ __device__ __forceinline__ void sampled_product(float* __restrict__ out, const f
 
 // ----------------------------------------------------------------------------------------------------- entry points
 
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sddmm_float4(
-    float* __restrict__ out, const float* __restrict__ a, const float* __restrict__ b, const int* __restrict__ rows,
-    const int* __restrict__ columns, int n_entries, int width, int lane_bits) {
-  sampled_product<float4>(out, a, b, rows, columns, n_entries, width, lane_bits);
-}
+KERNEL(sddmm_float4, SampledParams, (BLOCK_THREADS, ROW_BLOCKS), sampled_product<float4>);
 
 // The same with single floats, for any width and alignment.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS, ROW_BLOCKS) void sddmm_float1(
-    float* __restrict__ out, const float* __restrict__ a, const float* __restrict__ b, const int* __restrict__ rows,
-    const int* __restrict__ columns, int n_entries, int width, int lane_bits) {
-  sampled_product<float>(out, a, b, rows, columns, n_entries, width, lane_bits);
-}
+KERNEL(sddmm_float1, SampledParams, (BLOCK_THREADS, ROW_BLOCKS), sampled_product<float>);

@@ -117,38 +117,11 @@ __device__ __forceinline__ void run_step(const StepParams& params) {
 
 }  // namespace fused
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define CLUSTERS_OF_2 __cluster_dims__(2, 1, 1)
-#define CLUSTERS_OF_4 __cluster_dims__(4, 1, 1)
-#define CLUSTERS_OF_6 __cluster_dims__(6, 1, 1)
-#define CLUSTERS_OF_8 __cluster_dims__(8, 1, 1)
-#else
-#define CLUSTERS_OF_2
-#define CLUSTERS_OF_4
-#define CLUSTERS_OF_6
-#define CLUSTERS_OF_8
-#endif
-
 using namespace fused;
 
 // ---- entry points: layers of 128, 256, 384 and 512 columns ----
 
-extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) CLUSTERS_OF_2
-    fused_fp16_step_128(const __grid_constant__ StepParams params) {
-  run_step<2>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) CLUSTERS_OF_4
-    fused_fp16_step_256(const __grid_constant__ StepParams params) {
-  run_step<4>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) CLUSTERS_OF_6
-    fused_fp16_step_384(const __grid_constant__ StepParams params) {
-  run_step<6>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1) CLUSTERS_OF_8
-    fused_fp16_step_512(const __grid_constant__ StepParams params) {
-  run_step<8>(params);
-}
+KERNEL(CLUSTERS_OF(2) fused_fp16_step_128, StepParams, (STEP_THREADS, 1), run_step<2>);
+KERNEL(CLUSTERS_OF(4) fused_fp16_step_256, StepParams, (STEP_THREADS, 1), run_step<4>);
+KERNEL(CLUSTERS_OF(6) fused_fp16_step_384, StepParams, (STEP_THREADS, 1), run_step<6>);
+KERNEL(CLUSTERS_OF(8) fused_fp16_step_512, StepParams, (STEP_THREADS, 1), run_step<8>);

@@ -105,8 +105,10 @@ __device__ __forceinline__ void wgmma_wait() {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool HAS_CLUSTERS = true;
+#define CLUSTERS_OF(blocks) __cluster_dims__(blocks, 1, 1)  // attribute of a kernel
 #else
 constexpr bool HAS_CLUSTERS = false;
+#define CLUSTERS_OF(blocks)
 #endif
 
 __device__ __forceinline__ void arrive_at_cluster() {

@@ -28,6 +28,15 @@
 
 using namespace fused;
 
+namespace {
+
+template <int PRODUCTS>
+__device__ __forceinline__ void product_of_member(const ProductParams& params) {
+  product<PRODUCTS>(params.of_member());
+}
+
+}  // namespace
+
 // ---- entry points ----
 
 // U[i, c F + f] = Σ values[k] Z[j, f] over the entries k of row i with indices[k] = j C + c;  U[i, C F + c] = Σ values[k];
@@ -79,15 +88,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 4)
 // Traffic: reads 4 N K for each 64 columns and 4 K P for each 128 rows (from L2), writes 4 N P.
 // Waits: as fused/wide/gemm.cuh, and __syncthreads around the reductions. A counter for each 64 columns counts tiles; no
 //   block waits for it: the last one reduces the moments of all tiles and resets it.
-extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
-    fused_wide_product_tf32(const __grid_constant__ ProductParams params) {
-  product<1>(params.of_member());
-}
-
-extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 1)
-    fused_wide_product_3xtf32(const __grid_constant__ ProductParams params) {
-  product<3>(params.of_member());
-}
+KERNEL(fused_wide_product_tf32, ProductParams, (GEMM_THREADS, 1), product_of_member<1>);
+KERNEL(fused_wide_product_3xtf32, ProductParams, (GEMM_THREADS, 1), product_of_member<3>);
 
 // G_prev (N, F) = kept and z > 0 ? keep_scale dZ : 0 with dZ = V (N, C P) Wᵀ and z = (y_prev - mean) slope + beta, all
 // of the layer before. If sums_prev is not null: Σ G_prev and Σ G_prev x̂ of its columns for each 128 rows.

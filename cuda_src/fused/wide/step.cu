@@ -3,12 +3,6 @@
 #include "fused/wide/readout.cuh"
 #include "fused/wide/update.cuh"
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define CLUSTERS_OF_8 __cluster_dims__(8, 1, 1)
-#else
-#define CLUSTERS_OF_8
-#endif
-
 using namespace fused;
 
 // Draw the dropout bits of all layers of a step. layers (gridDim.y,).
@@ -23,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(DROPOUT_THREADS)
   draw_kept(blockIdx.x, gridDim.x, layer.kept, size, values.seed, layer.purpose, values.threshold, elements);
 }
 
-extern "C" __global__ void __launch_bounds__(READOUT_THREADS, 1) CLUSTERS_OF_8
+extern "C" __global__ void __launch_bounds__(READOUT_THREADS, 1) CLUSTERS_OF(8)
     fused_wide_readout(const __grid_constant__ WideReadout readout) {
   extern __shared__ float4 shared4[];
   if constexpr (HAS_CLUSTERS) readout.of_member().run(reinterpret_cast<float*>(shared4));

@@ -29,10 +29,10 @@ ALONE, FOR_COHORTS = (), (f"-D{COHORT}=1",)  # flags of the variants of such a s
 _ONLY = re.compile(r"^static_assert\((!?)(?:fused::)?SHARES_LAUNCHES\b", re.MULTILINE)
 _INCLUDES = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?"
-_MACRO = r"(?:[A-Z_0-9]+\s+)?"  # for example of an attribute that not every architecture has
+_MACRO = r"(?:[A-Z_]+\(\d+\)\s+)?"  # an attribute that not every architecture has: CLUSTERS_OF(2)
 _ENTRIES = re.compile(
     rf'extern\s+"C"\s+__global__\s+{_BOUNDS}void\s+{_BOUNDS}{_MACRO}(\w+)\s*\(([^()]*)\)'
-    r"|^KERNEL(?:_WITH_SHARED)?\((\w+),\s*(\w+),",
+    rf"|^KERNEL(?:_WITH_SHARED)?\({_MACRO}(\w+),\s*(\w+),",
     re.MULTILINE,
 )
 

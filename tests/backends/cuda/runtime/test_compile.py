@@ -58,8 +58,10 @@ HEADER_BYTES = 8  # of machine code, at most, that name its architecture
 # What the default run compiles: a plain kernel, a sum over blocks, a template, and a fused step.
 QUICK = {"dense/relu.cu", "dense/bias.cu", "spmm/naive.cu", "fused/kipf/step.cu"}
 ARCH_CONDITION = re.compile(r"^#\s*(?:el)?if(?:def)? (.*CUDA_ARCH.*(?:(?<=\\)\n.*)*)", flags=re.MULTILINE)
-BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\w+))?\)\s*(?:void\s+)?(?:[A-Z_0-9]+\s+)?(\w+)\(")
-KERNELS = re.compile(r"^KERNEL(?:_WITH_SHARED)?\((\w+),\s*\w+,\s*\(([\w:]+)(?:, (\w+))?\)", re.MULTILINE)
+BOUNDS = re.compile(r"__launch_bounds__\(([\w:]+)(?:, (\w+))?\)\s*(?:void\s+)?(?:[A-Z_]+\(\d+\)\s+)?(\w+)\(")
+KERNELS = re.compile(
+    r"^KERNEL(?:_WITH_SHARED)?\((?:[A-Z_]+\(\d+\)\s+)?(\w+),\s*\w+,\s*\(([\w:]+)(?:, (\w+))?\)", re.MULTILINE
+)
 
 
 def text_for(source: KernelSource, arch: str) -> tuple[bool, ...]:

@@ -21,7 +21,7 @@ def test_each_block_of_a_cluster_owns_a_slice_of_a_tile(P: int) -> None:
 
 def test_kernels_declare_a_cluster_block_for_each_slice() -> None:
     source = (cuda_sources() / "fused/fp16/step.cu").read_text()
-    kernels = re.findall(r"CLUSTERS_OF_(\d)\s+(fused_\w+)\(", source)
+    kernels = re.findall(r"CLUSTERS_OF\((\d)\) (fused_\w+),", source)
     assert {name: int(blocks) for blocks, name in kernels} == {geometry.entry(P): P // 64 for P in geometry.WIDTHS}
 
 
