@@ -35,7 +35,6 @@
 constexpr int HASH_THREADS = 256;           // at most, of a block of `spgemm_hash`: a warp per row
 constexpr int HASH_BYTES_PER_2_SLOTS = 21;  // columns and sums, two lists of used slots, buckets: see `columns_at`
 constexpr int ONE_ROW_FROM = 12;            // from this mean length on, rows of B are taken one at a time
-constexpr int CROWDED = 64;                 // with more columns than this in a bucket, a bitonic sort replaces buckets
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 

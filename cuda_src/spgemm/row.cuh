@@ -9,7 +9,8 @@ enum : int { EMPTY = -1, NO_COLUMN = 0x7fffffff };
 // Outputs of a launch: size and result of each row (one pass); size only; result, at a known place.
 enum Mode { SINGLE, COUNT, FILL };
 
-constexpr int STEPS = 4;  // products that a lane has in flight
+constexpr int STEPS = 4;     // products that a lane has in flight
+constexpr int CROWDED = 64;  // with more columns or products than this in a bucket, a bitonic sort replaces buckets
 
 // The operands of a product.
 struct Operands {

@@ -7,8 +7,7 @@ constexpr int SORT_THREADS = 256;
 constexpr int KEYS_PER_LANE = 8;                 // products of a short row per lane
 constexpr int PLACE_BITS = 8;                    // bits of a product's place in a short row
 constexpr int EXPAND_BYTES_PER_2_PRODUCTS = 25;  // shared memory of `spgemm_expand`
-constexpr int CROWDED = 64;       // with more products than this in a bucket, a bitonic sort replaces buckets
-constexpr int NO_PLACE = 0xffff;  // sorts after every place
+constexpr int NO_PLACE = 0xffff;                 // sorts after every place
 
 // ---------------------------------------------------------------------------------------------------------- helpers
 
