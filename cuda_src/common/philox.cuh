@@ -7,13 +7,15 @@
 
 #pragma once
 
+constexpr int PHILOX_ELEMENTS = 8;  // whose values a block has
+
 struct PhiloxKey {
   unsigned long long seed, purpose, epoch, step;
 };
 
 // The eight 32-bit values of one block.
 struct PhiloxBlock {
-  unsigned value[8];
+  unsigned value[PHILOX_ELEMENTS];
 };
 
 __device__ inline PhiloxBlock philox(const PhiloxKey& key, unsigned long long block) {
@@ -40,6 +42,6 @@ __device__ __forceinline__ unsigned kept_of_block(const PhiloxKey& key, unsigned
   unsigned kept = 0;
   const PhiloxBlock drawn = philox(key, block);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) kept |= (drawn.value[i] >= threshold) << i;
+  for (int i = 0; i < PHILOX_ELEMENTS; ++i) kept |= (drawn.value[i] >= threshold) << i;
   return kept;
 }

@@ -9,20 +9,20 @@
 
 using namespace fused;
 
-// Blocks on a multiprocessor. Before Hopper, compilers do not make do with the registers for two.
+// Only for Hopper, compilers make do with the registers for two blocks.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-constexpr int CHANNELS_BLOCKS = 2;
+constexpr int LEAST_BLOCKS = CHANNELS_BLOCKS;
 #else
-constexpr int CHANNELS_BLOCKS = 1;
+constexpr int LEAST_BLOCKS = 1;
 #endif
 
-KERNEL_WITH_SHARED(fused_narrow_channels_first, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS), channels_first);
-KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, CHANNELS_BLOCKS),
+KERNEL_WITH_SHARED(fused_narrow_channels_first, NarrowForwardParams, (THREADS, LEAST_BLOCKS), channels_first);
+KERNEL_WITH_SHARED(fused_narrow_channels_forward, NarrowForwardParams, (THREADS, LEAST_BLOCKS),
                    channels_forward<QuarterOfColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_forward_whole, NarrowForwardParams, (THREADS, 1),
                    channels_forward<AllColumns>);
-KERNEL_WITH_SHARED(fused_narrow_channels_backward, ChannelsBackwardParams, (THREADS, CHANNELS_BLOCKS),
+KERNEL_WITH_SHARED(fused_narrow_channels_backward, ChannelsBackwardParams, (THREADS, LEAST_BLOCKS),
                    channels_backward<QuarterOfColumns>);
 KERNEL_WITH_SHARED(fused_narrow_channels_backward_whole, ChannelsBackwardParams, (THREADS, 1),
                    channels_backward<AllColumns>);
-KERNEL_WITH_SHARED(fused_narrow_channels_weights, WeightSlabParams, (THREADS, CHANNELS_BLOCKS), channels_weights);
+KERNEL_WITH_SHARED(fused_narrow_channels_weights, WeightSlabParams, (THREADS, LEAST_BLOCKS), channels_weights);

@@ -29,6 +29,7 @@ constexpr int MOST_ENTRIES = 512;  // of a tile's rows in shared memory; more ar
 constexpr int TILE_FLOATS = CHANNEL_ROWS * ROW_FLOATS, ENTRY_FLOATS = 2 * MOST_ENTRIES;
 constexpr int SPLIT_PAIRS = 152, WHOLE_PAIRS = 128;  // in shared memory; a tile with more takes its channels in groups
 constexpr int CHANNEL_SPLITS = 4;                    // blocks that share the columns of a tile, where any do
+constexpr int CHANNELS_BLOCKS = 2;                   // on a multiprocessor at once
 static_assert(MOST_ENTRIES == THREADS, "a thread copies an entry");
 
 // A block's share of the columns of a tile, and a thread's part of a product: THREAD_QUADS times four columns.

@@ -18,7 +18,7 @@ KERNEL_WITH_SHARED(fused_narrow_forward_64x1_warps2, NarrowForwardParams, (THREA
                    forward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>, Team<2>>);
 KERNEL_WITH_SHARED(fused_narrow_forward_64x1_warps4, NarrowForwardParams, (THREADS, 1),
                    forward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>, Team<4>>);
-KERNEL(fused_narrow_readout_64x1_warps, ReadoutParams, (THREADS, 2), readout_phase_of_graphs);
+KERNEL(fused_narrow_readout_64x1_warps, ReadoutParams, (THREADS, READOUT_BLOCKS), readout_phase_of_graphs);
 KERNEL_WITH_SHARED(fused_narrow_backward_64x1_warps1_sums1, NarrowBackwardParams, (THREADS, 1),
                    backward_phase_of_warps<FixedShape<64, 1, CONVOLUTION>, Team<1>, 1>);
 KERNEL_WITH_SHARED(fused_narrow_backward_64x1_warps1_sums2, NarrowBackwardParams, (THREADS, 1),

@@ -3,15 +3,14 @@
 
 using namespace fused;
 
-// Blocks on a multiprocessor: a second one starts, and reads the batch, beside a block of the layer before. On GPUs after Hopper,
-// compilers do not make do with the registers.
+// For GPUs after Hopper, compilers do not make do with the registers for two blocks.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int READOUTS_AT_ONCE = 1;
+constexpr int LEAST_BLOCKS = 1;
 #else
-constexpr int READOUTS_AT_ONCE = 2;
+constexpr int LEAST_BLOCKS = READOUT_BLOCKS;
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, READOUTS_AT_ONCE)
+extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     fused_readout(const __grid_constant__ ReadoutParams params) {
   extern __shared__ float4 shared4[];
   readout_phase<false>(params, shared4, [](int) { return 0; });

@@ -28,6 +28,9 @@
 
 namespace fused {
 
+// Blocks on a multiprocessor at once: a second one starts, and reads the batch, beside a block of the layer before.
+constexpr int READOUT_BLOCKS = 2;
+
 struct ReadoutParams {
   float *g, *sums;
   double* losses;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.ops.common import FLOAT_BYTES, KernelOps, row_tiles
+from gcnbatch.backends.cuda.ops.common import KernelOps, row_tiles
+from gcnbatch.backends.cuda.runtime.launch import FLOAT_BYTES
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 
-FLOAT_BYTES, DOUBLE_BYTES, COUNTER_BYTES = 4, 8, 4
+DOUBLE_BYTES, COUNTER_BYTES = 8, 4
 ROWS_PER_THREAD: int = declared("dense/batch_norm.cu").constant("STRIP")  # fewest rows that a thread reduces
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.ops.common import FLOAT_BYTES, KernelOps
-from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, Launch, ceil_div
+from gcnbatch.backends.cuda.ops.common import KernelOps
+from gcnbatch.backends.cuda.runtime.launch import BLOCK_THREADS, FLOAT_BYTES, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 

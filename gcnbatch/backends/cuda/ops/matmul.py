@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gcnbatch.backends.cuda.ops.bias import BiasOps
-from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES, FLOAT_BYTES
+from gcnbatch.backends.cuda.ops.common import COUNTER_BYTES
 from gcnbatch.backends.cuda.ops.relu_dropout import ALL_KEPT, Kept
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.runtime.launch import FLOAT_BYTES, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.errors import InputError

@@ -9,11 +9,9 @@ import numpy as np
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.ops.common import KernelOps
-from gcnbatch.backends.cuda.runtime.launch import ceil_div, elementwise
+from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.ops import DropoutKey, Reader
-
-PHILOX_ELEMENTS = 8  # of one block of random bits, which share a byte of `Kept`
 
 
 class Kept(NamedTuple):

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from gcnbatch.backends.cuda.operations import BatchedOps
-from gcnbatch.backends.cuda.ops.relu_dropout import PHILOX_ELEMENTS, Kept
+from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import PushedRows, SplitRows
 from gcnbatch.backends.cuda.ranks.landing import widest
 from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, product_bounds, row_bounds, rows_of
-from gcnbatch.backends.cuda.runtime.launch import ceil_div
+from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm import large as spmm_large
 from gcnbatch.backends.cuda.spmm.kernels import ROW_SPLIT, SpmmOperands

@@ -12,6 +12,8 @@ from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.errors import InputError
 
 BLOCK_THREADS: int = declared("common/common.cuh").constant("BLOCK_THREADS")
+PHILOX_ELEMENTS: int = declared("common/philox.cuh").constant("PHILOX_ELEMENTS")  # of a block of random bits
+FLOAT_BYTES = 4
 WARP_BITS = 5  # log2 of the threads of a warp
 MAX_THREADS = 1024
 MAX_GRID_X = 2**31 - 1

@@ -14,13 +14,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.kipf.geometry import PRODUCT, THREAD_PRODUCTS, longest_first
+from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS
 from gcnbatch.data.batches import PreparedSet
 from gcnbatch.data.graphs import Int64
 from gcnbatch.data.sparse import ragged_rows
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-ELEMENTS_OF_A_BLOCK = 8  # elements whose dropout bits one call of Philox draws (gcnbatch/philox.py)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class KipfGraph:
         self.task_order = longest_first(lengths, columns)
 
     def _number_bits(self, hidden: int, of_x: bool, of_z: bool) -> None:
-        terms, size = self._terms, ELEMENTS_OF_A_BLOCK
+        terms, size = self._terms, PHILOX_ELEMENTS
         elements = terms.elements if of_x else terms.elements[:0]
         blocks_x, rank = np.unique(elements // size, return_inverse=True)
         self.n_drawn_x = len(blocks_x)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from gcnbatch.backends.cuda.batches.resident import resident_bytes
 from gcnbatch.backends.cuda.fused.kipf import geometry
 from gcnbatch.backends.cuda.fused.kipf.data import (
-    ELEMENTS_OF_A_BLOCK,
     KipfGraph,
     adjacency_of,
     count_products,
@@ -27,7 +26,7 @@ from gcnbatch.backends.cuda.fused.kipf.step import Launches, Prediction, TwoLaye
 from gcnbatch.backends.cuda.fused.shared import geometry as geometry_fused
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call, Graph, Recorder
-from gcnbatch.backends.cuda.runtime.launch import ceil_div
+from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.ops import Ops
 from gcnbatch.data.batches import BatchSource, PreparedSet
@@ -96,7 +95,7 @@ def most_elements(nodes: int, x: Any, hidden: int, outputs: int) -> int:
     widest = 4 * ceil_div(max(hidden, outputs), 4)
     stored = math.prod(x.shape) if isinstance(x, np.ndarray) else x.nnz
     parameters = (x.shape[1] + hidden + 1) * widest
-    return int(max(nodes * widest, parameters, stored + nodes * hidden + 2 * ELEMENTS_OF_A_BLOCK))
+    return int(max(nodes * widest, parameters, stored + nodes * hidden + 2 * PHILOX_ELEMENTS))
 
 
 def _cost_refusal(prepared: PreparedSet, labelled: Int64, layers: TwoLayers) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import FLOAT_BYTES, Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 _KERNELS = declared("fused/kipf/phases.cuh")
@@ -22,7 +22,6 @@ THREAD_PRODUCTS: int = _KERNELS.constant("THREAD_PRODUCTS")  # most products of 
 PRODUCT = _KERNELS.layout("Product").dtype
 MAX_OUTPUTS: int = COLUMNS * MAX_LANES
 SHORT_ROWS = 8  # most rows per thread of a short task, which loads them in two rounds
-FLOAT_BYTES = 4
 
 
 class Order(NamedTuple):

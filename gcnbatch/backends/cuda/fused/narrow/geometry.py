@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.fused.shared import geometry as shared
-from gcnbatch.backends.cuda.fused.shared.geometry import FLOAT_BYTES, GROUP, THREADS, TILE, UPDATE_THREADS, columns_of
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.fused.shared.geometry import GROUP, THREADS, TILE, UPDATE_THREADS, columns_of
+from gcnbatch.backends.cuda.runtime.launch import FLOAT_BYTES, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 PARTIAL_FLOATS, LANES = (declared("fused/narrow/tile.cuh").constant(name) for name in ("PARTIAL_FLOATS", "LANES"))
@@ -35,7 +35,7 @@ FLOATS_OF_PAIRS = {  # by the blocks that share the columns of a tile
     CHANNEL_SPLITS: _CHANNELS.constant("SPLIT_FLOATS_OF_PAIRS"),
     1: _CHANNELS.constant("WHOLE_FLOATS_OF_PAIRS"),
 }
-CHANNELS_BLOCKS = 2  # of a kernel of layers with channels that run on a multiprocessor at once
+CHANNELS_BLOCKS = _CHANNELS.constant("CHANNELS_BLOCKS")
 MOST_OF_WARPS = _OF_WARPS.constant("MOST_OF_WARPS")
 OF_GRAPHS = 0  # `unit` of a Job with one partial sum per graph instead of one per tile of rows
 SPECIALISED_COLUMNS = 64  # columns of the layers with specialised kernels
@@ -46,7 +46,6 @@ MANY_MEMBERS = 4  # from so many on, a thread of the update has four elements
 MANY_PARAMETERS = 32_768  # … and from so many on, for any number of members: fewer waves of blocks
 MANY_SUMS = 4  # from so many members on, a block adds partial sums of weight gradients as the update would
 MANY_GRAPHS = 5  # from so many members on, a warp has a whole graph in the readout
-READOUT_BLOCKS = 2  # of a readout in which warps have graphs that run on a multiprocessor at once
 BRANCHES = 4  # groups of members that have launches of their own, from so many members on
 MANY_NUMBERS = 4096  # of a graph to stage on average, from which it has a block in cohorts, too
 MANY_TILES = 4  # from so many members on, few warps have a whole tile (cuda_src/fused/narrow/warps.cuh)
@@ -238,7 +237,7 @@ def readout_of_warps(graphs: int, members: int, multiprocessors: int) -> Launch:
     [16, 8, 4]
     """
     at_once = multiprocessors // members
-    more = min(READOUT_BLOCKS * multiprocessors // members, ceil_div(graphs, WARPS))
+    more = min(shared.READOUT_BLOCKS * multiprocessors // members, ceil_div(graphs, WARPS))
     return specialised_readout(min(graphs, max(1, at_once, more)))
 
 

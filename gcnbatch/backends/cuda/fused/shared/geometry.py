@@ -6,7 +6,7 @@ C F + C, rounded up to 8.
 
 from __future__ import annotations
 
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div
+from gcnbatch.backends.cuda.runtime.launch import FLOAT_BYTES, Launch, ceil_div
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 _COLUMNS = declared("fused/shared/columns.cuh")
@@ -21,10 +21,10 @@ JOIN_FEATURES, JOIN_GRAPHS = (
 )
 MANY_FEATURES = 128  # of whole graphs, from which a launch of their own multiplies them
 PROPAGATE_THREADS = declared("fused/shared/propagate.cu").constant("PROPAGATE_THREADS")
-FLOAT_BYTES = 4
-READOUT_BLOCKS = 2  # of `fused_readout` that run on a multiprocessor at once
 MOST_WAVES = 16  # of blocks of a launch that only copies
-HEAD_FLOATS = declared("fused/shared/heads.cuh").layout("Head").size // FLOAT_BYTES
+_READOUT = declared("fused/shared/readout.cuh")
+READOUT_BLOCKS = _READOUT.constant("READOUT_BLOCKS")
+HEAD_FLOATS = _READOUT.layout("Head").size // FLOAT_BYTES
 
 
 def shared_limit(capability: tuple[int, int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, next_power_of_two
+from gcnbatch.backends.cuda.runtime.launch import FLOAT_BYTES, Launch, ceil_div, next_power_of_two
 from gcnbatch.backends.cuda.runtime.sources import declared
 
 _GEMM = declared("fused/wide/gemm.cuh")
@@ -23,7 +23,6 @@ ROW_THREADS = declared("fused/wide/rows.cuh").constant("ROW_THREADS")
 ROW_LANES = 128  # of a sparse row, at most
 MOST_ROWS = TILE_ROWS * 65_535  # of a grid's second dimension
 ROWS_PER_SPLIT = 64  # of a weight gradient, at least
-FLOAT_BYTES = 4
 CAPABILITIES = ((9, 0),)  # that the products are compiled for
 WIDE_ENOUGH = 8_192  # weights of a layer, on average, from which these kernels train faster than the narrow ones
 # … where no layer has more columns than these: narrow ones are up to 14 % slower alone, but train cohorts

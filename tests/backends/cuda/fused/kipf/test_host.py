@@ -12,11 +12,12 @@ import scipy.sparse as sp
 
 from gcnbatch import philox
 from gcnbatch.backends.cuda.fused.kipf import engine, geometry
-from gcnbatch.backends.cuda.fused.kipf.data import ELEMENTS_OF_A_BLOCK, KipfGraph, Rows, count_products
+from gcnbatch.backends.cuda.fused.kipf.data import KipfGraph, Rows, count_products
 from gcnbatch.backends.cuda.fused.kipf.schedule import PROGRESS, SCHEDULED, StepSchedule, TrainingStep
 from gcnbatch.backends.cuda.fused.kipf.step import Launches, Prediction
 from gcnbatch.backends.cuda.fused.shared.model import DeviceModel, UpdateRule
 from gcnbatch.backends.cuda.runtime.graph import Call
+from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.config import Config
@@ -76,7 +77,7 @@ def matrix(rows: Rows, n_columns: int) -> Any:
 
 def kept_bits(graph: KipfGraph, layers: Any, epoch: int, step: int) -> Any:
     """Return the dropout bits that the kernels draw."""
-    size = ELEMENTS_OF_A_BLOCK
+    size = PHILOX_ELEMENTS
     found = []
     for key, blocks in zip((layers.x_dropout, layers.z_dropout), np.split(graph.drawn, [graph.n_drawn_x]), strict=True):
         bits = philox.bits(7, key, epoch, step, size * (int(blocks.max(initial=-1)) + 1)).reshape(-1, size)[blocks]
