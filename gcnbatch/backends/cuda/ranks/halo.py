@@ -65,7 +65,7 @@ class Exchanged:
 
 
 @dataclass(frozen=True)
-class SplitRows:
+class MatrixPieces:
     """Rows of a matrix, in pieces. The products of the first two matrices are added; the third has the other rows.
 
     Rows of the dense operand are scaled before the product.
@@ -131,14 +131,14 @@ class HaloRows:
 
     Parameters
     ----------
-    matrix : DeviceCsr, SplitRows or PushedRows
+    matrix : DeviceCsr, MatrixPieces or PushedRows
     exchanged : Exchanged
     blocks : Blocks
         Of the rows.
     columns_per_node : int
     """
 
-    matrix: DeviceCsr | SplitRows | PushedRows
+    matrix: DeviceCsr | MatrixPieces | PushedRows
     exchanged: Exchanged
     blocks: Blocks
     columns_per_node: int
@@ -148,7 +148,7 @@ class HaloRows:
         """The matrix, or the first of them."""
         if isinstance(self.matrix, PushedRows):
             return self.matrix.chunks[0]
-        return self.matrix.own if isinstance(self.matrix, SplitRows) else self.matrix
+        return self.matrix.own if isinstance(self.matrix, MatrixPieces) else self.matrix
 
 
 @dataclass(slots=True, eq=False)
@@ -240,12 +240,12 @@ class GraphPartBatch:
         exchanged = Exchanged(asked, sent, list(halo.received), upload(np.cumsum([0, *sent]).astype(np.int32)))
         layout = GraphLayout(np.array([0, rows.own]), per_node * columns_per_node)  # one of them is 1
         blocks = Blocks(upload(layout.node_ptr.astype(np.int32)), layout, per_node)
-        held: DeviceCsr | SplitRows | PushedRows
+        held: DeviceCsr | MatrixPieces | PushedRows
         if self.landing is not None:
             route = route_of(device, self._ranks, n_own, halo)
             held = pushed_rows(device, matrix, halo.scales, route, self.landing)
         elif form.pieces and is_split(halo.entries, rows.of_all):
-            held = split_rows(device, matrix, n_own, halo.scales)
+            held = matrix_pieces(device, matrix, n_own, halo.scales)
         else:
             held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
         return HaloRows(held, exchanged, blocks, columns_per_node)
@@ -327,8 +327,8 @@ def _from_row(cut: Pieces, first: int) -> Pieces:
     return cut._replace(target=target, split_row=cut.split_row + np.int32(first))
 
 
-def split_rows(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> SplitRows:
-    """Return a matrix whose first `n_own` columns are those of own nodes as `SplitRows` on the device."""
+def matrix_pieces(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> MatrixPieces:
+    """Return a matrix whose first `n_own` columns are those of own nodes as `MatrixPieces` on the device."""
     lengths = np.diff(matrix.indptr)
     is_long = long_rows(lengths)
     of_long, is_own = np.repeat(is_long, lengths), matrix.indices < n_own
@@ -344,7 +344,7 @@ def split_rows(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] 
     )
     own_scale = device.upload(scales[1][:n_own]) if scales else None
     places = device.upload(np.arange(n_cols, dtype=np.int32) * (ROW_BYTES // SECTOR))
-    return SplitRows(own, halo, None if is_long.all() else rest, own_scale, places)
+    return MatrixPieces(own, halo, None if is_long.all() else rest, own_scale, places)
 
 
 def _part(

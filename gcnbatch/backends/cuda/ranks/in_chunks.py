@@ -14,7 +14,7 @@ import numpy as np
 
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import PushedRows, SplitRows
+from gcnbatch.backends.cuda.ranks.halo import MatrixPieces, PushedRows
 from gcnbatch.backends.cuda.ranks.landing import widest
 from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, product_bounds, row_bounds, rows_of
 from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS, ceil_div
@@ -292,7 +292,7 @@ class OpsInChunks(ComposedOps):
         self._add(call, product_bounds(len(out)), out)
 
 
-def is_packed(h: Any, split: SplitRows | PushedRows, zeros: float) -> bool:
+def is_packed(h: Any, split: MatrixPieces | PushedRows, zeros: float) -> bool:
     """Return whether ranks exchange rows of a dense operand without their zeros: where the product reads them so."""
     if isinstance(h, CompressedRows):
         return True

@@ -18,7 +18,7 @@ from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.batch_norm import BatchNormSaved
 from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
-from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, PushedRows, SplitRows
+from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, MatrixPieces, PushedRows
 from gcnbatch.backends.cuda.ranks.in_chunks import OpsInChunks, is_packed
 from gcnbatch.backends.cuda.ranks.packed import PackedExchange, Rooms, SideCommunicator
 from gcnbatch.backends.cuda.ranks.pipeline import rows_of
@@ -100,13 +100,13 @@ class DeviceDistributedOps(OpsInChunks):
         """As of `local`; compressed where a product exchanges compressed rows."""
         rows = reader.adjacency.of_forward if reader and isinstance(reader.adjacency, DeviceHalo) else None
         matrix = None if rows is None else rows.matrix
-        large = matrix.large if isinstance(matrix, SplitRows | PushedRows) else None
+        large = matrix.large if isinstance(matrix, MatrixPieces | PushedRows) else None
         if reader is None or large is None or not reads_activations(large, x.shape[1], reader.zeros, key.first):
             return self._relu_dropout_of_rows(x, rate, key, out)
         if isinstance(matrix, PushedRows):
             return self._relu_dropout_to_room(x, rate, key, matrix)
         assert rows is not None
-        assert isinstance(matrix, SplitRows)
+        assert isinstance(matrix, MatrixPieces)
         self._launch()
         kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(len(x), rows.exchanged)
         return compress_relu_dropout(self._device, x, kept, matrix.column_scale, rate, key, room), kept
@@ -121,7 +121,7 @@ class DeviceDistributedOps(OpsInChunks):
             self._multiply_pushed(out, h, split, zeros)
             return
         self._launch()
-        if not isinstance(split, SplitRows):
+        if not isinstance(split, MatrixPieces):
             self._multiply_behind_exchange(out, h, rows, zeros)
             return
         start = self._start_packed if is_packed(h, split, zeros) else self._start
@@ -141,7 +141,7 @@ class DeviceDistributedOps(OpsInChunks):
         self._local.sparse_product(out, dense, matrix, rows.blocks, zeros, accumulate, stride)
 
     def _start(
-        self, h: DeviceArray, rows: HaloRows, split: SplitRows
+        self, h: DeviceArray, rows: HaloRows, split: MatrixPieces
     ) -> tuple[DeviceArray, Callable[[], tuple[DeviceArray, DeviceArray]]]:
         """Start the exchange of dense rows.
 
@@ -165,7 +165,7 @@ class DeviceDistributedOps(OpsInChunks):
         return own, arrive
 
     def _start_packed(
-        self, h: Any, rows: HaloRows, split: SplitRows
+        self, h: Any, rows: HaloRows, split: MatrixPieces
     ) -> tuple[CompressedRows, Callable[[], tuple[CompressedRows, CompressedRows]]]:
         """As `_start`, of compressed rows."""
         if isinstance(h, DeviceArray):

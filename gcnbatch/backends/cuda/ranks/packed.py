@@ -100,7 +100,7 @@ class PackedExchange:
         Of own nodes, in `Rooms.own_rows`.
     exchanged : Exchanged
     places : int32, (n + m,)
-        `gcnbatch.backends.cuda.ranks.halo.SplitRows.places`.
+        `gcnbatch.backends.cuda.ranks.halo.MatrixPieces.places`.
     """
 
     def __init__(

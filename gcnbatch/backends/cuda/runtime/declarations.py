@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from gcnbatch.backends.cuda.runtime.layouts import NUMBERS, FixedArray, Kind, Layout, Number, Pointer, python_name
+from gcnbatch.backends.cuda.runtime.layouts import NUMBERS, CType, FixedArray, Layout, Number, Pointer, python_name
 
 _NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$", re.DOTALL | re.MULTILINE)
 _CONSTANT = re.compile(r"^(?:static\s+)?constexpr\s+(int|float)\s+(.*=.*)$", re.DOTALL)
@@ -134,14 +134,14 @@ class Declarations:
         """
         if name not in self._layouts:
             alignment, body = self._only("structs", name)
-            fields: dict[str, Kind] = {}
+            fields: dict[str, CType] = {}
             for head, inner in statements(body):
                 for declarator in self._fields(name, head, inner):
-                    fields[python_name(declarator.name)] = self.kind(declarator, name)
+                    fields[python_name(declarator.name)] = self.ctype(declarator, name)
             self._layouts[name] = Layout(name, fields, least_alignment=int(alignment))
         return self._layouts[name]
 
-    def kind(self, of: Declarator, scope: str = "") -> Kind:
+    def ctype(self, of: Declarator, scope: str = "") -> CType:
         """Return the type of a field or argument.
 
         Raises
@@ -150,7 +150,7 @@ class Declarations:
             When its values cannot be passed.
         """
         if of.pointers:
-            target: Kind | None = Pointer(of.type + " *" * (of.pointers - 1), self._target(of, scope))
+            target: CType | None = Pointer(of.type + " *" * (of.pointers - 1), self._target(of, scope))
         else:
             target = self._named(of.type, scope)
         if target is None:
@@ -170,7 +170,7 @@ class Declarations:
                 return declarators(head)
         raise ValueError(f"{self.name}: struct {struct}: '{head}' cannot be read as fields")
 
-    def _target(self, of: Declarator, scope: str) -> Kind | None:
+    def _target(self, of: Declarator, scope: str) -> CType | None:
         """Return the type that a pointer points to; None if it cannot be read, or is the struct `scope` itself."""
         if of.pointers > 1 or of.type == scope:
             return None
@@ -179,7 +179,7 @@ class Declarations:
         except ValueError:
             return None
 
-    def _named(self, type_: str, struct: str) -> Kind | None:
+    def _named(self, type_: str, struct: str) -> CType | None:
         """Return the number or struct that a type's name means inside of a struct, or None."""
         if type_ in NUMBERS:
             return Number(type_)

@@ -64,7 +64,7 @@ def function(given):
 """
 
 
-class Kind(Protocol):
+class CType(Protocol):
     """A C++ type whose values the host passes."""
 
     @property
@@ -130,7 +130,7 @@ class Pointer:
     """A pointer to type `name`, described by `target` if it is a number or a struct. The value None is null."""
 
     name: str
-    target: Kind | None = None
+    target: CType | None = None
     size = alignment = 8
     format = "P"
     dtype = np.dtype(np.uint64)
@@ -157,7 +157,7 @@ class Pointer:
 class FixedArray:
     """An array of `count` elements in a struct; its dimensions are flattened."""
 
-    of: Kind
+    of: CType
     count: int
 
     @property
@@ -192,7 +192,7 @@ class Layout:
     ----------
     name : str
         Name of the struct or kernel, for messages.
-    fields : dict of Kind
+    fields : dict of CType
         Fields by name, in order. A name that is a Python keyword takes an underscore.
     packed_end : bool
         No padding after the last field, as for arguments.
@@ -201,29 +201,29 @@ class Layout:
     """
 
     name: str
-    fields: Mapping[str, Kind]
+    fields: Mapping[str, CType]
     packed_end: bool = False
     least_alignment: int = 1
 
     @cached_property
     def alignment(self) -> int:
         """Alignment in bytes."""
-        return max([self.least_alignment, *(kind.alignment for kind in self.fields.values())])
+        return max([self.least_alignment, *(ctype.alignment for ctype in self.fields.values())])
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Offset of each field in bytes."""
         offsets, end = [], 0
-        for kind in self.fields.values():
-            offsets.append(-(-end // kind.alignment) * kind.alignment)
-            end = offsets[-1] + kind.size
+        for ctype in self.fields.values():
+            offsets.append(-(-end // ctype.alignment) * ctype.alignment)
+            end = offsets[-1] + ctype.size
         return tuple(offsets)
 
     @cached_property
     def size(self) -> int:
         """Size in bytes, with the padding after the last field."""
         end = max(
-            (offset + kind.size for offset, kind in zip(self.offsets, self.fields.values(), strict=True)), default=0
+            (offset + ctype.size for offset, ctype in zip(self.offsets, self.fields.values(), strict=True)), default=0
         )
         return end if self.packed_end else max(-(-end // self.alignment) * self.alignment, 1)
 
@@ -231,15 +231,15 @@ class Layout:
     def format(self) -> str:
         """Format of `struct`, with padding."""
         text, end = "", 0
-        for offset, kind in zip(self.offsets, self.fields.values(), strict=True):
-            text += "x" * (offset - end) + kind.format
-            end = offset + kind.size
+        for offset, ctype in zip(self.offsets, self.fields.values(), strict=True):
+            text += "x" * (offset - end) + ctype.format
+            end = offset + ctype.size
         return text + "x" * (self.size - end)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """NumPy structured type with the same memory layout."""
-        formats = [kind.dtype for kind in self.fields.values()]
+        formats = [ctype.dtype for ctype in self.fields.values()]
         return np.dtype(
             {"names": [*self.fields], "formats": formats, "offsets": [*self.offsets], "itemsize": self.size}
         )
@@ -263,20 +263,20 @@ class Layout:
     def _reads(self, given: str, names: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return conditions on the numbers of fields, and expressions of their values; add used names to `names`."""
         counts, reads = [f"len({given}) == {len(self.fields)}"], []
-        for name, kind in self.fields.items():
+        for name, ctype in self.fields.items():
             value, number = f"{given}['{name}']", len(names)
             read = f"values{number}({value}, '{self.name}: {name}')"
-            names[f"values{number}"] = kind.values
-            if isinstance(kind, Pointer):
-                names[f"dtype{number}"] = kind.target_dtype
+            names[f"values{number}"] = ctype.values
+            if isinstance(ctype, Pointer):
+                names[f"dtype{number}"] = ctype.target_dtype
                 fits = f"(type := array.dtype) is dtype{number} or type is bytes"
                 reads.append(f"0 if (array := {value}) is None else array.ptr if {fits} else {read}[0]")
-            elif isinstance(kind, Layout):
-                inner_counts, inner_reads = kind._reads(value, names)
+            elif isinstance(ctype, Layout):
+                inner_counts, inner_reads = ctype._reads(value, names)
                 counts += inner_counts
                 reads += inner_reads
             else:
-                plain = isinstance(kind, Number) and kind.format != "?"  # `struct` accepts any object as a bool
+                plain = isinstance(ctype, Number) and ctype.format != "?"  # `struct` accepts any object as a bool
                 reads.append(value if plain else f"*{read}")
         return counts, reads
 
@@ -297,7 +297,7 @@ class Layout:
             raise TypeError(f"{where} lacks {', '.join(wrong)}")
         if wrong := [name for name in value if name not in self.fields]:
             raise TypeError(f"{where} has no {', '.join(wrong)}; its fields are {', '.join(self.fields)}")
-        return [leaf for name, kind in self.fields.items() for leaf in kind.values(value[name], f"{where}: {name}")]
+        return [leaf for name, ctype in self.fields.items() for leaf in ctype.values(value[name], f"{where}: {name}")]
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
         """Raise the TypeError that names the wrong field."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gcnbatch.backends.cuda.runtime.declarations import Declarations, declarators, without_comments
-from gcnbatch.backends.cuda.runtime.layouts import Kind, Layout, python_name
+from gcnbatch.backends.cuda.runtime.layouts import CType, Layout, python_name
 from gcnbatch.resources import cuda_sources
 
 COHORT = "IN_COHORT"  # macro of sources that know cohorts of several models (cuda_src/fused/shared/fused.cuh)
@@ -67,11 +67,11 @@ class Entry:
         ValueError
             When a parameter cannot be passed.
         """
-        arguments: dict[str, Kind] = {}
+        arguments: dict[str, CType] = {}
         for part in filter(None, (part.strip() for part in self.parameters.split(","))):
             (declarator,) = declarators(part)
-            arguments[python_name(declarator.name)] = self.source.declarations.kind(declarator)
-        structs = [kind for kind in arguments.values() if isinstance(kind, Layout)]
+            arguments[python_name(declarator.name)] = self.source.declarations.ctype(declarator)
+        structs = [ctype for ctype in arguments.values() if isinstance(ctype, Layout)]
         if not structs:
             return Layout(self.name, arguments, packed_end=True)
         if len(arguments) > 1:

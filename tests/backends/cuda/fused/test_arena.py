@@ -14,7 +14,7 @@ import pytest
 from gcnbatch.backends.base import MemberEpoch
 from gcnbatch.backends.cuda.fused import engine
 from gcnbatch.backends.cuda.fused.narrow import geometry
-from gcnbatch.backends.cuda.fused.shared.arena import Arena, Measured, Region, in_arena, of_member
+from gcnbatch.backends.cuda.fused.shared.arena import Arena, ByteCounter, Region, in_arena, of_member
 from gcnbatch.backends.cuda.fused.shared.geometry import TILE, blocks
 from gcnbatch.backends.cuda.fused.shared.step import REGION_UNIT
 from gcnbatch.backends.cuda.runtime import loader
@@ -57,11 +57,11 @@ def test_regions_agree_and_take_no_more_than_they_were_made_for() -> None:
         [arena.empty(256) for _ in range(2)]
 
 
-def test_measured_arrays_count_whole_steps_of_the_alignment() -> None:
-    measured = Measured(2)
-    measured.zeros((3, 5))
-    measured.upload(np.zeros(65, np.float32))
-    assert measured.nbytes == 256 + 512
+def test_counted_arrays_take_whole_steps_of_the_alignment() -> None:
+    counter = ByteCounter(2)
+    counter.zeros((3, 5))
+    counter.upload(np.zeros(65, np.float32))
+    assert counter.nbytes == 256 + 512
 
 
 @pytest.mark.parametrize("rows", [1, 40, 2000, 5000])

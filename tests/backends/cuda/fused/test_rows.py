@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcnbatch.backends.cuda.fused.narrow import geometry
-from gcnbatch.backends.cuda.fused.shared.arena import Measured
+from gcnbatch.backends.cuda.fused.shared.arena import ByteCounter
 from gcnbatch.backends.cuda.fused.shared.epoch import PROGRESS, RATE, BegunEpoch, StagedEpoch
 from gcnbatch.backends.cuda.fused.wide.jobs import chunk_table
 from gcnbatch.config_sections import TrainConfig
@@ -35,7 +35,7 @@ def test_wide_chunks_cover_rows_and_columns() -> None:
 
 
 def test_an_epoch_begins_with_its_steps_and_rates() -> None:
-    plan = StagedEpoch(Measured(1), steps=3, graphs=5)
+    plan = StagedEpoch(ByteCounter(1), steps=3, graphs=5)
     host = np.full((3, plan.array.size), -1, np.int32)
     train = TrainConfig(beta1=0.9, beta2=0.99)
     members = {

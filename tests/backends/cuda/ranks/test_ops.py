@@ -331,7 +331,7 @@ def test_the_parts_of_a_matrix_are_its_rows_and_columns(split_row: int, monkeypa
     lengths = np.diff(matrix.indptr)
     scales = rng.random(30).astype(np.float32), rng.random(50).astype(np.float32)
     for n_own in (0, 20, 50):
-        parts = halo.split_rows(host, given, n_own, None)  # type: ignore[arg-type]
+        parts = halo.matrix_pieces(host, given, n_own, None)  # type: ignore[arg-type]
         assert parts.places.tolist() == list(range(0, 18 * 50, 18))
         found, columns = np.zeros_like(dense), {"own": (0, n_own), "halo": (n_own, 50), "rest": (0, 50)}
         assert (parts.rest is None) == (split_row in (0, 100))
@@ -344,7 +344,7 @@ def test_the_parts_of_a_matrix_are_its_rows_and_columns(split_row: int, monkeypa
                 arrays = held.data, held.indices, held.indptr
                 np.add.at(found[:, first:stop], rows, sp.csr_array(arrays, (len(rows), stop - first)).toarray())
         np.testing.assert_array_equal(found, dense)
-        scaled = halo.split_rows(host, given, n_own, scales)  # type: ignore[arg-type]
+        scaled = halo.matrix_pieces(host, given, n_own, scales)  # type: ignore[arg-type]
         np.testing.assert_array_equal(scaled.column_scale, scales[1][:n_own])
         assert scaled.own.data.size == 0
         assert scaled.own.large.scales.columns is None

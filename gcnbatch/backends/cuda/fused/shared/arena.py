@@ -55,7 +55,7 @@ class Arena:
     device : Device
     members : int
     nbytes : int
-        Of a region; `Measured` counts them.
+        Of a region; `ByteCounter` counts them.
     """
 
     def __init__(self, device: Device, members: int, nbytes: int) -> None:
@@ -117,7 +117,7 @@ class Region:
         return array
 
 
-class Measured:
+class ByteCounter:
     """Counts the bytes that arrays take in a region. Its arrays have addresses, but no memory."""
 
     stride = 0
@@ -144,9 +144,9 @@ class Measured:
 
 def in_arena(device: Device, members: int, make: Callable[[Memory], T]) -> T:
     """Return what `make` builds in an arena. It is called twice: first its arrays are only counted."""
-    measured = Measured(members)
-    make(measured)
-    return make(Arena(device, members, measured.nbytes))
+    counter = ByteCounter(members)
+    make(counter)
+    return make(Arena(device, members, counter.nbytes))
 
 
 def of_member(value: Any, member: int) -> Any:
