@@ -138,7 +138,7 @@ __device__ T reduce_rows(T value) {
 
 // Reduce over the rows of a matrix of P columns. In block (x, y), `value` is the thread's partial sum of column
 // y * blockDim.x + threadIdx.x over chunk x of the rows. Returns true in the threads that hold the column's total.
-// `partials` has room for gridDim.x * P values, `counters` for gridDim.y.
+// `partials` has gridDim.x * P values, `counters` gridDim.y.
 template <class T>
 __device__ bool reduce_columns(T& value, T* partials, unsigned* counters, int P) {
   const int p = blockIdx.y * blockDim.x + threadIdx.x;

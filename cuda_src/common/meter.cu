@@ -1,4 +1,4 @@
-// Delay of the stream, so that the work queued behind it runs without gaps and is timed without the host's overhead.
+// Delay of the stream, so that the work queued after it runs without gaps and is timed without the host's overhead.
 #include "common/common.cuh"
 
 // Return when *released is not 0, or after `nanoseconds`.

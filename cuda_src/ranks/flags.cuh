@@ -1,7 +1,7 @@
 // Flags in memory that the devices of several ranks of a host write: how a rank learns that another has written. No
 // kernels.
 //
-// A flag is a number that only grows, so nothing is ever cleared. The writer releases it for the whole system, behind what it
+// A flag is a number that only grows, so nothing is ever cleared. The writer releases it for the whole system, after what it
 // announces; the reader acquires it.
 #pragma once
 

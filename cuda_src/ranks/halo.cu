@@ -51,7 +51,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void halo_pack(
   const int place = static_cast<int>(tile_prefix(states, tile, total)) + before;
   if (threadIdx.x < PACKED_ROWS)
     row_of[threadIdx.x] = row, place_of[threadIdx.x] = place, sectors_in[threadIdx.x] = sectors;
-  if (threadIdx.x < PACKED_ROWS && i <= n_sent) places[i] = place;  // behind the last row, `sectors` is 0
+  if (threadIdx.x < PACKED_ROWS && i <= n_sent) places[i] = place;  // after the last row, `sectors` is 0
   __syncthreads();
   for (int r = threadIdx.x / LANES_OF_A_ROW; r < PACKED_ROWS; r += SCAN_THREADS / LANES_OF_A_ROW) {
     if (place_of[r] + sectors_in[r] > capacity) continue;

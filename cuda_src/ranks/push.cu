@@ -1,13 +1,14 @@
 // Rows that a rank pushes into the memory of the others before a product of their part of one large graph: an exchange
 // without a library, without buffers of packed rows, and without the host.
 //
-// Source: own. A mailbox (gcnbatch/backends/cuda/ranks/landing.py) has a flag of 4 bytes for each rank, then two rooms. A room
-//   holds the rows of a product's dense operand, own ones first, then those of the other ranks in order of the nodes, `pitch`
-//   bytes each: compressed rows (spmm/compressed.cu), of which only the used sectors are written, or dense rows.
-// Shapes: slots (ranks, n) int32: the row of the room of each rank that own row i fills, or -1 where that rank does not need it.
+// Source: own. A mailbox (gcnbatch/backends/cuda/ranks/landing.py) has a flag of 4 bytes for each rank, then two receive
+//   buffers. One holds the rows of a product's dense operand, own ones first, then those of the other ranks in order of the
+//   nodes, `pitch` bytes each: compressed rows (spmm/compressed.cu), of which only the used sectors are written, or dense rows.
+// Shapes: slots (ranks, n) int32: the row that own row i fills in the receive buffer of each rank, or -1 where that rank does
+//   not need it.
 // Flags: a flag's number is that of the last push that has ended. The last block of a push releases it, to all ranks.
-// Why a room may be overwritten: products alternate between the rooms. A rank pushes for product t + 2 behind its wait for the
-//   flags of product t + 1. Every rank pushed those, the last ones of the product, behind its kernels that read the room of
+// Why a buffer may be overwritten: products alternate between the two. A rank pushes for product t + 2 after its wait for the
+//   flags of product t + 1. Every rank pushed those, the last ones of the product, after its kernels that read the buffer of
 //   product t.
 // Launch: blocks of 512 threads that stride over the rows; 16 lanes a row, 16 bytes each. On a stream of high priority, 32 blocks
 //   beside other kernels, else one a multiprocessor. Shared memory: none that matters.
@@ -25,16 +26,16 @@ struct Push {
   unsigned char* mailboxes[MAX_RANKS];  // of each rank, as this one reaches it
   const int* slots;
   unsigned* counter;  // 0 before and after
-  long long room;     // bytes before the room
+  long long buffer;   // bytes before the receive buffer
   int rank, size, n, first, stop;
   unsigned number;  // of this push; 0: more rows follow before the flags
 
   __device__ __forceinline__ unsigned char* row(int rank, int slot, int pitch) const {
-    return mailboxes[rank] + room + static_cast<long long>(slot) * pitch;
+    return mailboxes[rank] + buffer + static_cast<long long>(slot) * pitch;
   }
 
-  // Call `copy(i, lane, write)` with each of the rows, then say so to all ranks. All lanes of a row call `write(pitch, at, v,
-  // is_part)`, which writes 16 bytes, `at` bytes into the row, to all ranks that need it.
+  // Call `copy(i, lane, write)` with each of the rows, then set this rank's flag on every rank. All lanes of a row call
+  // `write(pitch, at, v, is_part)`, which writes 16 bytes, `at` bytes into the row, to all ranks that need it.
   template <class Copy>
   __device__ __forceinline__ void rows(Copy copy) const {
     const int lane = threadIdx.x % PUSH_LANES, of_block = PUSH_THREADS / PUSH_LANES;
@@ -65,7 +66,7 @@ struct DensePush {
   int x_stride, column, P, stride, place;
 };
 
-// Compressed rows of the own room.
+// Compressed rows of the own buffer.
 extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push(const __grid_constant__ Push push) {
   push.rows([&](int i, int lane, auto write) {
     const unsigned char* from = push.row(push.rank, i, ROW_BYTES);
@@ -78,7 +79,7 @@ extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push(const __gri
   });
 }
 
-// Columns `column` ... `column` + P - 1 of rows scale[i] * x[i, :], also to the own room, from column `place` of `stride` on; the
+// Columns `column` ... `column` + P - 1 of rows scale[i] * x[i, :], also to the own buffer, from column `place` of `stride` on; the
 // columns up to the next multiple of 4 are 0. Without `scale`, 1. `stride` and `place` are multiples of 4.
 extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push_dense(const __grid_constant__ DensePush dense) {
   const Push& push = dense.push;

@@ -224,8 +224,8 @@ __device__ inline void write_row(int* out_indices, float* out_data, const Table&
 // Sum the products of a row by one warp. Returns the number of distinct columns, or -1 if the table overflows.
 __device__ inline int sum_products(const Operands& m, Table& table, const Columns& columns, const Lanes& lanes,
                                    int first, int end) {
-  int n_columns = 0, room = table.slots() / 2, slot;
-  const auto full = [&] { return n_columns > room; };
+  int n_columns = 0, capacity = table.slots() / 2, slot;
+  const auto full = [&] { return n_columns > capacity; };
   const auto list = [&](bool is_new) {
     const unsigned votes = lanes.vote(is_new);
     const int rank = n_columns + lanes.before(votes);
@@ -251,22 +251,22 @@ __device__ inline int sum_products(const Operands& m, Table& table, const Column
     if (next == first) {
       const int window = window_of(mine, m.b_indices, lanes, table.slots());
       table.first_column = end - first <= 32 ? window : -1;
-      if (table.first_column >= 0) room = table.slots();
+      if (table.first_column >= 0) capacity = table.slots();
     }
     if (warp_sum(mine.length) >= ONE_ROW_FROM * min(end - next, 32))
       walk_entries<true>(m, lanes, mine, 0, step_of_one, full);
     else
       walk_entries<false>(m, lanes, mine, 0, step_of_many, full);
   }
-  return n_columns <= room ? n_columns : -1;
+  return n_columns <= capacity ? n_columns : -1;
 }
 
 // The lists of a table of `slots` slots in a warp's shared memory. Table and lists take
 // HASH_BYTES_PER_2_SLOTS / 2 bytes per slot.
 __device__ inline Columns columns_at(int4* memory, int slots) {
-  int* behind_table = reinterpret_cast<int*>(memory) + 2 * slots;
-  unsigned short* lists = reinterpret_cast<unsigned short*>(behind_table + slots / 8);
-  return {lists, lists + slots / 2, behind_table};
+  int* after_table = reinterpret_cast<int*>(memory) + 2 * slots;
+  unsigned short* lists = reinterpret_cast<unsigned short*>(after_table + slots / 8);
+  return {lists, lists + slots / 2, after_table};
 }
 
 __device__ inline void clear_columns(int4* memory, int slots, const Lanes& lanes) {

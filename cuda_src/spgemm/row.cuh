@@ -66,12 +66,12 @@ template <bool WHOLE_ROWS, class Step, class Full>
 __device__ __forceinline__ int walk_entries(const Operands& m, const Lanes& lanes, const Entries& mine, int walked,
                                             Step step, Full full) {
   const int width = WHOLE_ROWS ? (mine.length + 31) & ~31 : mine.length;  // places that the entry takes
-  int behind = width;
+  int end = width;
   for (int offset = 1; offset < lanes.count(); offset *= 2) {
-    const int other = lanes.from(behind, max(lanes.lane - offset, 0));
-    if (lanes.lane >= offset) behind += other;
+    const int other = lanes.from(end, max(lanes.lane - offset, 0));
+    if (lanes.lane >= offset) end += other;
   }
-  const int before = behind - width, total = lanes.from(behind, lanes.count() - 1);
+  const int before = end - width, total = lanes.from(end, lanes.count() - 1);
   const int skew = mine.start - before, stop = mine.start + mine.length;
   for (int place = lanes.lane; __any_sync(FULL_WARP, place - lanes.lane < total && !full());
        place += STEPS * lanes.count()) {

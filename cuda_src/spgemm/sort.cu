@@ -55,7 +55,7 @@ __device__ __forceinline__ int merge_products(int* out_indices, float* out_data,
 }
 
 // Whether a product comes after another in the order of columns and places.
-__device__ inline bool is_behind(const int* columns, int place, int other) {
+__device__ inline bool is_after(const int* columns, int place, int other) {
   if (place == NO_PLACE || other == NO_PLACE) return place > other;
   return columns[place] > columns[other] || (columns[place] == columns[other] && place > other);
 }
@@ -82,7 +82,7 @@ __device__ inline bool sort_by_buckets(unsigned short* sorted, unsigned short* s
     const int place = scattered[i], bucket = (columns[place] - smallest) >> shift;
     const int start = bucket ? buckets[bucket - 1] : 0, stop = buckets[bucket];
     int rank = start;
-    for (int j = start; j < stop; ++j) rank += is_behind(columns, place, scattered[j]);
+    for (int j = start; j < stop; ++j) rank += is_after(columns, place, scattered[j]);
     sorted[rank] = place;
   }
   __syncthreads();
@@ -99,7 +99,7 @@ __device__ inline void sort_in_memory(unsigned short* sorted, const int* columns
       for (int pair = threadIdx.x; pair < padded / 2; pair += SCAN_THREADS) {
         const int a = 2 * pair - (pair & (stride - 1)), b = a + stride;
         const int place_a = sorted[a], place_b = sorted[b];
-        if (is_behind(columns, place_a, place_b) == ((a & size) == 0)) sorted[a] = place_b, sorted[b] = place_a;
+        if (is_after(columns, place_a, place_b) == ((a & size) == 0)) sorted[a] = place_b, sorted[b] = place_a;
       }
     }
   }

@@ -175,7 +175,7 @@ __device__ __forceinline__ float4 compressed_sum(float4* ring, const CompressedP
 #pragma unroll 1
       for (int entry = 0; entry < GROUP; ++entry) {
         const unsigned* chunk = chunks + entry * WORDS;
-        if (chunk[GROUPS] == 0) continue;  // no elements, as behind the piece
+        if (chunk[GROUPS] == 0) continue;  // no elements, as after the piece
         const int row = place_of_row<PACKED>(product, __ldg(indices + (group - RING_GROUPS + 1) * GROUP + entry));
         const float* near = reinterpret_cast<const float*>(chunk + HEAD_WORDS);
         const float* far = reinterpret_cast<const float*>(row_at<PACKED>(product, row)) + HEAD_WORDS;

@@ -114,7 +114,7 @@ class OneStream:
 
 
 class LandingOfThreads(Landing):
-    """Rooms of ranks that share a stream: all of them have queued their pushes when one goes on."""
+    """Receive buffers of ranks that share a stream: all of them have queued their pushes when one goes on."""
 
     def __init__(self, device: Any, ranks: Any, nbytes: int) -> None:
         boxes: Any = Boxes(device, ranks, nbytes)
@@ -125,14 +125,14 @@ class LandingOfThreads(Landing):
         assert set(self._ranks.all_gather(np.array(number)).tolist()) == {number}
 
 
-def open_rooms(device: Any, ranks: Any, halos: Any) -> Landing:
-    """Return rooms, as `gcnbatch.backends.cuda.ranks.landing.open_landing`."""
+def open_buffers(device: Any, ranks: Any, halos: Any) -> Landing:
+    """Return receive buffers, as `gcnbatch.backends.cuda.ranks.landing.open_landing`."""
     rows = max(n_own + sum(halo.received) for n_own, halo in halos)
     return LandingOfThreads(device, ranks, nbytes_of(int(ranks.all_gather(np.array(rows)).max())))
 
 
 class BackendOfThreads:
-    """A backend of one GPU, with `DeviceThreads` in place of NCCL, and with rooms unless ranks exchange all rows."""
+    """A backend of one GPU, `DeviceThreads` in place of NCCL, and receive buffers unless ranks exchange all rows."""
 
     def __init__(self, backend: CudaBackend, pushes: bool) -> None:
         self._backend, self._pushes = backend, pushes
@@ -144,8 +144,8 @@ class BackendOfThreads:
         return DeviceThreads(self._backend, ranks)
 
     def part_feed(self, part: Any, targets: Any, ranks: Any) -> GraphPartBatch:
-        rooms = open_rooms if self._pushes else lambda *about: None
-        return GraphPartBatch(self._backend.device, part, targets, ranks, self._backend._kernel, rooms)
+        landing = open_buffers if self._pushes else lambda *about: None
+        return GraphPartBatch(self._backend.device, part, targets, ranks, self._backend._kernel, landing)
 
 
 def on_device_ranks(

@@ -39,7 +39,7 @@ struct Share {
   static constexpr int COLUMNS = CHANNEL_COLUMNS / SPLITS, QUADS = COLUMNS / 4, THREADS_OF_GROUP = QUADS / THREAD_QUADS;
   static constexpr int ROUNDS = ceil_div(MOST_PAIRS / PAIRS_AT_ONCE * THREADS_OF_GROUP, THREADS);  // of products
   static constexpr int SUMMED_STRIDE = COLUMNS + 1;  // of rows whose columns warps sum
-  // Products lie behind the rows of pairs or, where a block has all columns, replace them.
+  // Products follow the rows of pairs or, where a block has all columns, replace them.
   static constexpr int PRODUCT_STRIDE = SPLITS == 1 ? ROW_FLOATS : COLUMNS;
   static constexpr int PRODUCTS = SPLITS == 1 ? 0 : MOST_PAIRS * ROW_FLOATS;
   static constexpr int PRODUCT_FLOATS = PRODUCTS + MOST_PAIRS * PRODUCT_STRIDE;

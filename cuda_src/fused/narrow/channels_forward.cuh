@@ -24,7 +24,7 @@ struct ChannelsForward {
   float* u;  // (MOST_PAIRS, ROW_FLOATS), and the products U[i, c] W_c + a_c[i] b_c
   Pairs<Share> pairs;
   float* entries;   // TileEntries
-  float* row_sums;  // (CHANNEL_ROWS C,), behind the entries
+  float* row_sums;  // (CHANNEL_ROWS C,), after the entries
 
   __device__ __forceinline__ ChannelsForward(float4* shared4, int C)
       : weights(reinterpret_cast<float*>(shared4)),

@@ -28,9 +28,9 @@ constexpr int STAGED_FLOATS = TILE * (U_STRIDE + DY_STRIDE);  // of a tile of U 
 constexpr int G_FLOATS = TILE * GROUP;                        // of a tile of G
 // Buffers of tiles, and of G. In a block with one sum, products of other teams overwrite G.
 constexpr int DW_FLOATS = TILES_OF_BLOCK * (STAGED_FLOATS + G_FLOATS);
-constexpr int SCRATCH_FLOATS = REDUCTION_FLOATS;  // behind them
+constexpr int SCRATCH_FLOATS = REDUCTION_FLOATS;  // after them
 constexpr int PRODUCTS_FLOATS = 16 * THREADS / 2 * TILES_OF_BLOCK / 2;
-constexpr int SPLIT_FLOATS = PRODUCTS_FLOATS - TILES_OF_BLOCK * G_FLOATS;  // behind them, if blocks share a sum
+constexpr int SPLIT_FLOATS = PRODUCTS_FLOATS - TILES_OF_BLOCK * G_FLOATS;  // after them, if blocks share a sum
 static_assert(SPLIT_FLOATS >= SCRATCH_FLOATS, "the reduction is over when products are stored");
 
 // The warps that have a sum.

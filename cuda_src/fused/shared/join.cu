@@ -4,7 +4,7 @@
 //
 // In the readout, each block would read all weights of the features for its own graph: 2,265 features and 128 columns are 1.2 MB.
 // Here a block reads its range of them once for 32 graphs. The readout adds the ranges in order.
-// Source: own. Shapes: out (splits, graphs, P); features (B, D), scaled; weight (D, P): the rows behind those of R.
+// Source: own. Shapes: out (splits, graphs, P); features (B, D), scaled; weight (D, P): the rows after those of R.
 // Launch: 512 threads; grid (splits, groups of 32 graphs, members). Training, 2,265 features, batch 32: 36 blocks.
 // Shared memory: 42 KB, static: JOIN_FEATURES features of 32 graphs, and their weights for 128 columns. A warp reads the same
 //   features of two graphs and 128 consecutive weights: no bank conflicts.

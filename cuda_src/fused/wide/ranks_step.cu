@@ -1,5 +1,5 @@
 // The wide form on several ranks besides its layers (fused/wide/ranks_layers.cu): dropout, the readout of models with
-// dropout behind it, and the update. fused/wide/ranks.cuh has the exchange.
+// dropout after it, and the update. fused/wide/ranks.cuh has the exchange.
 //
 // Parameters, shapes and launches are those of the kernels without `ranks_` in their names, unless stated otherwise.
 // Dropout is drawn for an element's place in the batch of all ranks.

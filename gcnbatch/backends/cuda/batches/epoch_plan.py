@@ -41,8 +41,8 @@ class EpochPlan:
         return {}
 
     @property
-    def room(self) -> int:
-        """Graphs for which the plan on the device has room, equal for equal batches; more for a subclass."""
+    def capacity(self) -> int:
+        """Graphs that the plan on the device can hold, equal for equal batches; more for a subclass."""
         return len(self.graphs)
 
     @property

@@ -21,7 +21,7 @@ from gcnbatch.backends.cuda.batches.resident import (
     features_bytes,
     resident_bytes,
 )
-from gcnbatch.backends.cuda.runtime.copies import Room, Sent
+from gcnbatch.backends.cuda.runtime.copies import CopyBuffer, Sent
 from gcnbatch.backends.cuda.spmm.kernels import spmm_kernel
 from gcnbatch.data.batches import BatchSource, PreparedSet
 from gcnbatch.data.graph_features import GraphFeatures
@@ -119,7 +119,7 @@ class StreamingSet:
         self._batches: Sequence[Int64] = ()
         self._waiting: dict[int, Future[DeviceBatch]] = {}
         self._sent: dict[int, Sent[DeviceBatch]] = {}
-        self._room: Room | None = None
+        self._buffer: CopyBuffer | None = None
         self._largest = 0  # bytes of the largest batch sent
 
     def begin_epoch(self, batches: Sequence[Int64]) -> None:
@@ -161,7 +161,7 @@ class StreamingSet:
             sent.arrive()
         self._waiting.clear()
         self._sent.clear()
-        self._room = None
+        self._buffer = None
 
     def _assemble(self, graphs: Int64) -> DeviceBatch:
         """Return the batch in host memory. It uses NumPy alone, so any thread may call it."""
@@ -181,8 +181,8 @@ class StreamingSet:
         self._order(index)
         found = self._waiting.pop(index).result()
         self._order(index + 1)
-        room, self._room = self._room, None
-        sent = self._sent[index] = self._copies.send(found, room)
+        buffer, self._buffer = self._buffer, None
+        sent = self._sent[index] = self._copies.send(found, buffer)
         self._largest = max(self._largest, sent.nbytes)
 
     def _send_ahead(self, index: int) -> None:
@@ -193,7 +193,7 @@ class StreamingSet:
         """
         if index in self._sent or index >= len(self._batches):
             return
-        self._room = self._copies.room(self._largest)
+        self._buffer = self._copies.buffer(self._largest)
         ordered = self._waiting.get(index)
         if ordered and ordered.done() and not ordered.exception():
             self._send(index)

@@ -158,7 +158,7 @@ class FusedEngine:
             form,
             needed=form.capacity(running, max(len(batch) for own in batches if own is not None for batch in own)),
             steps=max(plan.n_batches for plan in running),
-            graphs=max(plan.room for plan in running),
+            graphs=max(plan.capacity for plan in running),
             rows=max(int(plan.pointers["nodes"].max(initial=0)) for plan in running),
             weights=weights,
         )

@@ -99,7 +99,7 @@ class MatrixPieces:
 
 @dataclass(frozen=True)
 class PushedRows:
-    """Rows of a matrix whose dense operand lies in a room of `landing`, in chunks that are multiplied one by one.
+    """Rows of a matrix in chunks, which are multiplied one by one; the dense operand lies in a buffer of `landing`.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class GraphPartBatch:
         Of host arrays; all ranks create their parts together.
     kernel : str
         As in `gcnbatch.backends.cuda.spmm.ops.SparseOps`.
-    open_rooms : callable
+    open_buffers : callable
         As `open_landing`.
     """
 
@@ -190,12 +190,12 @@ class GraphPartBatch:
         targets: NDArray[Any],
         ranks: Communicator,
         kernel: str,
-        open_rooms: Callable[..., Landing | None] = open_landing,
+        open_buffers: Callable[..., Landing | None] = open_landing,
     ) -> None:
         self._device, self._form, self._ranks = device, spmm_kernel(kernel), ranks
         first, stop = (int(bound) for bound in part.bounds[ranks.rank : ranks.rank + 2])
         upload, nodes = device.upload, _Count(stop - first, int(part.bounds[-1]))
-        self.landing = self._open(part, nodes.own, open_rooms)
+        self.landing = self._open(part, nodes.own, open_buffers)
         adjacency, own = self._upload(part.adjacency, nodes, nodes), targets[first:stop]
         layout = adjacency.layout
         dense = isinstance(part.x, np.ndarray)
@@ -207,8 +207,8 @@ class GraphPartBatch:
             labels = upload(own[part.labelled.rows])
             self._batch = replace(self._batch, labelled=replace(self._batch, adjacency=few, targets=labels))
 
-    def _open(self, part: GraphPart, n: int, open_rooms: Callable[..., Landing | None]) -> Landing | None:
-        """Return the rooms into which ranks push rows, where they do."""
+    def _open(self, part: GraphPart, n: int, open_buffers: Callable[..., Landing | None]) -> Landing | None:
+        """Return the receive buffers into which ranks push rows, where they do."""
         found = part.adjacency
         halos = [(n, found.of_forward), (n, found.of_transpose)]
         if part.labelled is not None:
@@ -217,7 +217,7 @@ class GraphPartBatch:
         is_small = int(part.bounds[-1]) < PUSHED_NODES * self._ranks.size
         if is_small or not self._form.pieces or found.n_channels > 1:
             return None
-        return open_rooms(self._device, self._ranks, halos)
+        return open_buffers(self._device, self._ranks, halos)
 
     def _upload(self, found: HaloAdjacency, rows: _Count, nodes: _Count) -> DeviceHalo:
         """Return an adjacency of so many rows on the device; its transpose has the nodes' rows."""
@@ -262,7 +262,7 @@ class GraphPartBatch:
         return self._batch
 
     def close(self) -> None:
-        """Free the rooms; all ranks call. Other memory is freed with its last reference."""
+        """Free the receive buffers; all ranks call. Other memory is freed with its last reference."""
         if self.landing is not None:
             self.landing.close()
             self.landing = None

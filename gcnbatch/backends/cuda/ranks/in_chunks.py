@@ -52,7 +52,7 @@ class OpsInChunks(ComposedOps):
         self._pushes = False  # whether a product has pushed rows: only then do operations on rows wait
         self._work = RowWork((0, 0))
         self._later: list[Callable[[], object]] = []
-        self._last: list[Callable[[], object]] = []  # behind all others
+        self._last: list[Callable[[], object]] = []  # after all others
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, getattr(self._local, name))
@@ -93,7 +93,7 @@ class OpsInChunks(ComposedOps):
         return x is not None and x is self._work.out
 
     def _add(self, call: Call, bounds: Sequence[int], out: Any, *reads: Any) -> None:
-        """Launch an operation on rows, or let it wait, behind those whose result it reads.
+        """Launch an operation on rows, or let it wait, after those whose result it reads.
 
         `bounds` are those of its chunks, unless it reads such a result.
         """
@@ -145,7 +145,7 @@ class OpsInChunks(ComposedOps):
         self._later.append(lambda: self._local.matmul_backward(dy, x, w, False, dw, graphs))
         return None, dw
 
-    def _relu_dropout_to_room(
+    def _relu_dropout_to_buffer(
         self, x: DeviceArray, rate: float, key: DropoutKey, matrix: PushedRows
     ) -> tuple[CompressedRows, Kept]:
         (n, width), kept = x.shape, self._local.kept_of(x, rate, key)
@@ -192,7 +192,7 @@ class OpsInChunks(ComposedOps):
             return
         work = self._work_before(h)
         for group in widest(h.shape[1]):
-            self._launch()  # the group before: a push of this one says that its room has been read
+            self._launch()  # the group before: a push of this one says that its buffer has been read
             matrix.landing.begin()
             self._multiply_dense(out, h, matrix, group, work)
             work = RowWork((0, len(h)))
@@ -208,7 +208,7 @@ class OpsInChunks(ComposedOps):
     def _multiply_compressed(self, out: DeviceArray, h: Any, matrix: PushedRows) -> None:
         landing, route, device = matrix.landing, matrix.route, self._device
         work, (n, width) = self._work_before(h), h.shape
-        own = h if isinstance(h, CompressedRows) else self._compress_to_room(h, matrix, work)
+        own = h if isinstance(h, CompressedRows) else self._compress_to_buffer(h, matrix, work)
         numbers: list[int] = []
         beside = bool(self._later)
 
@@ -228,7 +228,7 @@ class OpsInChunks(ComposedOps):
 
         self._add_product(product, out, matrix)
 
-    def _compress_to_room(self, h: DeviceArray, matrix: PushedRows, work: RowWork) -> CompressedRows:
+    def _compress_to_buffer(self, h: DeviceArray, matrix: PushedRows, work: RowWork) -> CompressedRows:
         """Add to `work` that the rows of H are compressed; return them."""
         (n, width), device = h.shape, self._device
         matrix.landing.begin()
@@ -246,9 +246,9 @@ class OpsInChunks(ComposedOps):
         self, out: DeviceArray, h: DeviceArray, matrix: PushedRows, group: tuple[int, int], work: RowWork
     ) -> None:
         """Multiply with columns `group` = (first, stop) of H, at most `MOST_COLUMNS`."""
-        landing, route, device, (begin, behind) = matrix.landing, matrix.route, self._device, group
-        stride = 8 * ceil_div(behind - begin, 8)
-        parts = [(first, min(first + PUSHED_COLUMNS, behind)) for first in range(begin, behind, PUSHED_COLUMNS)]
+        landing, route, device, (begin, stop) = matrix.landing, matrix.route, self._device, group
+        stride = 8 * ceil_div(stop - begin, 8)
+        parts = [(first, min(first + PUSHED_COLUMNS, stop)) for first in range(begin, stop, PUSHED_COLUMNS)]
         numbers: list[int] = []
 
         beside = bool(self._later)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PUSH_THREADS: int = declared("ranks/push.cu").constant("PUSH_THREADS")
 BLOCKS_BESIDE = 32  # of a push beside kernels: more take multiprocessors from them, and hardly send faster
-FLAGS_BYTES = 256  # before the rooms
-ROOMS = 2
-MEMORY_SHARE = 0.25  # of the device's free memory that the rooms may take
+FLAGS_BYTES = 256  # before the receive buffers
+BUFFERS = 2
+MEMORY_SHARE = 0.25  # of the device's free memory that the receive buffers may take
 _NAME_BYTES = 64  # of a host
 
 
@@ -35,7 +35,7 @@ class Route(NamedTuple):
     Parameters
     ----------
     slots : int32, (ranks, n)
-        By rank, the row of its room that each own row fills; -1 where it does not need the row.
+        By rank, the row of its receive buffer that each own row fills; -1 where it does not need the row.
     n_own, n_halo : int
         Own rows, and rows received.
     """
@@ -62,7 +62,7 @@ class Side(Protocol):
 
 
 class Landing:
-    """The rooms of all ranks, seen from one of them; all ranks create them together.
+    """The receive buffers of all ranks, seen from one of them; all ranks create them together.
 
     Parameters
     ----------
@@ -77,22 +77,22 @@ class Landing:
     def __init__(self, device: Device, ranks: Communicator, boxes: Mailboxes, side: Side) -> None:
         self.rank, self.size = ranks.rank, ranks.size
         self._device, self._boxes, self._side = device, boxes, side
-        self._room_bytes = (boxes.nbytes - FLAGS_BYTES) // ROOMS
+        self._buffer_bytes = (boxes.nbytes - FLAGS_BYTES) // BUFFERS
         self._counter = device.zeros(1, np.uint32)
         self._turn = self._number = 0
         self._is_used = False  # whether rows of the current product have been pushed
         self._pushed: list[object] = []  # arrays that pushes may still read
 
     def rows(self, count: int, pitch: int) -> DeviceArray:
-        """Return so many rows of the own room of the current product, (count, pitch) bytes."""
-        return self._boxes.of[self.rank].view(self._room, (count, pitch))
+        """Return so many rows of the own receive buffer of the current product, (count, pitch) bytes."""
+        return self._boxes.of[self.rank].view(self._buffer, (count, pitch))
 
     def begin(self) -> None:
-        """Turn to the other room, for the next product; its dense operand may be written from now on."""
+        """Turn to the other buffer, for the next product; its dense operand may be written from now on."""
         self._turn, self._is_used = self._turn + self._is_used, False
 
     def push(self, route: Route, rows: tuple[int, int], is_last: bool, beside: bool) -> int:
-        """Push compressed rows `rows` = (first, stop) of the own room; return the number of the push if it is the last.
+        """Push compressed rows `rows` = (first, stop) of the own buffer; if it is the last push, return its number.
 
         `beside`: other kernels run meanwhile.
         """
@@ -112,8 +112,8 @@ class Landing:
     ) -> int:
         """As `push`, columns `columns` of rows of x (n, F), scaled, to `place` in rows of `stride` floats."""
         self._pushed.append(x)
-        column, behind = columns
-        about = {"x": x, "scale": scale, "x_stride": x.shape[1], "column": column, "P": behind - column}
+        column, stop = columns
+        about = {"x": x, "scale": scale, "x_stride": x.shape[1], "column": column, "P": stop - column}
         return self._push("halo_push_dense", route, rows, is_last, beside, **about, stride=stride, place=place)
 
     def wait(self, number: int) -> None:
@@ -132,8 +132,8 @@ class Landing:
         self._side.close()
 
     @property
-    def _room(self) -> int:
-        return FLAGS_BYTES + self._turn % ROOMS * self._room_bytes
+    def _buffer(self) -> int:
+        return FLAGS_BYTES + self._turn % BUFFERS * self._buffer_bytes
 
     def _push(self, entry: str, route: Route, rows: tuple[int, int], is_last: bool, beside: bool, **about: Any) -> int:
         self._is_used = True
@@ -144,7 +144,7 @@ class Landing:
             "mailboxes": [*self._boxes.of, *[None] * (MAX_RANKS - self.size)],
             "slots": route.slots,
             "counter": self._counter,
-            "room": self._room,
+            "buffer": self._buffer,
             "rank": self.rank,
             "size": self.size,
             "n": route.n_own,
@@ -159,16 +159,16 @@ class Landing:
 
 
 def nbytes_of(rows: int) -> int:
-    """Return the bytes of a mailbox with rooms of so many rows.
+    """Return the bytes of a mailbox with receive buffers of so many rows.
 
     >>> nbytes_of(2_449_029)
     2821281664
     """
-    return FLAGS_BYTES + ROOMS * rows * ROW_BYTES
+    return FLAGS_BYTES + BUFFERS * rows * ROW_BYTES
 
 
 def open_landing(device: Device, ranks: Communicator, halos: Sequence[tuple[int, Halo]]) -> Landing | None:
-    """Return rooms for the dense operands of products, given the own columns and the halo of each matrix; or None.
+    """Return receive buffers for operands of products, given the own columns and the halo of each matrix; or None.
 
     All ranks call, and get the same: None, if they are on several hosts, do not reach each other's memory, or have not
     enough of it.
@@ -206,7 +206,7 @@ def route_of(device: Device, ranks: Communicator, n_own: int, halo: Halo) -> Rou
 
 
 def widest(width: int) -> list[tuple[int, int]]:
-    """Return the columns of each product of a dense operand whose rows do not fit a room at once.
+    """Return the columns of each product of a dense operand whose rows do not fit a receive buffer at once.
 
     >>> widest(47), widest(300)
     ([(0, 47)], [(0, 128), (128, 256), (256, 300)])

@@ -1,7 +1,7 @@
 """Operations of backend ``batched`` on a rank's part of a global batch (cuda_src/ranks).
 
 As on the host (`gcnbatch.backends.cpu.distributed`), operations within a row, a node or a graph stay local, and sums
-over all rows are global. Exchanges are queued behind the kernels, on the device's stream or beside it.
+over all rows are global. Exchanges are queued after the kernels, on the device's stream or beside it.
 
 Ranks of one host push rows into each other's memory (`gcnbatch.backends.cuda.ranks.landing`). Others exchange them with
 NCCL; of compressed rows, whose lengths it must know, the host then waits (`gcnbatch.backends.cuda.ranks.packed`).
@@ -20,7 +20,7 @@ from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, MatrixPieces, PushedRows
 from gcnbatch.backends.cuda.ranks.in_chunks import OpsInChunks, is_packed
-from gcnbatch.backends.cuda.ranks.packed import PackedExchange, Rooms, SideCommunicator
+from gcnbatch.backends.cuda.ranks.packed import PackedBuffers, PackedExchange, SideCommunicator
 from gcnbatch.backends.cuda.ranks.pipeline import rows_of
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -62,12 +62,12 @@ class DeviceDistributedOps(OpsInChunks):
     def __init__(self, local: BatchedOps, ranks: DeviceCommunicator, sync_batch_norm: bool) -> None:
         super().__init__(local)
         self._ranks, self._sync = ranks, sync_batch_norm
-        self._rooms = Rooms(local.device)
+        self._buffers = PackedBuffers(local.device)
         self._weight: tuple[DeviceArray, DeviceArray, DeviceArray] | None = None  # `_weight_of_all`
 
     def close(self) -> None:
         """Free the memory of packed rows."""
-        self._rooms, self._weight = Rooms(self._device), None
+        self._buffers, self._weight = PackedBuffers(self._device), None
 
     # -------------------------------------------------------------------------------------------- one large graph
 
@@ -104,12 +104,12 @@ class DeviceDistributedOps(OpsInChunks):
         if reader is None or large is None or not reads_activations(large, x.shape[1], reader.zeros, key.first):
             return self._relu_dropout_of_rows(x, rate, key, out)
         if isinstance(matrix, PushedRows):
-            return self._relu_dropout_to_room(x, rate, key, matrix)
+            return self._relu_dropout_to_buffer(x, rate, key, matrix)
         assert rows is not None
         assert isinstance(matrix, MatrixPieces)
         self._launch()
-        kept, room = self._local.kept_of(x, rate, key), self._rooms.own_rows(len(x), rows.exchanged)
-        return compress_relu_dropout(self._device, x, kept, matrix.column_scale, rate, key, room), kept
+        kept, into = self._local.kept_of(x, rate, key), self._buffers.own_rows(len(x), rows.exchanged)
+        return compress_relu_dropout(self._device, x, kept, matrix.column_scale, rate, key, into), kept
 
     def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
         """Launch the product of a rank's rows.
@@ -122,7 +122,7 @@ class DeviceDistributedOps(OpsInChunks):
             return
         self._launch()
         if not isinstance(split, MatrixPieces):
-            self._multiply_behind_exchange(out, h, rows, zeros)
+            self._multiply_after_exchange(out, h, rows, zeros)
             return
         start = self._start_packed if is_packed(h, split, zeros) else self._start
         own, arrive = start(h, rows, split)
@@ -169,12 +169,12 @@ class DeviceDistributedOps(OpsInChunks):
     ) -> tuple[CompressedRows, Callable[[], tuple[CompressedRows, CompressedRows]]]:
         """As `_start`, of compressed rows."""
         if isinstance(h, DeviceArray):
-            room = self._rooms.own_rows(len(h), rows.exchanged)
-            h = compress(self._device, h, split.column_scale, (len(h), h.shape[1]), rows=room)
-        exchange = PackedExchange(self._device, self._ranks, self._rooms, h, rows.exchanged, split.places)
+            into = self._buffers.own_rows(len(h), rows.exchanged)
+            h = compress(self._device, h, split.column_scale, (len(h), h.shape[1]), rows=into)
+        exchange = PackedExchange(self._device, self._ranks, self._buffers, h, rows.exchanged, split.places)
         return h, exchange.arrive
 
-    def _multiply_behind_exchange(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
+    def _multiply_after_exchange(self, out: DeviceArray, h: DeviceArray, rows: HaloRows, zeros: float) -> None:
         (n, width), device, exchanged = h.shape, self._device, rows.exchanged
         both = device.empty((n + exchanged.n_received, width))
         halo = both.view(n * width, (exchanged.n_received, width))
@@ -307,7 +307,7 @@ class DeviceDistributedOps(OpsInChunks):
     def _of_all(self, loss: Callable[..., Loss], *about: Any, totals: DeviceArray | None) -> Loss:
         self._launch()
         total, _, dlogits = loss(*about)
-        own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight lies behind the loss
+        own = DeviceArray(total.ptr, (2,), total.dtype, total.owner)  # the weight follows the loss
         both = self._device.empty((2,))
         self._ranks.all_reduce(own, both)
         launch = elementwise(max(dlogits.size, 1), per_thread=4)

@@ -21,8 +21,8 @@ from gcnbatch.backends.cuda.spmm.large import CHUNK, ROW_BYTES, CompressedRows
 
 PACKED_ROWS: int = declared("ranks/halo.cu").constant("PACKED_ROWS")
 SCAN_THREADS: int = declared("common/scan.cuh").constant("SCAN_THREADS")
-EXPECTED = 6  # sectors of a row that the first packed rows have room for
-SPARE = 8  # room that must grow, grows by a SPARE-th more
+EXPECTED = 6  # sectors of a row that the first buffers can hold
+SPARE = 8  # a buffer that must grow, grows by a SPARE-th more
 
 
 class Arriving(Protocol):
@@ -53,10 +53,10 @@ class SideCommunicator(Protocol):
         """Start an all-gather beside the device's stream, for the host."""
 
 
-class Rooms:
+class PackedBuffers:
     """Memory of compressed rows, kept from one exchange to the next: it is taken before their lengths are known.
 
-    `rows` has those of own nodes, ROW_BYTES each, and behind them those of the halo, packed; `packed` those to send.
+    `rows` has those of own nodes, ROW_BYTES each, and after them those of the halo, packed; `packed` those to send.
     """
 
     def __init__(self, device: Any) -> None:
@@ -64,7 +64,7 @@ class Rooms:
         self.packed = self.rows = DeviceArray(0, (0,), np.dtype(np.uint8))
 
     def own_rows(self, n: int, exchanged: Exchanged) -> DeviceArray:
-        """Return memory for the rows of `n` own nodes, (n, ROW_BYTES), with room for the halo that is expected."""
+        """Return memory for the rows of `n` own nodes, (n, ROW_BYTES), and space for the halo that is expected."""
         expected = EXPECTED * SECTOR * exchanged.n_received + CHUNK
         if self.rows.nbytes < n * ROW_BYTES + expected:
             self.rows = self._device.empty((n * ROW_BYTES + expected,), np.uint8)
@@ -72,7 +72,7 @@ class Rooms:
         return self.rows.view(0, (n, ROW_BYTES))
 
     def holds(self, packed: int, own: int, received: int) -> bool:
-        """Make room for so many bytes, and keep those of own rows; return whether there was."""
+        """Grow to so many bytes, and keep those of own rows; return whether the buffers held them."""
         needed = own + received + CHUNK
         held = self._make_packed(packed) and self.rows.nbytes >= needed
         if self.rows.nbytes < needed:
@@ -94,10 +94,10 @@ class PackedExchange:
     ----------
     device : Device
     communicator : SideCommunicator
-    rooms : Rooms
+    buffers : PackedBuffers
         Of no other exchange at the same time.
     dense : CompressedRows
-        Of own nodes, in `Rooms.own_rows`.
+        Of own nodes, in `PackedBuffers.own_rows`.
     exchanged : Exchanged
     places : int32, (n + m,)
         `gcnbatch.backends.cuda.ranks.halo.MatrixPieces.places`.
@@ -107,12 +107,12 @@ class PackedExchange:
         self,
         device: Any,
         communicator: SideCommunicator,
-        rooms: Rooms,
+        buffers: PackedBuffers,
         dense: CompressedRows,
         exchanged: Exchanged,
         places: DeviceArray,
     ) -> None:
-        self._device, self._communicator, self._rooms = device, communicator, rooms
+        self._device, self._communicator, self._buffers = device, communicator, buffers
         self._dense, self._exchanged, self._places = dense, exchanged, places
         self._sent_places = device.empty((exchanged.rows.size + 1,), np.int32)
         self._pack()
@@ -126,18 +126,18 @@ class PackedExchange:
 
         Return those of the halo, and those of own nodes and halo.
         """
-        device, communicator, rooms, exchanged = self._device, self._communicator, self._rooms, self._exchanged
+        device, communicator, buffers, exchanged = self._device, self._communicator, self._buffers, self._exchanged
         n, n_halo = self._dense.shape[0], exchanged.n_received
         ends = self._ends.read().astype(np.int64)  # by sender: where the sectors for each rank begin
         sectors = np.diff(ends, axis=1)
         coming = sectors[:, communicator.rank]
         sizes = (SECTOR * coming).tolist()
-        held = rooms.holds(SECTOR * int(ends[communicator.rank, -1]), n * ROW_BYTES, sum(sizes))
+        held = buffers.holds(SECTOR * int(ends[communicator.rank, -1]), n * ROW_BYTES, sum(sizes))
         if not held:
             self._pack()
-        parts = parts_of(rooms.packed, (SECTOR * sectors[communicator.rank]).tolist())
+        parts = parts_of(buffers.packed, (SECTOR * sectors[communicator.rank]).tolist())
         sending = communicator.exchange_beside(
-            parts, sizes, rooms.rows.view(n * ROW_BYTES, sum(sizes)), follows=not held
+            parts, sizes, buffers.rows.view(n * ROW_BYTES, sum(sizes)), follows=not held
         )
         of_halo = self._places.view(n, (n_halo,))
         placing = communicator.exchange_beside(
@@ -149,11 +149,11 @@ class PackedExchange:
         for part, by in zip(parts_of(of_halo, exchanged.received), shifts.tolist(), strict=True):
             if part.size:
                 device.launch("halo_shift", elementwise(part.size), places=part, by=by, n=part.size)
-        whole = self._dense._replace(rows=rooms.rows, places=self._places)
+        whole = self._dense._replace(rows=buffers.rows, places=self._places)
         return whole._replace(places=of_halo), whole
 
     def _pack(self) -> None:
-        device, n_sent, packed = self._device, self._exchanged.rows.size, self._rooms.packed
+        device, n_sent, packed = self._device, self._exchanged.rows.size, self._buffers.packed
         blocks = n_sent // PACKED_ROWS + 1
         device.launch(
             "halo_pack",

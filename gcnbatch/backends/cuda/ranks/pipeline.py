@@ -19,7 +19,7 @@ CHUNK_ROWS = 3 << 13  # of a chunk, at least: dense products of fewer rows leave
 MOST_CHUNKS = 4
 ALIGNED_ROWS = 64  # chunks begin at multiples: rows of any width are then aligned to 16 bytes, their bits to bytes
 
-Call = Callable[[int, int], object]  # of the first row and the row behind the last
+Call = Callable[[int, int], object]  # of the first row and the row after the last
 
 
 @lru_cache(maxsize=64)
@@ -34,7 +34,7 @@ def row_bounds(n: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def product_bounds(n: int) -> tuple[int, ...]:
-    """As `row_bounds`, behind a product with the adjacency, which takes longer than to send its rows.
+    """As `row_bounds`, after a product with the adjacency, which takes longer than to send its rows.
 
     Each chunk has half as many rows as the one before, so that the last ones, for which ranks must wait, are few.
 
@@ -69,13 +69,13 @@ class RowWork:
         self._calls: list[Call] = []
 
     def add(self, call: Call, out: Any) -> None:
-        """Add an operation behind the others, and launch its first chunk."""
+        """Add an operation after the others, and launch its first chunk."""
         self._calls.append(call)
         self.out = out
         call(*self.bounds[:2])
 
     def launch(self, then: Callable[[int, int, bool], object] = lambda first, stop, is_last: None) -> None:
-        """Launch all operations, chunk by chunk; call `then` behind each chunk."""
+        """Launch all operations, chunk by chunk; call `then` after each chunk."""
         for number, (first, stop) in enumerate(pairwise(self.bounds)):
             for call in self._calls if number else ():
                 call(first, stop)

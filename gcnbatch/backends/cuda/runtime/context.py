@@ -289,7 +289,7 @@ class DeviceContext:
         """Queue a copy of row r of `host` (rows, …) to the array that lies r `pitch` bytes after `out`.
 
         `host` may change after this call: it is staged in a pinned buffer. So this call waits for the copy of the
-        previous call, and for the work queued before that copy. Copies queued `ahead`, behind much work, have a
+        previous call, and for the work queued before that copy. Copies queued `ahead`, after much work, have a
         buffer of their own: other calls do not wait for them.
 
         Raises

@@ -2,8 +2,8 @@
 
 Three rules order copies and kernels, which run on the device's stream:
 
-- A copy waits for all kernels queued before its buffer was allocated (`Room`). The pool reuses memory at once, although
-  queued kernels may still read it; these kernels were queued before the allocation.
+- A copy waits for all kernels queued before its buffer was allocated (`CopyBuffer`). The pool reuses memory at once,
+  although queued kernels may still read it; these kernels were queued before the allocation.
 - Kernels queued after `Sent.arrive` wait for the copy. The pinned buffer keeps the copied object until then, or until
   the host has seen the end of the copy, so its device memory is not reused too early.
 - The host refills a pinned buffer only after the last copy from it has ended, `SLOTS` copies ago.
@@ -50,7 +50,7 @@ class Movable(Protocol):
 T = TypeVar("T", bound=Movable)
 
 
-class Room:
+class CopyBuffer:
     """Device memory for a copy, and an event after which no queued kernel reads it."""
 
     def __init__(self, device: CopyDevice, nbytes: int) -> None:
@@ -85,7 +85,7 @@ class Copies:
         self._slots = [Pinned(device) for _ in range(SLOTS)]
         self._turn = 0
 
-    def room(self, nbytes: int) -> Room:
+    def buffer(self, nbytes: int) -> CopyBuffer:
         """Allocate memory for a later copy, which then waits only for kernels queued before this call.
 
         Raises
@@ -93,10 +93,10 @@ class Copies:
         MachineError
             When the device runs out of memory.
         """
-        return Room(self._device, nbytes)
+        return CopyBuffer(self._device, nbytes)
 
-    def send(self, host: T, room: Room | None = None) -> Sent[T]:
-        """Start one copy of all NumPy arrays of `host`, to `room` or, if that is too small, to new memory.
+    def send(self, host: T, buffer: CopyBuffer | None = None) -> Sent[T]:
+        """Start one copy of all NumPy arrays of `host`, to `buffer` or, if that is too small, to new memory.
 
         Raises
         ------
@@ -106,18 +106,18 @@ class Copies:
         arrays: list[NDArray[Any]] = []
         host.map(arrays.append)
         needed = sum(aligned(array.nbytes) for array in arrays)
-        if room is None or room.memory.nbytes < needed:
-            room = self.room(needed)
+        if buffer is None or buffer.memory.nbytes < needed:
+            buffer = self.buffer(needed)
         slot = self._slots[self._turn]
         self._turn = (self._turn + 1) % SLOTS
         staged, start, placed = slot.take(needed), 0, []
         for array in arrays:
             np.copyto(staged[start : start + array.nbytes].view(array.dtype).reshape(array.shape), array)
-            address = room.memory.ptr + start if array.nbytes else 0
-            placed.append(DeviceArray(address, array.shape, array.dtype, room.memory.owner))
+            address = buffer.memory.ptr + start if array.nbytes else 0
+            placed.append(DeviceArray(address, array.shape, array.dtype, buffer.memory.owner))
             start += aligned(array.nbytes)
-        room.free.precede(self.stream)
-        self._device.upload_async(staged, room.memory.view(0, needed), self.stream)
+        buffer.free.precede(self.stream)
+        self._device.upload_async(staged, buffer.memory.view(0, needed), self.stream)
         moved = iter(placed)
         sent = Sent(self._device, host.map(lambda _: next(moved)), needed, Event(self._device, self.stream))
         slot.sent(sent.copied, sent)

@@ -47,7 +47,7 @@ class CompressedRows(NamedTuple):
 
     Parameters
     ----------
-    rows : uint8, (n_rows, ROW_BYTES), or packed rows and `CHUNK` bytes behind them
+    rows : uint8, (n_rows, ROW_BYTES), or packed rows and `CHUNK` bytes after them
     unfit : int32, (1,)
         Number of sampled rows that are too long for a narrow copy.
     shape : (n_rows, width)

@@ -91,14 +91,14 @@ def test_pushed_rows_land_where_products_read_them(ranks: int, tmp_path: Path) -
         of_ranks = on_ranks(ranks, pushed)
     for receiver, (own, foreign, route) in enumerate(of_ranks):
         assert (route.n_own, route.n_halo) == (len(own), len(foreign))
-        room = np.full(len(own) + len(foreign), -1)
-        room[: len(own)] = own
+        buffer = np.full(len(own) + len(foreign), -1)
+        buffer[: len(own)] = own
         for sender, (nodes, _, sent) in enumerate(of_ranks):
             slots = sent.slots[receiver]
             assert sender != receiver or (slots == -1).all()
-            assert (room[slots[slots >= 0]] == -1).all()
-            room[slots[slots >= 0]] = nodes[slots >= 0]
-        np.testing.assert_array_equal(room, np.concatenate([own, foreign]))
+            assert (buffer[slots[slots >= 0]] == -1).all()
+            buffer[slots[slots >= 0]] = nodes[slots >= 0]
+        np.testing.assert_array_equal(buffer, np.concatenate([own, foreign]))
 
 
 class Boxes:
@@ -134,7 +134,7 @@ class Side:
         self._said("close")
 
 
-def rooms(device: Any, ranks: Any, halos: Any) -> Landing:
+def receive_buffers(device: Any, ranks: Any, halos: Any) -> Landing:
     nbytes: Any = nbytes_of(max(n_own + sum(found.received) for n_own, found in halos))
     boxes: Any = Boxes(nbytes)
     return Landing(device, ranks, boxes, Side(device))
@@ -147,7 +147,7 @@ def part_of_rank_0(path: Path) -> tuple[Machine, Any]:
         part, device = read_part(dataset, True, communicator), Machine()
         targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
         any_device: Any = device
-        return device, GraphPartBatch(any_device, part, targets, communicator, "csr", rooms).batch(0)
+        return device, GraphPartBatch(any_device, part, targets, communicator, "csr", receive_buffers).batch(0)
 
     with Dataset(path) as dataset:
         return on_ranks(2, batch)[0]
@@ -216,14 +216,14 @@ def test_rows_leave_in_chunks_while_the_next_are_computed(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("pushes")
-def test_products_alternate_between_the_rooms(tmp_path: Path) -> None:
+def test_products_alternate_between_the_receive_buffers(tmp_path: Path) -> None:
     device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
     n, ops, nbytes = batch.layout.n_nodes, ops_on(device), batch.adjacency.of_forward.matrix.landing._boxes.nbytes
     (x,) = of(device, (n, 8))
     device.launched.clear()
     for _ in range(3):
         ops.spmm(batch.adjacency, x)
-    places = [about["push"]["room"] for entry, _, about in device.launched if entry == "halo_push_dense"]
+    places = [about["push"]["buffer"] for entry, _, about in device.launched if entry == "halo_push_dense"]
     half = (nbytes - FLAGS_BYTES) // 2
     of_product = len(places) // 3
     assert places == [FLAGS_BYTES + half * (i // of_product % 2) for i in range(len(places))]
@@ -273,7 +273,7 @@ class Ranked(CudaBackend):
         return Exchanges(self.device)  # type: ignore[arg-type]
 
     def part_feed(self, part: Any, targets: Any, ranks: Any) -> Any:
-        return GraphPartBatch(self.device, part, targets, ranks, "csr", rooms)
+        return GraphPartBatch(self.device, part, targets, ranks, "csr", receive_buffers)
 
 
 def launched_in_a_step(model: Any, share: float, path: Path) -> list[list[Any]]:
@@ -358,7 +358,7 @@ def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
 
 
 @pytest.mark.parametrize("apart", ["another host", "little memory", "no access", "one rank", None])
-def test_rooms_are_opened_on_all_ranks_or_on_none(apart: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_buffers_are_opened_on_all_ranks_or_on_none(apart: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = halo.Halo(np.zeros(3, np.int64), [], [2, 1], [9, 9])
     asked: list[Any] = []
 

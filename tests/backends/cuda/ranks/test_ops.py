@@ -296,7 +296,7 @@ def test_dense_rows_are_scaled_and_padded_by_their_sender(device: Machine, tmp_p
 
 
 @pytest.mark.usefixtures("long_rows")
-def test_rows_that_do_not_fit_their_room_are_packed_again_and_sent_behind_all_kernels(
+def test_rows_that_do_not_fit_their_buffer_are_packed_again_and_sent_behind_all_kernels(
     device: Machine, tmp_path: Path
 ) -> None:
     part, batch = halo_batch(device, reddit(tmp_path / "set.h5"))

@@ -66,7 +66,7 @@ class DealtPlan(EpochPlan):
         return {"parts": self.parts.ravel()}
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.graphs_of_all
 
 

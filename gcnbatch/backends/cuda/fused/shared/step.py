@@ -382,7 +382,7 @@ class Workspace(ABC):
         return {"g": arrays.g_h, "sums": None} if self._stack.branches(number) else {"g": arrays.g, "sums": arrays.sums}
 
     def _join_calls(self) -> list[Call]:
-        """Return the launch that multiplies the features of whole graphs, if there are many: behind the first layer's.
+        """Return the launch that multiplies the features of whole graphs, if there are many: after the first layer's.
 
         In training, the readout reads before its wait what this leaves, so another layer is between the two.
         """

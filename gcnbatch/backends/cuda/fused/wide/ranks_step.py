@@ -101,7 +101,7 @@ class RanksWorkspace(WideWorkspace):
 
     def _readout_call(self) -> Call:
         call = super()._readout_call()
-        if self._clustered:  # no dropout behind the readout
+        if self._clustered:  # no dropout after the readout
             return call
         entry = "fused_ranks_weighted_readout" if self._stack.weighted else "fused_ranks_readout"
         return Call(entry, call.launch, {"readout": call.arguments, "ranks": self._ranks_fields})

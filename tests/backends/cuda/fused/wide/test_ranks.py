@@ -156,7 +156,7 @@ def test_parts_of_all_ranks_are_the_global_batch() -> None:
             first = [sum(nodes[:rank]), sum(map(len, own[:rank]))]
             np.testing.assert_array_equal(plan.parts[number], [*first, *nodes])
             assert plan.pointer("nodes", number)[-1] == nodes[rank]
-            assert plan.room == 7
+            assert plan.capacity == 7
     alone = plan_part(batches, sizes, Ranks(0, 1, True, 4, no_mailboxes(1)))
     expected = plan_epoch(batches, sizes)
     np.testing.assert_array_equal(alone.graphs, expected.graphs)
