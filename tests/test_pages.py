@@ -56,6 +56,12 @@ def test_every_kernel_file_is_in_the_reading_order() -> None:
     assert listed[: len(rungs)] == list(rungs)
 
 
+def test_every_header_that_kernels_of_several_files_share_is_listed() -> None:
+    listed = re.findall(r"`([\w/]+\.cuh)`", section(KERNELS_README, "Read in this order"))
+    headers = {str(path.relative_to(KERNELS)) for path in KERNELS.rglob("*.cuh")}
+    assert sorted(listed) == sorted(header for header in headers if not header.startswith("fused/"))
+
+
 def test_every_folder_of_kernels_is_described() -> None:
     listed = [row.split("`")[1].rstrip("/") for row in rows_of(section(KERNELS_README, "Folders"))]
     folders = {path.parent for path in KERNELS.rglob("*.cu*")} | {KERNELS / "fused"}

@@ -1,6 +1,7 @@
 """Constants, enums and structs that a CUDA source declares and the host uses.
 
-They are declared only in the source, beside the kernels that they explain. What the host reads is written plainly::
+They are declared only in the source, beside the kernels that they explain: nvcc, clangd and ncu read it without a
+header that Python would have to generate. What the host reads is written plainly::
 
     constexpr int TILE_ROWS = 144, PIECES = TILE_ROWS / 48;      constant("PIECES") -> 3
     enum Readout { SUM, MEAN, MAX };                             enum("Readout") -> {"SUM": 0, "MEAN": 1, "MAX": 2}
@@ -17,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -45,40 +47,41 @@ class Declarator(NamedTuple):
     dimensions: tuple[str, ...] = ()
 
 
-class Scope(NamedTuple):
-    """What a file or the body of a struct declares, by name; a set has several elements where declarations differ."""
-
-    constants: dict[str, set[tuple[str, str]]]  # (type, expression)
-    enums: dict[str, set[tuple[str, ...]]]
-    structs: dict[str, set[tuple[str, str]]]  # (alignment, body)
-    aliases: dict[str, set[str]]
+# Declarations by what they declare ("constant", "enum", "struct", "alias") and name; several where they differ.
+Scope = dict[tuple[str, str], set[Any]]
 
 
 @lru_cache(maxsize=512)
-def scanned(code: str) -> Scope:
-    """Return the declarations of a text without comments, outside of functions."""
-    scope = Scope({}, {}, {}, {})
+def declared_in(code: str) -> tuple[tuple[str, str, Any], ...]:
+    """Return what a text without comments declares outside of functions, each with its name and declaration.
+
+    That is (type, expression) of a constant, (alignment, body) of a struct, the enumerators, or the type of an alias.
+    """
+    declared: list[tuple[str, str, Any]] = []
     for head, body in statements(code):
         if body is None:
             if found := _CONSTANT.match(head):
-                for part in found[2].split(","):
-                    name, _, expression = part.partition("=")
-                    scope.constants.setdefault(name.strip(), set()).add((found[1], expression.strip()))
+                parts = (part.partition("=") for part in found[2].split(","))
+                declared += [("constant", name.strip(), (found[1], value.strip())) for name, _, value in parts]
             elif found := _ALIAS.match(head):
-                scope.aliases.setdefault(found[1], set()).add(found[2].strip())
+                declared.append(("alias", found[1], found[2].strip()))
         elif head.startswith(("namespace", 'extern "C"')):
-            inner = scanned(body)
-            for table in Scope._fields:
-                ours: dict[str, set[Any]] = getattr(scope, table)
-                for name, declared in getattr(inner, table).items():
-                    ours.setdefault(name, set()).update(declared)
+            declared += declared_in(body)
         elif found := _ENUM.match(head):
             names = tuple(part.strip() for part in body.split(",") if part.strip())
-            scope.enums.setdefault(found[1], set()).add(names)
-            for value, name in enumerate(names):
-                scope.constants.setdefault(name, set()).add(("int", str(value)))
+            declared.append(("enum", found[1], names))
+            declared += [("constant", name, ("int", str(value))) for value, name in enumerate(names)]
         elif found := _STRUCT.match(head):
-            scope.structs.setdefault(found[2], set()).add((found[1] or "1", body))
+            declared.append(("struct", found[2], (found[1] or "1", body)))
+    return tuple(declared)
+
+
+@lru_cache(maxsize=512)
+def scope_of(*codes: str) -> Scope:
+    """Return all that these texts declare."""
+    scope: Scope = {}
+    for what, name, declaration in chain.from_iterable(map(declared_in, codes)):
+        scope.setdefault((what, name), set()).add(declaration)
     return scope
 
 
@@ -100,7 +103,7 @@ class Declarations:
     @cached_property
     def scope(self) -> Scope:
         """All declarations, scanned at first use."""
-        return scanned("\n".join(f"namespace {{{without_comments(text)}}}" for text in self.texts.values()))
+        return scope_of(*map(without_comments, self.texts.values()))
 
     def constant(self, name: str) -> Any:
         """Return the value of a ``constexpr`` number or of an enumerator.
@@ -110,7 +113,7 @@ class Declarations:
         ValueError
             When there is no such constant, it has several values, or its expression cannot be read.
         """
-        type_, expression = self._only("constants", name)
+        type_, expression = self._only("constant", name)
         value = self._evaluate(expression, name.rpartition("::")[0])
         return float(value) if type_ == "float" else int(value)
 
@@ -122,7 +125,7 @@ class Declarations:
         ValueError
             As `constant`.
         """
-        return {name: value for value, name in enumerate(self._only("enums", name))}
+        return {name: value for value, name in enumerate(self._only("enum", name))}
 
     def layout(self, name: str) -> Layout:
         """Return the layout of a struct; cached, as its `pack` is generated code.
@@ -133,7 +136,7 @@ class Declarations:
             When there is no such struct, there are several, or a field cannot be read.
         """
         if name not in self._layouts:
-            alignment, body = self._only("structs", name)
+            alignment, body = self._only("struct", name)
             fields: dict[str, CType] = {}
             for head, inner in statements(body):
                 for declarator in self._fields(name, head, inner):
@@ -184,20 +187,20 @@ class Declarations:
         if type_ in NUMBERS:
             return Number(type_)
         name = type_.rpartition("::")[2]
-        if struct and name in scanned(self._only("structs", struct)[1]).structs:
+        if struct and ("struct", name) in self._inside(struct):
             return self.layout(f"{struct}::{name}")
-        if name in self.scope.aliases:
-            return self._named(self._only("aliases", name), "")
-        if name in self.scope.enums:
+        if ("alias", name) in self.scope:
+            return self._named(self._only("alias", name), "")
+        if ("enum", name) in self.scope:
             return Number("int")
-        return self.layout(name) if name in self.scope.structs else None
+        return self.layout(name) if ("struct", name) in self.scope else None
 
     def _evaluate(self, expression: str, struct: str) -> Any:
         """Return the value of an expression inside of a struct, or outside of all."""
 
         def value_of(name: re.Match[str]) -> str:
             inside = f"{struct}::{name[0]}"
-            known = struct and name[0] in scanned(self._only("structs", struct)[1]).constants
+            known = struct and ("constant", name[0]) in self._inside(struct)
             return str(self.constant(inside if known else name[0]))
 
         numbers = _NAME.sub(value_of, _NUMBER.sub(r"\1", expression))
@@ -205,14 +208,17 @@ class Declarations:
             raise ValueError(f"{self.name}: '{expression}' cannot be read as a value")
         return eval(numbers if "." in numbers else numbers.replace("/", "//"))  # noqa: S307  # numbers and operators
 
+    def _inside(self, struct: str) -> Scope:
+        """Return all that the body of a struct declares."""
+        return scope_of(self._only("struct", struct)[1])
+
     def _only(self, what: str, name: str) -> Any:
-        """Return the only declaration of this name in a field of `Scope`; ``Struct::NAME`` is declared in a struct."""
+        """Return the only declaration of this name; ``Struct::NAME`` is declared in a struct."""
         outer, _, last = name.rpartition("::")
-        scope = scanned(self._only("structs", outer)[1]) if outer in self.scope.structs else self.scope
-        found = getattr(scope, what).get(last, ())
+        found = (self._inside(outer) if ("struct", outer) in self.scope else self.scope).get((what, last), ())
         if len(found) != 1:
             problem = "declares several of that name" if found else "does not declare it"
-            raise ValueError(f"{what.removesuffix('s')} {name}: {self.name} {problem}")
+            raise ValueError(f"{what} {name}: {self.name} {problem}")
         return next(iter(found))
 
 

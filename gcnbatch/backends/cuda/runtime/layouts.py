@@ -12,7 +12,7 @@ import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from struct import Struct, calcsize
+from struct import Struct
 from struct import error as struct_error
 from typing import Any, Protocol
 
@@ -68,20 +68,22 @@ class CType(Protocol):
     """A C++ type whose values the host passes."""
 
     @property
-    def size(self) -> int:
-        """Size in bytes."""
-
-    @property
-    def alignment(self) -> int:
-        """Alignment in bytes."""
-
-    @property
     def format(self) -> str:
         """Format of `struct`, with padding."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy type with the same memory layout."""
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.dtype.itemsize
+
+    @property
+    def alignment(self) -> int:
+        """Alignment in bytes."""
+        return self.size
 
     def values(self, value: Any, where: str) -> Sequence[Any]:
         """Return the items that `struct` packs for `value`, one per character of the format.
@@ -94,7 +96,7 @@ class CType(Protocol):
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(CType):
     """A C++ number of type `name`."""
 
     name: str
@@ -102,14 +104,6 @@ class Number:
     @property
     def format(self) -> str:
         return NUMBERS[self.name]
-
-    @property
-    def size(self) -> int:
-        return calcsize(self.format)
-
-    @property
-    def alignment(self) -> int:
-        return self.size
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -126,12 +120,11 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Pointer:
+class Pointer(CType):
     """A pointer to type `name`, described by `target` if it is a number or a struct. The value None is null."""
 
     name: str
     target: CType | None = None
-    size = alignment = 8
     format = "P"
     dtype = np.dtype(np.uint64)
 
@@ -154,7 +147,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class FixedArray:
+class FixedArray(CType):
     """An array of `count` elements in a struct; its dimensions are flattened."""
 
     of: CType
@@ -163,10 +156,6 @@ class FixedArray:
     @property
     def format(self) -> str:
         return self.of.format * self.count
-
-    @property
-    def size(self) -> int:
-        return self.of.size * self.count
 
     @property
     def alignment(self) -> int:

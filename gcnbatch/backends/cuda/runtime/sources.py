@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -79,19 +79,9 @@ class Entry:
         return replace(structs[0], name=f"{self.name} ({structs[0].name})")
 
     @property
-    def is_struct(self) -> bool:
-        """Whether the only parameter is a struct."""
-        return not self.layout.packed_end
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the arguments."""
-        return tuple(self.layout.fields)
-
-    @property
     def offsets(self) -> tuple[int, ...]:
-        """Offset of each parameter in the packed arguments."""
-        return (0,) if self.is_struct else self.layout.offsets
+        """Offset of each parameter in the packed arguments; a struct is one parameter."""
+        return self.layout.offsets if self.layout.packed_end else (0,)
 
     def pack(self, arguments: Mapping[str, Any]) -> bytes:
         """Return the packed arguments for the driver: addresses of arrays, and numbers, aligned as in C.
@@ -163,7 +153,7 @@ class KernelSource:
         )
 
 
-class Sources(Mapping[str, KernelSource]):
+class Sources(dict[str, KernelSource]):
     """The sources of a folder and its subfolders by name, and all their kernels.
 
     Parameters
@@ -180,21 +170,12 @@ class Sources(Mapping[str, KernelSource]):
     def __init__(self, root: Path) -> None:
         names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.cu"))
         texts: dict[str, str] = {}
-        self._files = {name: read(root, name, texts) for name in names}
+        super().__init__((name, read(root, name, texts)) for name in names)
         self.entries: dict[str, Entry] = {}
-        for entry in (entry for source in self._files.values() for entry in source.entries):
+        for entry in (entry for source in self.values() for entry in source.entries):
             if entry.name in self.entries:
                 raise ValueError(f"kernel {entry.name} is in {self.entries[entry.name].file} and in {entry.file}")
             self.entries[entry.name] = entry
-
-    def __getitem__(self, name: str) -> KernelSource:
-        return self._files[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
 
 
 def read(root: Path, name: str, texts: dict[str, str] | None = None) -> KernelSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from gcnbatch.backends.cuda.ops.matmul import TILES
@@ -13,16 +14,12 @@ from gcnbatch.backends.cuda.runtime.layouts import Layout
 def readable(found: Declarations) -> tuple[dict[str, Any], dict[str, Layout]]:
     """Return the constants and the structs of a file and its headers that can be read."""
     constants, structs = {}, {}
-    for name in found.scope.constants:
-        try:
-            constants[name] = found.constant(name)
-        except ValueError:
-            continue
-    for name in found.scope.structs:
-        try:
-            structs[name] = found.layout(name)
-        except ValueError:
-            continue
+    for what, name in found.scope:
+        with suppress(ValueError):
+            if what == "constant":
+                constants[name] = found.constant(name)
+            elif what == "struct":
+                structs[name] = found.layout(name)
     return constants, structs
 
 

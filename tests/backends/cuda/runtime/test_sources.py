@@ -16,7 +16,9 @@ from tests.backends.cuda.conftest import STRUCT, in_folders
 
 
 def test_signatures_are_read_from_the_declarations(sources: Sources) -> None:
-    formats = {entry.name: (entry.file, entry.names, entry.layout.format) for entry in sources.entries.values()}
+    formats = {
+        entry.name: (entry.file, tuple(entry.layout.fields), entry.layout.format) for entry in sources.entries.values()
+    }
     assert formats == {
         "plain": ("plain.cu", ("bytes", "n"), "Pi"),
         "scale_forward": ("scale.cu", ("y", "x", "rows", "n"), "PPPq"),
@@ -68,7 +70,7 @@ def test_missing_arguments_are_named(sources: Sources, renamed: dict[str, Any]) 
 def test_the_fields_of_the_only_parameter_are_the_arguments(folder: Path) -> None:
     (folder / "struct.cu").write_text(STRUCT)
     entry = Sources(folder).entries["scale_struct"]
-    assert (entry.names, entry.offsets, entry.is_struct) == (("y", "x", "n", "twice"), (0,), True)
+    assert (tuple(entry.layout.fields), entry.offsets) == (("y", "x", "n", "twice"), (0,))
     given = {"twice": True, "n": 3, "x": array("f4", 2), "y": array("f4", 1)}
     assert entry.pack(given) == struct.pack("PPi?xxx", 1, 2, 3, True)
     with pytest.raises(TypeError, match=r"^scale_struct \(Scale\): twice is an array of float32; expected a number of"):
