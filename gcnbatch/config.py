@@ -29,8 +29,10 @@ from gcnbatch.config_sections import (
     Section,
     SplitConfig,
     TrainConfig,
+    option_field,
 )
 from gcnbatch.errors import InputError, Misfit, closest, nearest
+from gcnbatch.options import common
 from gcnbatch.text import QUOTED, printable, shown
 
 
@@ -49,16 +51,16 @@ class Config(Section):
     name: str = Field(
         default="run", min_length=1, max_length=80, pattern=r"^[A-Za-z0-9._-]+$", description="run's name"
     )
-    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of weights, shuffles, dropout and splits")
+    seed: int = option_field(common.SeedKey, default=0, ge=0, le=2**63 - 1)
     backend: Annotated[str, AfterValidator(_known_backend)] = Field(
         default=registry.AUTO, description="what computes; auto: the fastest that can start here and supports the task"
     )
-    device: int = Field(default=0, ge=0, le=1023, description="GPU, of those that CUDA_VISIBLE_DEVICES shows")
+    device: int = option_field(common.DeviceKey, ge=0, le=1023)
     jobs: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="members that train at once, on the host in processes; 0: as many as the GPU takes, or one a core",
+        description="models that train at once, on the host in processes; 0: as many as the GPU takes, or one a core",
     )
     parquet: bool = Field(default=False, description="write each table of the folder (.csv) as .parquet, too")
     data: DataConfig = Field(default_factory=DataConfig)

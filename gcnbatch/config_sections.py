@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gcnbatch.options import common
+from gcnbatch.options.declaration import parameters
+from gcnbatch.options.imports import AtomFeatures, Descriptors, MoleculeOptions
 from gcnbatch.text import is_storable
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
@@ -44,6 +47,30 @@ Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 PositiveWeights = Annotated[tuple[Annotated[float, Field(gt=0.0)], ...], BeforeValidator(_as_tuple)]
 
 
+def option_field(kind: Any, **own: Any) -> Any:
+    """Return the field of a key that is also an option: with the option's default, limits and help, but for `own`.
+
+    Parameters
+    ----------
+    kind
+        Type of the option: ``Annotated[int | None, Option(…)]``.
+    """
+    return _of_option(get_args(kind)[1], **own)
+
+
+def _of_table(name: str) -> Any:
+    """Return the field of a key that is also an option of the import of a table."""
+    option = parameters(MoleculeOptions)[name]
+    return _of_option(option.form, "tables: ", default=option.default)
+
+
+def _of_option(form: Any, where: str = "", **own: Any) -> Any:
+    text = form.help.removesuffix(".")
+    text = text if text[1].isupper() else text[0].lower() + text[1:]
+    limits = {"ge": form.form.get("min"), "le": form.form.get("max")}
+    return Field(**{"default": form.default, **limits, "description": where + text, **own})
+
+
 class Section(BaseModel):
     """Base of all sections: frozen, strict, without unknown keys."""
 
@@ -67,18 +94,14 @@ class DataConfig(Section):
 class MoleculesConfig(Section):
     """What a table of molecules becomes, where `train` imports one; a data set keeps what its own import made."""
 
-    bond_channels: bool = Field(default=False, description="tables: a channel per bond type, and one for self-loops")
-    bond_properties: BondProperties = Field(default=(), description="tables: further channels of bonds")
-    atom_features: Literal["deepchem75", "extended86"] = Field(
-        default="deepchem75", description="tables: features of atoms; extended86 adds rings, chirality and mass"
-    )
-    positional: Text = Field(default="", description="tables: random-walk encodings of atoms, such as rw8")
-    descriptors: Literal["", "rdkit2d"] = Field(default="", description="tables: RDKit's 2D descriptors of molecules")
-    fingerprint: Text = Field(
-        default="", description="tables: counts of fragments of molecules, such as morgan,atompair"
-    )
-    fingerprint_radius: int = Field(default=2, ge=0, le=10, description="tables: bonds from a fragment's centre")
-    fingerprint_size: int = Field(default=2048, ge=16, le=65536, description="tables: columns of each fingerprint")
+    bond_channels: bool = _of_table("bond_channels")
+    bond_properties: BondProperties = _of_table("bond_properties")
+    atom_features: AtomFeatures = _of_table("atom_features")
+    positional: Text = _of_table("positional")
+    descriptors: Descriptors = _of_table("descriptors")
+    fingerprint: Text = _of_table("fingerprint")
+    fingerprint_radius: int = _of_table("fingerprint_radius")
+    fingerprint_size: int = _of_table("fingerprint_size")
 
 
 class SplitConfig(Section):
@@ -108,8 +131,8 @@ class SplitConfig(Section):
         description="cluster: least Tanimoto similarity (Morgan fingerprints) of a molecule to its centre",
     )
     seed: int = Field(default=-1, ge=-1, le=2**63 - 1, description="seed of the split; -1: the run's seed")
-    folds: int = Field(default=0, ge=0, le=1000, description="k of k-fold cross-validation; 0: one run")
-    repeats: int = Field(default=1, ge=1, le=1000, description="splits, or divisions into folds, with different seeds")
+    folds: int = option_field(common.FoldsKey, default=0, ge=0, le=1000)
+    repeats: int = option_field(common.RepeatsKey, default=1, ge=1, le=1000)
     copies_together: bool = Field(
         default=False, description="put all copies of a molecule into the part of the first; not of predefined splits"
     )
@@ -222,9 +245,9 @@ ModelConfig = Annotated[Union[ChemGCNConfig, KipfConfig], Field(discriminator="k
 class TrainConfig(Section):
     """Training of the parameters."""
 
-    epochs: int = Field(default=50, ge=1, le=1_000_000, description="passes over the training rows")
-    ensemble: int = Field(default=1, ge=1, le=10_000, description="models on each split, with different seeds")
-    batch_size: int = Field(default=50, ge=1, le=1_000_000, description="graphs per step")
+    epochs: int = option_field(common.EpochsKey, default=50, ge=1, le=1_000_000)
+    ensemble: int = option_field(common.EnsembleKey, default=1, ge=1, le=10_000)
+    batch_size: int = option_field(common.BatchSizeKey, default=50, ge=1, le=1_000_000)
     eval_batch_size: int = Field(
         default=0, ge=0, le=1_000_000, description="graphs per batch in validation and test; 0: chosen by the backend"
     )
@@ -342,6 +365,4 @@ class CudaConfig(Section):
     fast_math: bool = Field(
         default=False, description="compile with --use_fast_math: approximate division and exponentials"
     )
-    resident: Literal["auto", "on", "off"] = Field(
-        default="auto", description="keep the data set on the device; auto: if it fits; off: stream every batch"
-    )
+    resident: Literal["auto", "on", "off"] = option_field(common.ResidentKey)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from gcnbatch.config_sections import CudaConfig
     from gcnbatch.data.graphs import GraphSet
     from gcnbatch.fileio import StrPath
-    from gcnbatch.options.common import ConfigLike, DataLike, Say, Settings
+    from gcnbatch.options.common import Say, Settings
     from gcnbatch.options.prediction import PlaceOptions
+    from gcnbatch.options.sources import ConfigLike, DataLike
 
 Options = dict[tuple[str, ...], Any]  # None: not given
 

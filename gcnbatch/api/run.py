@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gcnbatch.explanation.attributions import Attributions
     from gcnbatch.fileio import StrPath
     from gcnbatch.inference.trust import Level
-    from gcnbatch.options.common import DataLike
+    from gcnbatch.options.sources import DataLike
     from gcnbatch.predictions import Predictions
     from gcnbatch.selection.choice import Selected
 

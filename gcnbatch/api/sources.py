@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gcnbatch.config import Config
     from gcnbatch.config_sections import MoleculesConfig, SplitConfig
     from gcnbatch.data.graphs import GraphSet
-    from gcnbatch.options.common import ConfigLike, DataLike
+    from gcnbatch.options.sources import ConfigLike, DataLike
     from gcnbatch.options.training import TrainOptions
     from gcnbatch.worker import Workers
 

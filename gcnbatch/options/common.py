@@ -2,25 +2,15 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from gcnbatch.backends import registry
 from gcnbatch.config_tree import parse_assignment
 from gcnbatch.fileio import StrPath
-from gcnbatch.options.declaration import Argument, Option, Python, option
-
-if TYPE_CHECKING:
-    from gcnbatch.config import Config
-    from gcnbatch.data.graphs import GraphSet
+from gcnbatch.options.declaration import Option, Python, option
 
 Say = Callable[[str], object]
 Settings: TypeAlias = Mapping[str, Any]  # "section.key" -> value
-ConfigLike: TypeAlias = "str | PathLike[str] | Mapping[str, Any] | Config"
-DataLike: TypeAlias = "str | PathLike[str] | GraphSet"
 
-BACKENDS = f"{', '.join(registry.choices()[:-1])} or {registry.choices()[-1]}."
 _GPU = "GPU, of those that CUDA_VISIBLE_DEVICES shows."
 
 
@@ -68,38 +58,26 @@ def names(help: str, *flags: str, default: Any, metavar: str = "A,B,…", doc: s
     return option(help, *flags, default=default, metavar=metavar, doc=doc, shown=shown, typed=str, read=split_names)
 
 
-ConfigFile = Annotated[
-    "ConfigLike | None",
-    Argument(
-        "TOML configuration.",
-        metavar="CONFIG.toml",
-        typed=Path,
-        doc='A TOML file, the name of a shipped configuration, or its tables: ``{"train": {"epochs": 20}}``.',
-    ),
-]
-DataSet = Annotated[
-    "DataLike | None",
-    Option(
-        "HDF5 file or folder of shards.",
-        typed=Path,
-        key="data.path",
-        doc="HDF5 file or folder of shards, or a set in memory; the run then keeps it in its folder.",
-    ),
-]
 DataFile = Annotated[StrPath | None, Option("HDF5 file or folder of shards.", "--data", key="data.path")]
-BackendKey = Annotated[str | None, Option(BACKENDS, key="backend")]
-Backend = Annotated[str, Option(BACKENDS)]
-DeviceKey = Annotated[int | None, Option(_GPU, metavar="N", shown="0", key="device")]
-Device = Annotated[int, Option(_GPU, metavar="N", shown="0")]
+DeviceKey = Annotated[int | None, Option(_GPU, metavar="N", default=0, key="device")]
+Device = Annotated[int, Option(_GPU, metavar="N", min=0)]
 ResidentKey = Annotated[
     str | None,
-    Option("Keep the data set in the GPU's memory.", metavar="auto|on|off", shown="auto", key="cuda.resident"),
+    Option(
+        "Keep the data set in the GPU's memory; auto: if it fits; off: stream every batch.",
+        metavar="auto|on|off",
+        default="auto",
+        key="cuda.resident",
+    ),
 ]
 EpochsKey = Annotated[int | None, Option("Passes over the training rows.", key="train.epochs")]
 BatchSizeKey = Annotated[int | None, Option("Graphs per step.", key="train.batch_size")]
 SeedKey = Annotated[int | None, Option("Seed of weights, shuffles, dropout and splits.", key="seed")]
-FoldsKey = Annotated[int | None, Option("k of k-fold cross-validation.", key="split.folds")]
-RepeatsKey = Annotated[int | None, Option("Splits with different seeds.", key="split.repeats")]
+FoldsKey = Annotated[int | None, Option("k of k-fold cross-validation; 0: one run.", key="split.folds")]
+EnsembleKey = Annotated[int | None, Option("Models per split, with different seeds.", key="train.ensemble")]
+RepeatsKey = Annotated[
+    int | None, Option("Splits, or divisions into folds, with different seeds.", key="split.repeats")
+]
 JobsKey = Annotated[
     int | None,
     jobs_option(

@@ -68,6 +68,8 @@ class Option(Python):
         The default in words, where its value says too little.
     key : str
         Key of the configuration that it sets, such as ``"train.epochs"``.
+    default : object
+        Default of that key, where the help shows it.
     typed : type
         Type on the command line, where it is another one.
     read : callable
@@ -83,13 +85,15 @@ class Option(Python):
         doc: str = "",
         shown: str = "",
         key: str = "",
+        default: Any = None,
         typed: Any = None,
         read: Callable[[Any], Any] | None = None,
         **form: Any,
     ) -> None:
+        shown = shown or ("" if default is None else str(default))
         super().__init__(doc or help + (f" Default: {shown}." if shown else ""))
         self.help, self.flags, self.shown, self.form = help, flags, shown, form
-        self.key, self.typed, self.read = key, typed, read
+        self.key, self.default, self.typed, self.read = key, default, typed, read
 
 
 class Argument(Option):

@@ -10,6 +10,8 @@ from gcnbatch.options.common import Progress, names
 from gcnbatch.options.declaration import Option, argument, declaration, option, python
 
 Target = Literal["binary", "regression", "multiclass"]
+AtomFeatures = Literal["deepchem75", "extended86"]
+Descriptors = Literal["", "rdkit2d"]
 Out = Annotated[StrPath, Option("Data set to write.", "-o", "--out", metavar="FILE.h5")]
 SetName = Annotated[str, Option("Name of the data set. Default: the file's.")]
 SelfLoops = Annotated[bool, Option("Store A + I or A.", "--self-loops/--no-self-loops")]
@@ -92,11 +94,13 @@ class MoleculeOptions(StandardOptions):
     """What a molecule becomes."""
 
     _: KW_ONLY
-    bond_channels: bool = option("A channel per bond type: single, double, triple, aromatic.", default=False)
+    bond_channels: bool = option(
+        "A channel per bond type (single, double, triple, aromatic), and one for self-loops.", default=False
+    )
     bond_properties: Sequence[str] = names(
         "Further channels of bonds: ring, conjugated, stereo.", default=(), shown="none"
     )
-    atom_features: Literal["deepchem75", "extended86"] = option(
+    atom_features: AtomFeatures = option(
         "Features of atoms; extended86 adds rings, chirality and mass.", default="deepchem75"
     )
     positional: str = option(
@@ -106,11 +110,11 @@ class MoleculeOptions(StandardOptions):
         shown="none",
         doc='``"rw8"``: eight columns of random-walk encodings per atom; empty: none.',
     )
-    descriptors: Literal["", "rdkit2d"] = option(
+    descriptors: Descriptors = option(
         "Features of molecules: RDKit's 2D descriptors.", default="", typed=Literal["rdkit2d"]
     )
     fingerprint: str = option(
-        "Features of molecules: counts of fragments. One or more of morgan, morgan-chiral, morgan-feature, atompair.",
+        "Features of molecules: counts of fragments; one or more of morgan, morgan-chiral, morgan-feature, atompair.",
         default="",
         metavar="A,B,…",
         shown="none",

@@ -9,13 +9,14 @@ from gcnbatch.fileio import StrPath
 from gcnbatch.options import common
 from gcnbatch.options.common import Settings, jobs_option, names, output_folder, setting, silent
 from gcnbatch.options.declaration import argument, declaration, option, python
+from gcnbatch.options.sources import Backend, ConfigFile
 
 
 @declaration
 class CompareBackendsOptions:
     """``gcnbatch compare-backends``."""
 
-    config: common.ConfigFile = None
+    config: ConfigFile = None
     data: common.DataFile = None
     _: KW_ONLY
     backends: Sequence[str] = names(
@@ -144,7 +145,7 @@ class SuiteOptions:
     _: KW_ONLY
     sets: Sequence[str] = names("Sets, of those that are there.", default=(), shown="all")
     epochs: int | None = option("Epochs of every run.", default=None, min=1, shown="by configuration")
-    backend: common.Backend = "auto"
+    backend: Backend = "auto"
     device: common.Device = 0
     jobs: Annotated[int, jobs_option("As for `gcnbatch.train`.")] = 0
     quiet: common.Quiet = True

@@ -8,6 +8,7 @@ from gcnbatch.fileio import StrPath
 from gcnbatch.options import common
 from gcnbatch.options.common import Settings, names, output_folder, setting, silent
 from gcnbatch.options.declaration import Python, declaration, option
+from gcnbatch.options.sources import Backend
 
 if TYPE_CHECKING:
     from gcnbatch.api.run import Run
@@ -41,8 +42,8 @@ class PlaceOptions:
     """Where runs predict."""
 
     _: KW_ONLY
-    backend: common.Backend = "auto"
-    device: int = option("GPU, of those that CUDA_VISIBLE_DEVICES shows.", default=0, metavar="N", min=0)
+    backend: Backend = "auto"
+    device: common.Device = 0
     resident: common.ResidentKey = None
     settings: "Settings | None" = setting(
         "cuda.KEY=VALUE",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.fileio import StrPath
 from gcnbatch.options import common
-from gcnbatch.options.common import ConfigLike, DataLike, Settings, names, output_folder, setting, silent
+from gcnbatch.options.common import Settings, names, output_folder, setting, silent
 from gcnbatch.options.declaration import argument, declaration, option, python
 from gcnbatch.options.imports import OnBadRow, TableOptions
+from gcnbatch.options.sources import BackendKey, ConfigFile, ConfigLike, DataLike, DataSet
 
 if TYPE_CHECKING:
     from gcnbatch.api.run import Run
@@ -22,7 +23,7 @@ class RunningOptions:
     """Where a model is trained, and what is made beside it: what may change when a run goes on."""
 
     _: KW_ONLY
-    backend: common.BackendKey = None
+    backend: BackendKey = None
     device: common.DeviceKey = None
     resident: common.ResidentKey = None
     epochs: common.EpochsKey = None
@@ -65,7 +66,7 @@ class TrainOptions(RunningOptions, TableOptions):
     seed: common.SeedKey = None
     folds: common.FoldsKey = None
     repeats: common.RepeatsKey = None
-    ensemble: int | None = option("Models per split, with different seeds.", default=None, key="train.ensemble")
+    ensemble: common.EnsembleKey = None
     from_run: "Run | StrPath | None" = option(
         "Start from the weights of this run (fine-tuning).",
         "--from",
@@ -99,8 +100,8 @@ class ResumeOptions(RunningOptions):
 class TuneOptions:
     """``gcnbatch tune``."""
 
-    config: common.ConfigFile = None
-    data: common.DataSet = None
+    config: ConfigFile = None
+    data: DataSet = None
     _: KW_ONLY
     trials: int | None = option(
         "Trials of the study.",
@@ -122,7 +123,7 @@ class TuneOptions:
     repeats: int | None = option("Validate on splits with other seeds.", default=None, key="split.repeats")
     epochs: common.EpochsKey = None
     seed: int | None = option("Seed of search and runs.", default=None, key="seed")
-    backend: common.BackendKey = None
+    backend: BackendKey = None
     device: common.DeviceKey = None
     jobs: common.JobsKey = None
     settings: "Settings | None" = setting("SECTION.KEY=VALUE", "Set a key that is not searched.", _BY_NAME)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from gcnbatch.config import Config, keys, resolve
+from gcnbatch.config import Config, key_table, keys, resolve
 from gcnbatch.config_sections import KipfConfig
 from gcnbatch.config_tree import parse_assignment, put, read_toml
 from gcnbatch.errors import InputError
+from gcnbatch.options import lab, training
+from gcnbatch.options.declaration import parameters
 from gcnbatch.resources import configs
 
 # A value that is not the default, for every key, as a user types it and as the tree holds it.
@@ -128,6 +130,19 @@ def look_up(config: Config, key: str) -> Any:
     for part in key.split("."):
         value = getattr(value, part)
     return value
+
+
+@pytest.mark.parametrize("declared", [training.TrainOptions, training.TuneOptions, lab.CompareBackendsOptions])
+def test_an_option_that_sets_a_key_names_one_of_the_configuration(declared: type) -> None:
+    assert {one.form.key for one in parameters(declared).values() if one.form.key} <= keys().keys()
+
+
+def test_a_key_that_is_an_option_too_has_its_default_limits_and_help() -> None:
+    rows = {key: rest for key, *rest in key_table()}
+    assert rows["device"][0::2] == ["0", "GPU, of those that CUDA_VISIBLE_DEVICES shows"]
+    assert rows["train.epochs"][0::2] == ["50", "passes over the training rows"]
+    of_size = ["2048", "a whole number, at least 16 and at most 65536", "tables: columns of each fingerprint"]
+    assert rows["molecules.fingerprint_size"] == of_size
 
 
 def test_every_key_has_a_test_value() -> None:
