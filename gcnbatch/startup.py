@@ -11,6 +11,7 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | they write the report, a process for each plot | the next members train | 1,220 ms, less the longest part |
 | processes for molecules import NumPy and RDKit | Python imports | 360 ms (H200 host, b5e34d8f) |
 | the process of kernel and trees imports what it needs | Python imports, a table is imported | scikit-learn 1,500 ms |
+| without that process, a thread imports scikit-learn (`mixture/members.py`) | the kernel is fitted | as above |
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
 | ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
 
@@ -85,10 +86,17 @@ def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
         yield pools
 
 
-def molecule_workers(tree: Mapping[str, Any]) -> AbstractContextManager[Workers | None]:
-    """Start the processes that convert the molecules of a table; None if the configuration names no large table."""
-    path = _table(tree, "data").get("path")
-    return early_workers(path) if isinstance(path, str) and is_table(path) else nullcontext()
+def molecule_workers(data: Any, processes: int = 0, *modules: str) -> AbstractContextManager[Workers | None]:
+    """Start the processes that convert the molecules of a table, and import `modules` in them; None for other data.
+
+    See `early_workers`. `data` are not checked yet.
+    """
+    return early_workers(data, processes, *modules) if is_table(data) else nullcontext()
+
+
+def data_of(tree: Mapping[str, Any]) -> Any:
+    """Return the data that a configuration names, which is not checked yet."""
+    return _table(tree, "data").get("path")
 
 
 @contextmanager

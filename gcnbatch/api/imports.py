@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gcnbatch.data.featurizer_worker import early_workers
+from gcnbatch import startup
 from gcnbatch.data.tables.layout import TableFormat
 from gcnbatch.options.declaration import arguments, part
 from gcnbatch.options.imports import ColumnOptions, ImportSmilesOptions, MoleculeOptions
@@ -45,10 +45,9 @@ def import_smiles(given: ImportSmilesOptions) -> ImportSummary:
 def import_table(given: ImportSmilesOptions, find_split: bool = False, workers: Workers | None = None) -> ImportSummary:
     """Convert a table; `find_split`: take the only column of train and test rows as the split.
 
-    `workers` are processes of `early_workers`, which end with the import; None: they are started here.
+    `workers` are processes of `startup.molecule_workers`, which end with the import; None: they are started here.
     """
-    # They start while this process imports the rest
-    with workers or early_workers(given.source, given.processes) as own:
+    with workers or startup.molecule_workers(given.source, given.processes) as own:
         from gcnbatch.data.importers.smiles import import_smiles as import_file
 
         return import_file(

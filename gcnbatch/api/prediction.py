@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gcnbatch import startup
 from gcnbatch.api.options import cuda, optional_path
 from gcnbatch.api.run import folders_of
-from gcnbatch.data.endings import is_table
-from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.errors import InputError, MachineError
 from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.options.declaration import arguments
@@ -50,15 +49,10 @@ def infer(given: InferOptions) -> InferenceSummary:
     >>> gcnbatch.infer(run, "molecules.h5", "predictions.csv").rows
     16
     """
-    with _early(given) as workers:
+    if launched() is not None:  # ranks share the cores
+        return _infer(given, None)
+    with startup.molecule_workers(given.data, given.processes, *WORKER_MODULES) as workers:
         return _infer(given, workers)
-
-
-def _early(given: InferOptions) -> AbstractContextManager[Workers | None]:
-    """Start the processes that read a table of molecules while this process imports the rest."""
-    if not is_table(given.data) or launched() is not None:  # ranks share the cores
-        return nullcontext()
-    return early_workers(given.data, given.processes, *WORKER_MODULES)
 
 
 def _infer(given: InferOptions, workers: Workers | None) -> InferenceSummary:

@@ -71,7 +71,7 @@ def train(given: TrainOptions) -> Run:
     name_after(tree, graphs_of(data))
     if given.use_all:
         leave_none_out(tree)
-    with startup.overlap(tree) as pools, startup.molecule_workers(tree) as workers:
+    with startup.overlap(tree) as pools, startup.molecule_workers(startup.data_of(tree)) as workers:
         checked = check(tree, config, options, settings, given.say)
         make = maker(given, checked, data, workers)
         if given.baseline:
