@@ -13,6 +13,7 @@ from gcnbatch.backends import registry
 from gcnbatch.data import sharding, synthetic
 from gcnbatch.data.outputs import output_path
 from gcnbatch.data.store import Dataset
+from gcnbatch.errors import InputError
 from gcnbatch.figures import FIGURE
 from gcnbatch.options.common import Settings
 from gcnbatch.options.datasets import (
@@ -174,8 +175,6 @@ def shard(given: ShardOptions) -> int:
     >>> gcnbatch.check("shards")["graphs"]
     60
     """
-    from gcnbatch.errors import InputError
-
     if given.max_bytes and given.max_graphs:
         raise InputError("--size and --graphs", "both given", "one of them")
     limit = given.max_bytes or (0 if given.max_graphs else _SHARD_BYTES)
@@ -234,7 +233,6 @@ def add_splits(given: SplitOptions) -> dict[str, Split]:
 def _new_splits(kind: str | None, settings: Settings, name: str, quiet: bool, of_tables: dict[str, Any]) -> NewSplits:
     """Return what makes new splits; options `of_tables` must be empty."""
     from gcnbatch.data.add_splits import NewSplits
-    from gcnbatch.errors import InputError
 
     if given := [option for option, value in of_tables.items() if value]:
         raise InputError(given[0], "given with --kind or --set", "a table, or a new split")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import keys_of, load, optional_path
 from gcnbatch.backends import registry
+from gcnbatch.errors import CheckFailed
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.lab import (
     AdmetOptions,
@@ -56,8 +57,6 @@ class BackendComparison:
 
     def judge(self) -> None:
         """Raise CheckFailed unless all backends agree."""
-        from gcnbatch.errors import CheckFailed
-
         if not self.agree:
             raise CheckFailed("parity", self.verdict.rstrip("."), hint=f"See {self.folder}.")
 

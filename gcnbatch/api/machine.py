@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gcnbatch.api.options import optional_path
+from gcnbatch.backends import registry
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.machine import BuildKernelsOptions
 
@@ -30,7 +31,6 @@ def info() -> dict[str, Any]:
     True
     """
     from gcnbatch import environment
-    from gcnbatch.backends import registry
     from gcnbatch.backends.cuda.runtime import inventory
     from gcnbatch.ranks import inventory as ranks
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gcnbatch.backends import registry
 from gcnbatch.config_tree import plain, put, read_toml
 from gcnbatch.data.endings import is_dataset, is_table
-from gcnbatch.errors import InputError
+from gcnbatch.errors import InputError, nearest
 from gcnbatch.options.declaration import parameters
 
 if TYPE_CHECKING:
@@ -118,7 +118,6 @@ def cuda(given: PlaceOptions) -> CudaConfig:
 def section(name: str, settings: Settings, options: Options) -> Config:
     """Return a configuration that differs from the defaults in keys of one section; other keys are refused."""
     from gcnbatch.config import keys, resolve
-    from gcnbatch.errors import nearest
 
     if other := next((key for key in settings if key.partition(".")[0] != name), ""):
         known = [key for key in keys() if key.startswith(f"{name}.")]

@@ -14,6 +14,7 @@ from gcnbatch.errors import InputError
 from gcnbatch.options.declaration import arguments
 from gcnbatch.options.imports import ImportSmilesOptions
 from gcnbatch.options.selection import AcquisitionOptions, CampaignOptions, SelectOptions
+from gcnbatch.resources import shipped_config
 
 if TYPE_CHECKING:
     from gcnbatch.selection.campaign import Campaign
@@ -84,7 +85,6 @@ def campaign(given: CampaignOptions) -> Campaign:
     ['2', '7', '12']
     """
     from gcnbatch.folders import results
-    from gcnbatch.resources import shipped_config
     from gcnbatch.selection import campaign as campaigns
 
     place = shipped_config(given.recipe or RECIPE)

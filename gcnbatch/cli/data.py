@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gcnbatch.cli.command import command, messages
+from gcnbatch.errors import InputError
 from gcnbatch.options import datasets, imports
 from gcnbatch.text import counted, printable
 
@@ -128,7 +129,6 @@ def check(as_json: bool = False, **options: Any) -> None:
       gcnbatch data check tox21.h5 --json && gcnbatch train --data tox21.h5
     """
     from gcnbatch.api import files
-    from gcnbatch.errors import InputError
 
     file = options["path"]
     try:
@@ -308,7 +308,6 @@ def plain_csv(**options: Any) -> None:
 def _report(summary: ImportSummary) -> None:
     from gcnbatch.cli.text_tables import table
     from gcnbatch.progress import write_line
-    from gcnbatch.text import printable
 
     for note in summary.said():
         write_line(note)

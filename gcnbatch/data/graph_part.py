@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.batches import node_features
@@ -211,8 +212,6 @@ def _halo_rows(
     `channels` are those of rows and of columns. `sums` of the whole matrix's rows and columns, (2, cells), make the
     scales if it is `unweighted` and no entry is repeated.
     """
-    import scipy.sparse as sp
-
     check_reach(len(entries.rows), "edges")
     first, stop = (int(bound) for bound in bounds[ranks.rank : ranks.rank + 2])
     nodes, channel = entries.columns // channels[1], entries.columns % channels[1]
