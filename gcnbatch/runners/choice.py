@@ -10,7 +10,6 @@ from gcnbatch.backends.base import Backend, Runner
 from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import InputError
 from gcnbatch.model.gcn import Gcn
-from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.ops import OpsPredictor
 from gcnbatch.runners.task import RunnerTask
@@ -71,11 +70,6 @@ def distributed_refusal(backend: Backend, ranks: int) -> InputError | None:
         hint = f"Use {able}, start it without a launcher, or train folds, repeats or an ensemble on the ranks."
         return InputError(f"backend {backend.name}", got, hint=hint)
     return None
-
-
-def make_distributed(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runner:
-    """Return this rank's runner of a task that `BackendChoice` has found this backend for."""
-    return registry.entry(backend.name).ranks.make_runner(backend, task, ranks)
 
 
 class BackendChoice:

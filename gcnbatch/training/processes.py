@@ -23,7 +23,7 @@ from gcnbatch.machine import cores, free_bytes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.ranks.world import World
-from gcnbatch.runners.choice import cohort_size, make_distributed
+from gcnbatch.runners.choice import cohort_size
 from gcnbatch.runners.leader import Leader, follow
 from gcnbatch.runners.task import RunnerTask
 from gcnbatch.timeline import span
@@ -254,7 +254,7 @@ def on_all_ranks(ranks: World, folder: Path, config: Config, backend: Backend) -
 
     def make_runner(backend: Backend, tasks: Sequence[RunnerTask]) -> Runner:
         (task,) = tasks
-        return Leader(make_distributed(backend, task, communicator), communicator)
+        return Leader(registry.entry(backend.name).ranks.make_runner(backend, task, communicator), communicator)
 
     with shared_processors(ranks.local_size):
         yield make_runner
@@ -275,4 +275,4 @@ def _follow_run(folder: str, config: str) -> None:
     ranks.send(refused)
     if communicator.receive_call():
         with shared_processors(ranks.local_size):
-            follow(make_distributed(backend, task, communicator), communicator)
+            follow(registry.entry(backend.name).ranks.make_runner(backend, task, communicator), communicator)

@@ -21,7 +21,6 @@ from gcnbatch.config import resolve
 from gcnbatch.lab.backend_comparison.parity import Observed, Parity
 from gcnbatch.lab.backend_comparison.workload import Effort, opened
 from gcnbatch.ranks.communicator import HostCommunicator
-from gcnbatch.runners.choice import make_distributed
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.runners.task import RunnerTask
 from tests.ranks.one_graph import one_graph, write_reddit
@@ -94,7 +93,8 @@ def run(name: str, path: Path, backend: Any, communicator: HostCommunicator, com
             write_set(path, **CASES[name].data)
     comm.Barrier()
     with held_to(name, path, communicator) as (parity, task):
-        once, again = (parity.observe(make_distributed(backend, task, communicator)) for _ in range(2))
+        runners = (entry(backend.name).ranks.make_runner(backend, task, communicator) for _ in range(2))
+        once, again = map(parity.observe, runners)
         everywhere = comm.gather(once)
         if communicator.rank == 0:
             worst = max(parity.deviations(once), key=lambda deviation: deviation.ratio)
