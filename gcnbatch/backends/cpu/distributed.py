@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cpu.ops import Float, add_to, update_running
-from gcnbatch.backends.ops import Adjacency, LossKind, OpsOnPart, PartialOps
+from gcnbatch.backends.global_losses import GlobalLosses
+from gcnbatch.backends.ops import Adjacency, OpsOnPart, PartialOps
 from gcnbatch.data.graph_part import Halo, HaloAdjacency
 from gcnbatch.ranks.communicator import Communicator
 from gcnbatch.reference.composed import ComposedOps
@@ -27,7 +28,7 @@ def distributed_ops(local: PartialOps, ranks: Communicator, sync_batch_norm: boo
     return cast(OpsOnPart, DistributedOps(local, ranks, sync_batch_norm))
 
 
-class DistributedOps(ComposedOps):
+class DistributedOps(GlobalLosses, ComposedOps):
     """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
     Gradients by parameters are this rank's addends: their sum over the ranks is the gradient on the global batch.
@@ -111,28 +112,6 @@ class DistributedOps(ComposedOps):
         sums = np.stack([dgamma, dbeta])
         self._ranks.all_reduce(sums)
         return self._local.batch_norm_dx(dy, local_saved, gamma, sums[0], sums[1], n), dgamma, dbeta
-
-    def sigmoid_cross_entropy(
-        self, logits: Float, y: Float, pos_weight: Float, totals: Totals = None
-    ) -> tuple[float, float, Float]:
-        """Sum of loss and weight of the global batch, and the gradient of their quotient by this rank's logits."""
-        return self._of_all(self._local.sigmoid_cross_entropy, logits, y, pos_weight, totals=totals)
-
-    def softmax_cross_entropy(
-        self, logits: Float, y: NDArray[np.int32], class_weight: Float, totals: Totals = None
-    ) -> tuple[float, float, Float]:
-        """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
-
-    def mean_squared_error(self, logits: Float, y: Float, totals: Totals = None) -> tuple[float, float, Float]:
-        """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
-
-    def weighted_loss(
-        self, logits: Float, y: Float, kind: LossKind, parameters: Float, totals: Totals = None
-    ) -> tuple[float, float, Float]:
-        """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.weighted_loss, logits, y, kind, parameters, totals=totals)
 
     def _of_all(self, loss: Callable[..., Any], *about: Any, totals: Totals) -> tuple[float, float, Float]:
         own, weight, gradient = loss(*about)

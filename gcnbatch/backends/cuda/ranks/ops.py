@@ -30,7 +30,8 @@ from gcnbatch.backends.cuda.spmm.large import (
     compress_relu_dropout,
     reads_activations,
 )
-from gcnbatch.backends.ops import DropoutKey, LossKind, Reader
+from gcnbatch.backends.global_losses import GlobalLosses
+from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
@@ -53,7 +54,7 @@ class SyncedSaved(NamedTuple):
     rows: DeviceArray
 
 
-class DeviceDistributedOps(OpsInChunks):
+class DeviceDistributedOps(GlobalLosses, OpsInChunks):
     """`gcnbatch.backends.ops.Ops` on this rank's rows; all others are those of `local`.
 
     Parameters as `gcnbatch.backends.cpu.distributed.DistributedOps`.
@@ -245,18 +246,12 @@ class DeviceDistributedOps(OpsInChunks):
 
     # -------------------------------------------------------------------------------------------- losses
 
-    def sigmoid_cross_entropy(
-        self, logits: DeviceArray, y: DeviceArray, pos_weight: DeviceArray, totals: DeviceArray | None = None
-    ) -> Loss:
-        """Sum of loss and weight of the global batch, and the gradient of their quotient by this rank's logits."""
-        return self._of_all(self._local.sigmoid_cross_entropy, logits, y, pos_weight, totals=totals)
-
     def softmax_cross_entropy(
         self, logits: DeviceArray, y: DeviceArray, class_weight: DeviceArray, totals: DeviceArray | None = None
     ) -> Loss:
         """As `sigmoid_cross_entropy`."""
         if not self._continues(logits):
-            return self._of_all(self._local.softmax_cross_entropy, logits, y, class_weight, totals=totals)
+            return super().softmax_cross_entropy(logits, y, class_weight, totals)
         bounds, weight = self._work.bounds, self._weight_of_all(y, class_weight)
         dlogits, total = self._device.empty(logits.shape), self._device.empty((1,))
         losses = self._device.empty((len(bounds) - 1,))
@@ -288,21 +283,6 @@ class DeviceDistributedOps(OpsInChunks):
             self._ranks.all_reduce(weight)
             self._weight = before = y, class_weight, weight
         return before[2]
-
-    def mean_squared_error(self, logits: DeviceArray, y: DeviceArray, totals: DeviceArray | None = None) -> Loss:
-        """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.mean_squared_error, logits, y, totals=totals)
-
-    def weighted_loss(
-        self,
-        logits: DeviceArray,
-        y: DeviceArray,
-        kind: LossKind,
-        parameters: DeviceArray,
-        totals: DeviceArray | None = None,
-    ) -> Loss:
-        """As `sigmoid_cross_entropy`."""
-        return self._of_all(self._local.weighted_loss, logits, y, kind, parameters, totals=totals)
 
     def _of_all(self, loss: Callable[..., Loss], *about: Any, totals: DeviceArray | None) -> Loss:
         self._launch()
