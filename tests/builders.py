@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gcnbatch.data.graph_features import FeatureTable
 from gcnbatch.data.graphs import GraphSet, Split
 from gcnbatch.data.schema import Header, Level, Target
-from gcnbatch.data.sparse import Csr
+from gcnbatch.data.sparse import Csr, row_pointer
 
 DENSE_DTYPES = ("uint8", "int8", "float16", "float32")
 CORES = ("c1ccccc1{}", "C1CCCCC1{}", "c1ccncc1{}", "CCCC{}", "C1CCOC1{}")
@@ -76,8 +76,8 @@ def build_graphset(
             graph_feature_counts=n_counts,
             units={"task0": "uM"} if has_bounds else {},
         ),
-        node_ptr=_pointer(sizes),
-        edge_ptr=_pointer(counts),
+        node_ptr=row_pointer(sizes),
+        edge_ptr=row_pointer(counts),
         src=(rng.random(n_edges) * limit).astype(np.int32),
         dst=(rng.random(n_edges) * limit).astype(np.int32),
         channel=rng.integers(0, n_channels, n_edges).astype(np.uint8),
@@ -91,10 +91,6 @@ def build_graphset(
         censored=(rng.integers(-1, 2, y.shape) * ~np.isnan(y)).astype(np.int8) if has_bounds else None,
         sample_weight=rng.integers(0, 4, n_rows).astype(np.float32) / 2 if sample_weight else None,
     )
-
-
-def _pointer(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def _features(rng: np.random.Generator, rows: int, columns: int, kind: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,6 @@ from gcnbatch.runners.single import read_gradients
 from gcnbatch.runners.state import ModelState
 from gcnbatch.runners.task import RunnerTask
 
-# Microseconds a step and member by the number of members: Tox21, 2 x 64, batch 50, NVIDIA H200
-# (benchmarks/many_models.py).
-STEP_US = {1: 22.0, 4: 8.5, 8: 6.2, 16: 4.0, 64: 2.8}
 MEMORY_SHARE = 0.25  # of the free device memory that the members' arrays may take
 
 
@@ -62,7 +60,8 @@ def cohort_size(backend: FusedBackend, tasks: Sequence[RunnerTask]) -> int:
 def members_at_once(tasks: int, fit: int) -> int:
     """Return the members of the first of several cohorts of nearly equal size, of which at most `fit` fit the memory.
 
-    The more members, the less time a step and member takes (``STEP_US``), so there are as few cohorts as possible.
+    The more members, the less time a step and member takes (benchmarks/RESULTS.md, "Several models at once"), so there
+    are as few cohorts as possible.
 
     >>> [members_at_once(tasks, 1000) for tasks in (2, 25, 64, 100)], members_at_once(25, 10)
     ([2, 25, 64, 50], 9)
@@ -193,8 +192,7 @@ class FusedGraphsRunner:
         return [(loss, weight) for loss, weight in found.tolist()]
 
     def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        totals = self._backend.zeros(2, np.float64)
-        return read_gradients(self._backend, totals, self._backward(graphs, totals))
+        return read_gradients(self._backend, partial(self._backward, graphs))
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         (member,) = self._members

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,7 @@ class SingleRunner:
         raise NotImplementedError
 
     def gradients(self, graphs: Int64) -> tuple[float, dict[str, NDArray[Any]]]:
-        totals = self._backend.zeros(2, np.float64)
-        return read_gradients(self._backend, totals, self._backward(graphs, totals))
+        return read_gradients(self._backend, partial(self._backward, graphs))
 
     def _backward(self, graphs: Int64, totals: Array) -> dict[str, Array]:
         """Return the gradients of these graphs by name; add their loss and its weight to `totals`, (2,) float64."""
@@ -88,8 +88,13 @@ class SingleRunner:
 
 
 def read_gradients(
-    backend: Backend, totals: Array, gradients: dict[str, Array]
+    backend: Backend, backward: Callable[[Array], dict[str, Array]]
 ) -> tuple[float, dict[str, NDArray[Any]]]:
-    """Return the mean loss of `totals` and host copies of the gradients."""
+    """Return the mean loss, and host copies of the gradients.
+
+    `backward` returns the gradients, and adds the loss and its weight to its argument, (2,) float64.
+    """
+    totals = backend.zeros(2, np.float64)
+    gradients = backward(totals)
     total, count = (float(value) for value in backend.read(totals))
     return total / count if count else 0.0, {name: backend.read(value) for name, value in gradients.items()}
