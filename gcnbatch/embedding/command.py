@@ -130,7 +130,7 @@ def embed(
     blocks, smiles, each, predicted = list[RowBlock](), list[str](), list[Float32](), list[NDArray[np.floating]]()
     with open_input(data, members, options, say) as source, counter(source.n_graphs, " graphs", quiet=quiet) as bar:
         for part in source.parts:
-            own = [one.outputs(choice, part.source(*one.reading)) for one in networks]
+            own = [one.outputs(choice, part.source(*one.input_form)) for one in networks]
             if features:
                 own.append(_of_molecules(part, features, options.processes))
             blocks.append(block := part.block())

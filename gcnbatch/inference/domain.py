@@ -136,7 +136,7 @@ class Domain:
                     for row in rows.tolist():
                         known.setdefault(smiles[row], (str(dataset.ids[row]), measured[row]))
                 own = embedder(member)
-                self._spaces.append(_Space.of(own, self._embed(own, BatchSource(dataset.read(rows), *own.reading))))
+                self._spaces.append(_Space.of(own, self._embed(own, BatchSource(dataset.read(rows), *own.input_form))))
         options = FeaturizerOptions.from_header(members[0].header.featurizer) if known else None
         self._molecules = KnownMolecules(list(known), options) if options else None
         self._known = [(text, *about) for text, about in known.items()]
@@ -150,7 +150,7 @@ class Domain:
         found: dict[str, Float32] = {}
         if self._molecules is not None and smiles is not None:
             found["nearest_similarity"] = self._molecules.nearest(smiles)
-        pairs = ((space, sources(*space.member.reading)) for space in self._spaces)
+        pairs = ((space, sources(*space.member.input_form)) for space in self._spaces)
         distances = [
             space.distance(self._embed(space.member, source)) if source.n_graphs else np.zeros(0)
             for space, source in pairs

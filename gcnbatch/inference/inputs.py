@@ -39,7 +39,7 @@ from gcnbatch.inference import molecules
 from gcnbatch.inference.columns import Remarks, featurizer_notes, stored_labels
 from gcnbatch.inference.models import Model, input_header
 from gcnbatch.inference.molecules import SMILES, CsvOptions
-from gcnbatch.inference.parts import ALL, Input, Part, Reading, RowBlock, Share
+from gcnbatch.inference.parts import ALL, Input, InputForm, Part, RowBlock, Share
 from gcnbatch.machine import cores
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
@@ -80,15 +80,15 @@ def open_input(
         For an unknown ending, a damaged file, data that do not fit, and a file of molecules if the models were not
         trained on SMILES.
     """
-    readings = tuple({member.reading: None for member in members}) if batches else ()
+    forms = tuple({member.input_form: None for member in members}) if batches else ()
     with ExitStack() as stack:
         if isinstance(data, GraphSet):
             source = _given(data, members, options, stack)
         elif isinstance(data, Path) and (is_dataset(data) or is_sharded(data)):
-            source = _stored(data, members, options, skip, share, readings, stack)
+            source = _stored(data, members, options, skip, share, forms, stack)
         else:
             header = _header_of(data, members)
-            about = (header, readings, options, max(PART_ROWS, batch_size), skip, share, workers)
+            about = (header, forms, options, max(PART_ROWS, batch_size), skip, share, workers)
             source = stack.enter_context(molecules.open_molecules(data, *about))
         if source.featurised or source.workers:
             stack.enter_context(shared_processors())
@@ -149,7 +149,7 @@ def _stored(
     options: CsvOptions,
     skip: int,
     share: Share,
-    readings: Sequence[Reading],
+    forms: Sequence[InputForm],
     stack: ExitStack,
 ) -> Input:
     """Return the Input of a data set: one part, or parts of about PART_BYTES."""
@@ -177,8 +177,8 @@ def _stored(
 
     def prepared(first: int, stop: int) -> Part:
         found = part(first, dataset.read_checked(first, stop))
-        for reading in readings:
-            found.source(*reading)
+        for form in forms:
+            found.source(*form)
         return found
 
     def parts() -> Iterator[Part]:

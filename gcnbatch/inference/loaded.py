@@ -82,8 +82,8 @@ class LoadedRun:
         self.folder, self._machine = folder, machine
         self.predictor = Predictor.load([folder], machine.choice, say, level)
         header = check_smiles(self.predictor.members, str(folder), "a model of graphs", "a model of molecules")
-        readings = tuple({member.reading: None for member in self.predictor.members})
-        self._converter = Converter(header, smiles_columns(header), readings)
+        forms = tuple({member.input_form: None for member in self.predictor.members})
+        self._converter = Converter(header, smiles_columns(header), forms)
         self.why_no_domain = ""
         try:
             self.predictor = replace(self.predictor, domain=Domain(self.predictor.members, machine.choice))
@@ -141,7 +141,7 @@ class LoadedRun:
             When it cannot be read.
         """
         rows = Block(0, {SMILES: [smiles]})
-        converter = replace(self._converter, readings=())
+        converter = replace(self._converter, forms=())
         parts = convert_guarded(rows, Shared(converter))
         if reasons := parts[0].block().errors:
             raise InputError("smiles", reasons[0])

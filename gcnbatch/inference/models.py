@@ -23,7 +23,7 @@ from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.inference.parts import Reading
+from gcnbatch.inference.parts import InputForm
 from gcnbatch.machine import cores
 from gcnbatch.mixture import Molecules
 from gcnbatch.model.gcn import Loss, uniform_weights
@@ -44,7 +44,7 @@ from gcnbatch.training.targets import Scaling
 from gcnbatch.training.trained import Trained, check_fit, model_folders, read_trained
 
 Progress = Callable[[int], object]  # receives numbers of predicted graphs
-Sources = Callable[..., BatchSource]  # ``sources(*reading)`` returns the batches of the rows for a reading
+Sources = Callable[..., BatchSource]  # ``sources(*form)`` returns the batches of the rows for a form
 Float64 = NDArray[np.float64]
 _UNTRAINED = TrainConfig()  # of tasks that only predict
 
@@ -58,9 +58,9 @@ class Model(Trained):
     """A trained model that predicts."""
 
     @property
-    def reading(self) -> Reading:
+    def input_form(self) -> InputForm:
         """How it reads graphs."""
-        return Reading(self.adjacency, self.joins_graph_features)
+        return InputForm(self.adjacency, self.joins_graph_features)
 
     def outputs(
         self, choice: BackendChoice, source: BatchSource, batch_size: int = 0, progress: Progress = silent
@@ -70,7 +70,7 @@ class Model(Trained):
         They are probabilities, or values in the targets' unit; NaN in rows whose logits are not finite, and in tasks
         that training left out.
         """
-        return outputs_of([self], choice, lambda *reading: source, batch_size, progress)[0]
+        return outputs_of([self], choice, lambda *form: source, batch_size, progress)[0]
 
     def task(self, source: BatchSource) -> RunnerTask:
         """Return the task to predict all rows of `source`."""
@@ -103,7 +103,7 @@ def outputs_of(
     Those of one architecture predict together, as many as the backend takes.
     """
     found: dict[int, NDArray[np.floating]] = {}
-    tasks = [model.task(sources(*model.reading)) for model in models]
+    tasks = [model.task(sources(*model.input_form)) for model in models]
     for waiting in group(tasks):
         while waiting:
             together = [tasks[number] for number in waiting]
@@ -248,7 +248,7 @@ class Whole:
         if self.mixed is None:
             return None
         model = self.models[0]
-        return mixed.molecules(model.header, sources(*model.reading).feature_tables())
+        return mixed.molecules(model.header, sources(*model.input_form).feature_tables())
 
     def outputs(self, of_models: Sequence[NDArray[np.floating]], features: Molecules | None) -> Found:
         """Return what it gives, from the outputs of the models that it needs, and `features`.
@@ -284,7 +284,7 @@ def begin(
         of_models = iter(outputs_of(needed, choice, sources, batch_size, progress))
     for one in wholes:
         if not one.needed:
-            progress(len(one.models) * sources(*one.models[0].reading).n_graphs)
+            progress(len(one.models) * sources(*one.models[0].input_form).n_graphs)
     parts = [(one, list(islice(of_models, len(one.needed))), one.features(sources)) for one in wholes]
 
     def combine() -> list[Found]:

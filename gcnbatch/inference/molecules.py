@@ -31,7 +31,7 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
-from gcnbatch.inference.parts import Input, Part, Reading, RowBlock, Share
+from gcnbatch.inference.parts import Input, InputForm, Part, RowBlock, Share
 from gcnbatch.machine import cores
 from gcnbatch.text import quoted
 from gcnbatch.worker import Shared, Workers
@@ -126,11 +126,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class Converter:
-    """Converts chunks of rows into parts: with batches for these readings, or with graphs if there is none."""
+    """Converts chunks of rows into parts: with batches for these forms, or with graphs if there is none."""
 
     header: Header
     columns: Columns
-    readings: tuple[Reading, ...]
+    forms: tuple[InputForm, ...]
 
     def smiles(self, rows: Block) -> list[str]:
         """Return the SMILES without blanks around them and extensions of CXSMILES."""
@@ -166,7 +166,7 @@ class Converter:
             remarks,
             sum((chunk.alike for chunk in chunks), Counter[str]()),
         )
-        sources = {reading: BatchSource(data, *reading) for reading in self.readings}
+        sources = {form: BatchSource(data, *form) for form in self.forms}
         return Part((block,), None if sources else data, sources)
 
 
@@ -228,7 +228,7 @@ def open_rows(given: Path | list[str], header: Header, options: CsvOptions, skip
 def open_molecules(
     given: Path | list[str],
     header: Header,
-    readings: tuple[Reading, ...],
+    forms: tuple[InputForm, ...],
     options: CsvOptions,
     part_rows: int,
     skip: int,
@@ -250,7 +250,7 @@ def open_molecules(
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
-        parts = _parts(own, Converter(header, rows.columns, readings), own_workers, size)
+        parts = _parts(own, Converter(header, rows.columns, forms), own_workers, size)
         shared = own_workers if rows.total - skip > size else None
         yield Input(rows.total, parts, trained_on, rows.notes, True, shared)
 

@@ -19,7 +19,7 @@ from gcnbatch.text import QUOTED, printable
 from gcnbatch.worker import Workers
 
 
-class Reading(NamedTuple):
+class InputForm(NamedTuple):
     """How a model reads graphs; see `BatchSource`."""
 
     adjacency: str
@@ -160,7 +160,7 @@ class Part:
 
     blocks: tuple[RowBlock, ...]
     data: GraphSet | Dataset | None
-    sources: dict[Reading, BatchSource] = field(default_factory=dict)
+    sources: dict[InputForm, BatchSource] = field(default_factory=dict)
     smiles_of: Callable[[], list[str] | None] | None = None
 
     @classmethod
@@ -171,7 +171,7 @@ class Part:
         return cls(
             (RowBlock.joined([block for part in parts for block in part.blocks]),),
             concatenate(graphs) if graphs else None,
-            {reading: BatchSource.joined([part.sources[reading] for part in known]) for reading in parts[0].sources},
+            {form: BatchSource.joined([part.sources[form] for part in known]) for form in parts[0].sources},
         )
 
     @property
@@ -193,12 +193,12 @@ class Part:
         return self.data.load() if isinstance(self.data, Dataset) else self.data
 
     def source(self, adjacency: str, graph_features: bool) -> BatchSource:
-        """Return the batches of the rows that could be read; see `Reading`."""
-        reading = Reading(adjacency, graph_features)
-        if reading not in self.sources:
+        """Return the batches of the rows that could be read; see `InputForm`."""
+        form = InputForm(adjacency, graph_features)
+        if form not in self.sources:
             assert self.data is not None
-            self.sources[reading] = BatchSource(self.data, *reading)
-        return self.sources[reading]
+            self.sources[form] = BatchSource(self.data, *form)
+        return self.sources[form]
 
 
 @dataclass(frozen=True)

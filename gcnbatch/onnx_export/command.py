@@ -276,8 +276,8 @@ def _check(
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
     session = onnxruntime.InferenceSession(content, settings)
-    reading = wholes[0].models[0].reading
-    source = BatchSource(graphs, *reading)
+    form = wholes[0].models[0].input_form
+    source = BatchSource(graphs, *form)
     blocks = np.split(np.arange(len(rows)), range(_BATCH, len(rows), _BATCH))
     of_graphs = graphs.graph_features.dense() if features and graphs.graph_features is not None else None
     feeds = [inputs_of(source.batch(of), None if of_graphs is None else of_graphs[of]) for of in blocks]

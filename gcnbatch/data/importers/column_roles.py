@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gcnbatch.data.importers.cells import MISSING, NUMBER, about_no_number, check_stored_labels, check_stored_names
-from gcnbatch.data.importers.labels import Reading, as_numbers, in_unit_of, read_classes, read_labels
+from gcnbatch.data.importers.labels import ColumnReading, as_numbers, in_unit_of, read_classes, read_labels
 from gcnbatch.data.importers.molecule_tables import MoleculeTable
 from gcnbatch.data.importers.quantities import read_quantity
 from gcnbatch.data.importers.split_columns import looks_like_split
@@ -35,7 +35,7 @@ class ColumnRole:
 
     name: str
     role: str
-    reading: Reading | None = None
+    reading: ColumnReading | None = None
     why: str = ""
 
     def cells(self) -> tuple[str, str, str | None, int | None, str]:
@@ -144,7 +144,7 @@ def _named_targets(table: MoleculeTable, names: Sequence[str], task: Target | No
     return {name: ColumnRole(name, "target", reading) for name, reading in found.items()}
 
 
-def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
+def _read_as(table: MoleculeTable, name: str, task: Target | None) -> ColumnReading:
     """Read a column that the user named, as `task` if given."""
     texts = table.others[name]
     reading = read_labels(texts, measured=task == "regression")
@@ -175,12 +175,12 @@ def _read_as(table: MoleculeTable, name: str, task: Target | None) -> Reading:
     return reading
 
 
-def _as_regression(reading: Reading) -> Reading:
+def _as_regression(reading: ColumnReading) -> ColumnReading:
     """Return the reading of numbers as they are, also of those that were read as classes."""
     return replace(reading, kind="regression", codes=None, classes=())
 
 
-def _mixed(table: MoleculeTable, name: str, reading: Reading) -> InputError:
+def _mixed(table: MoleculeTable, name: str, reading: ColumnReading) -> InputError:
     assert reading.mixed is not None
     row, text = reading.mixed
     place = f"{table.path}, row {row + 1}, column {quoted(name)}"
@@ -218,7 +218,7 @@ def _detected(table: MoleculeTable, names: Sequence[str], task: Target | None) -
     return _ignored(readings, set(pool)) | _named_targets(table, pool, task)
 
 
-def _suspect(name: str, texts: Sequence[str], reading: Reading) -> Reading:
+def _suspect(name: str, texts: Sequence[str], reading: ColumnReading) -> ColumnReading:
     """Return the reading with a reason where the name or the values speak against a target."""
     if name == ROW_INDEX:
         return replace(reading, reason="no name: taken for row numbers", mixed=None)
@@ -235,7 +235,7 @@ def _all_whole(texts: Sequence[str]) -> bool:
     return all(text.lstrip("+-").isdigit() for text in set(texts) if text)
 
 
-def _ignored(readings: dict[str, Reading], targets: set[str]) -> dict[str, ColumnRole]:
+def _ignored(readings: dict[str, ColumnReading], targets: set[str]) -> dict[str, ColumnRole]:
     return {
         name: ColumnRole(name, "ignored", why=reading.reason or "names of classes; --target-columns predicts them")
         for name, reading in readings.items()

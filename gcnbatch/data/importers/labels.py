@@ -46,7 +46,7 @@ _IDENTIFIER_ROWS = 10  # whole numbers that all differ look like an identifier f
 
 
 @dataclass(frozen=True)
-class Reading:
+class ColumnReading:
     """A column read as targets.
 
     Parameters
@@ -82,7 +82,7 @@ class Reading:
     missing: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_labels(texts: Sequence[str], measured: bool = False) -> Reading:
+def read_labels(texts: Sequence[str], measured: bool = False) -> ColumnReading:
     """Read a column, without surrounding blanks, as targets; `measured`: the user says that it has measured values."""
     counts = Counter(texts)
     missing = {text for text in counts if text.lower() in MISSING}
@@ -92,7 +92,7 @@ def read_labels(texts: Sequence[str], measured: bool = False) -> Reading:
     lost = {text: counts[text] for text in sorted(missing) if text}
     labelled = sum(values.values())
     if not labelled:
-        return Reading(None, reason="no value in any row")
+        return ColumnReading(None, reason="no value in any row")
     numbers = {text: parse_number(text) for text in values if _is_number(text)}
     if len(numbers) == len(values):
         return replace(_read_numbers(numbers, labelled, len(texts)), missing=lost)
@@ -101,7 +101,7 @@ def read_labels(texts: Sequence[str], measured: bool = False) -> Reading:
         return replace(_read_quantities(quantities, values, labelled), missing=lost)
     if 2 * sum(values[text] for text in values if text in quantities or is_infinite(text)) >= labelled:
         row = next(row for row, text in enumerate(texts) if text in values and text not in quantities)
-        return Reading(None, labelled, reason="numbers mixed with text", mixed=(row, texts[row]))
+        return ColumnReading(None, labelled, reason="numbers mixed with text", mixed=(row, texts[row]))
     return replace(_read_words(values, labelled), missing=lost)
 
 
@@ -123,20 +123,20 @@ def _quantities(values: Mapping[str, int], measured: bool) -> dict[str, Quantity
     return {text: one for text, one in found.items() if one.unit not in strange or (varies and is_known(one.unit))}
 
 
-def _read_quantities(found: Mapping[str, Quantity], rows: Mapping[str, int], labelled: int) -> Reading:
+def _read_quantities(found: Mapping[str, Quantity], rows: Mapping[str, int], labelled: int) -> ColumnReading:
     units = Counter[str]()
     for text, one in found.items():
         units[one.unit] += rows[text]
     unit = units.most_common(1)[0][0]
     reason = f"numbers in the unknown unit {quoted(unit)}" if unit and not is_known(unit) else ""
-    return Reading("regression", labelled, reason=reason, unit=unit)
+    return ColumnReading("regression", labelled, reason=reason, unit=unit)
 
 
-def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Reading:
+def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> ColumnReading:
     """Read distinct texts as numbers; small sets of whole numbers are classes."""
     found = tuple(sorted(set(numbers.values())))
     if set(found) <= {0.0, 1.0}:
-        return Reading("binary", labelled)
+        return ColumnReading("binary", labelled)
     kinds: tuple[tuple[tuple[tuple[float, ...], ...], Target], ...] = (
         (_TWO_NUMBERS, "binary"),
         (_THREE_NUMBERS, "multiclass"),
@@ -144,21 +144,21 @@ def _read_numbers(numbers: Mapping[str, float], labelled: int, rows: int) -> Rea
     for sets, kind in kinds:
         if found in sets:
             codes = {text: found.index(value) for text, value in numbers.items()}
-            return Reading(kind, labelled, codes, tuple(f"{value:g}" for value in found))
+            return ColumnReading(kind, labelled, codes, tuple(f"{value:g}" for value in found))
     whole = all(value.is_integer() and abs(value) < 2**53 for value in found)  # beyond, all numbers are
     identifier = whole and rows >= _IDENTIFIER_ROWS and len(found) == labelled == rows
     reason = LIKE_IDS if identifier else ""
-    return Reading("regression", labelled, reason=reason)
+    return ColumnReading("regression", labelled, reason=reason)
 
 
-def _read_words(values: Mapping[str, int], labelled: int) -> Reading:
+def _read_words(values: Mapping[str, int], labelled: int) -> ColumnReading:
     lower = {text: text.lower() for text in values}
     for pair in PAIRS:
         if set(lower.values()) <= set(pair):
             shown = tuple(next((text for text, word in lower.items() if word == word_of), word_of) for word_of in pair)
-            return Reading("binary", labelled, {text: pair.index(word) for text, word in lower.items()}, shown)
+            return ColumnReading("binary", labelled, {text: pair.index(word) for text, word in lower.items()}, shown)
     if len(values) == 1:
-        return Reading(None, labelled, reason="the same text in every row")
+        return ColumnReading(None, labelled, reason="the same text in every row")
     reason = ""
     if any("\n" in text for text in values):
         reason = SEVERAL_VALUES
@@ -167,7 +167,7 @@ def _read_words(values: Mapping[str, int], labelled: int) -> Reading:
     return read_classes(list(values), labelled, reason)
 
 
-def read_classes(texts: Sequence[str], labelled: int | None = None, reason: str = "") -> Reading:
+def read_classes(texts: Sequence[str], labelled: int | None = None, reason: str = "") -> ColumnReading:
     """Read any texts as names of classes, in the order of their numbers or of the alphabet."""
     counts = Counter(texts)
     lost = {} if labelled is not None else {text: counts[text] for text in counts if text.lower() in MISSING}
@@ -175,10 +175,10 @@ def read_classes(texts: Sequence[str], labelled: int | None = None, reason: str 
     count = labelled if labelled is not None else counts.total() - sum(lost.values())
     codes = {text: number for number, text in enumerate(classes)}
     named = {text: number for text, number in sorted(lost.items()) if text}
-    return Reading("multiclass", count, codes, classes, reason, named=True, missing=named)
+    return ColumnReading("multiclass", count, codes, classes, reason, named=True, missing=named)
 
 
-def in_unit_of(name: str, reading: Reading, texts: Sequence[str]) -> Reading:
+def in_unit_of(name: str, reading: ColumnReading, texts: Sequence[str]) -> ColumnReading:
     """Return the reading of measured values in the unit that the column's name states for numbers without one."""
     if reading.kind != "regression" or not (unit := unit_of_name(name)):
         return reading
@@ -186,7 +186,7 @@ def in_unit_of(name: str, reading: Reading, texts: Sequence[str]) -> Reading:
     return replace(reading, unit=unit) if bare else reading
 
 
-def as_numbers(reading: Reading) -> bool:
+def as_numbers(reading: ColumnReading) -> bool:
     """Whether the texts of a column are numbers, also where they were read as classes."""
     return not reading.named and (reading.codes is None or all(_is_number(text) for text in reading.codes))
 
@@ -198,13 +198,13 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def class_codes(reading: Reading, texts: Sequence[str]) -> NDArray[np.int32]:
+def class_codes(reading: ColumnReading, texts: Sequence[str]) -> NDArray[np.int32]:
     """Return the class of each row (R, 1), -1 where missing."""
     codes = reading.codes or {}
     return np.array([codes.get(text, -1) for text in texts], dtype=np.int32).reshape(-1, 1)
 
 
-def quantities(path: Path, name: str, reading: Reading, texts: Sequence[str]) -> Quantities:
+def quantities(path: Path, name: str, reading: ColumnReading, texts: Sequence[str]) -> Quantities:
     """Return a column of numbers, or of labels that stand for 0 and 1.
 
     Raises
