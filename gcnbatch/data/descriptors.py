@@ -1,8 +1,8 @@
 """RDKit's 2D descriptors of all molecules of a chunk at once: its values, in a tenth of its time.
 
 RDKit's functions take one molecule and one descriptor a call, and many compute the same matrix or search again. Here
-`ask` gets from RDKit what needs its molecule: weighted distances, stereochemistry, and the descriptors that cost
-little. `descriptors` computes the others for the chunk, by array operations on `ChunkMolecules`:
+`rdkit_values` gets from RDKit what needs its molecule: weighted distances, stereochemistry, and cheap descriptors.
+`descriptors` computes the others for the chunk, by array operations on `ChunkMolecules`:
 
 - all counts of fragments, hydrogen bonds, alerts and Crippen's atom types by one search
   (`gcnbatch.data.substructures`);
@@ -62,8 +62,8 @@ _BCUT = ("BCUT2D_MW{}", "BCUT2D_CHG{}", "BCUT2D_LOGP{}", "BCUT2D_MR{}")
 _BCUT_ENDS = (("HI", "LOW"), ("HI", "LO"), ("HI", "LOW"), ("HI", "LOW"))
 
 
-class Asked(NamedTuple):
-    """What RDKit says of a usual molecule with N atoms.
+class RdkitValues(NamedTuple):
+    """Values that RDKit computes for a usual molecule with N atoms.
 
     Parameters
     ----------
@@ -98,13 +98,13 @@ def names() -> tuple[str, ...]:
     return tuple(name for name, _ in _functions())
 
 
-def ask(molecule: Any, name: str) -> Asked | Floats:
-    """Return what RDKit says of a molecule in normal form, or all descriptors (D,) of one that is not usual.
+def rdkit_values(molecule: Any, name: str) -> RdkitValues | Floats:
+    """Return what RDKit computes for a molecule in normal form, or all descriptors (D,) of one that is not usual.
 
     See `gcnbatch.data.chunk_molecules.is_usual` for the arguments.
     """
     if is_usual(molecule, name) and not _RARE.search(name):
-        return _tools(_functions()).ask(molecule, name)
+        return _tools(_functions()).rdkit_values(molecule, name)
     return _one_by_one(molecule)
 
 
@@ -120,22 +120,24 @@ def value(function: Callable[[Any], Any], molecule: Any) -> float:
         return float("nan")
 
 
-def descriptors(asked: Sequence[Asked | Floats], molecules: ChunkMolecules) -> Floats:
+def descriptors(of_rdkit: Sequence[RdkitValues | Floats], molecules: ChunkMolecules) -> Floats:
     """Return all descriptors (G, D) of the molecules of a chunk, in the order of `names`.
 
     Parameters
     ----------
-    asked : sequence
-        The result of `ask` for each molecule.
+    of_rdkit : sequence
+        The result of `rdkit_values` for each molecule.
     molecules : ChunkMolecules
-        Those that RDKit was asked about, with distances.
+        Those for which RDKit computed values, with distances.
     """
-    found = np.empty((len(asked), len(_functions())))
-    computed = np.array([isinstance(one, Asked) for one in asked], bool)
-    found[~computed] = np.array([one for one in asked if not isinstance(one, Asked)]).reshape(-1, found.shape[1])
+    found = np.empty((len(of_rdkit), len(_functions())))
+    computed = np.array([isinstance(one, RdkitValues) for one in of_rdkit], bool)
+    found[~computed] = np.array([one for one in of_rdkit if not isinstance(one, RdkitValues)]).reshape(
+        -1, found.shape[1]
+    )
     if computed.any():
         tools = _tools(_functions())
-        parts = [one for one in asked if isinstance(one, Asked)]
+        parts = [one for one in of_rdkit if isinstance(one, RdkitValues)]
         with np.errstate(all="ignore"):
             own = _Chunk(parts, molecules, tools)
             values = own.values()
@@ -143,7 +145,7 @@ def descriptors(asked: Sequence[Asked | Floats], molecules: ChunkMolecules) -> F
         others = iter(np.array([one.others for one in parts]).reshape(len(parts), len(tools.others)).T)
         found[computed] = np.stack([next(others) if column is None else column for column in columns], axis=1)
         for row in np.flatnonzero(computed)[own.uncharged].tolist():  # such as PF5
-            found[row] = _one_by_one(read_again(asked[row].name))
+            found[row] = _one_by_one(read_again(of_rdkit[row].name))
     return found
 
 
@@ -207,9 +209,9 @@ class _Tools:
         """Add those that can be searched for to the plan."""
         return Patterns((key, self.plan.add(one)) for key, one in patterns.items() if one is not None)
 
-    def ask(self, molecule: Any, name: str) -> Asked:
-        """Return what RDKit says of a usual molecule."""
-        return Asked(
+    def rdkit_values(self, molecule: Any, name: str) -> RdkitValues:
+        """Return what RDKit computes for a usual molecule."""
+        return RdkitValues(
             [value(function, molecule) for function in self.others],
             name,
             self._chem.GetDistanceMatrix(molecule, True, False, True, "Balaban"),
@@ -222,7 +224,7 @@ class _Tools:
         )
 
     def _stereo(self, molecule: Any) -> tuple[list[int], tuple[int, int]]:
-        """Return `centres` and `counted_centres` of `Asked`; the molecule keeps stereochemistry that is found.
+        """Return `centres` and `counted_centres` of `RdkitValues`; the molecule keeps stereochemistry that is found.
 
         RDKit's older perceptions of atoms and of bonds find a part of what `FindPotentialStereo` finds.
         """
@@ -265,14 +267,14 @@ def _computed_names(tools: _Tools) -> frozenset[str]:
     )
     methane = ChunkMolecules(structure, [atom], [zero])
     with np.errstate(all="ignore"):
-        return frozenset(_Chunk([Asked([], "C", zero, [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
+        return frozenset(_Chunk([RdkitValues([], "C", zero, [], (0, 0), 0, 0.0, 0.0)], methane, tools).values())
 
 
 class _Chunk:
-    """The descriptors of the molecules of a chunk that RDKit was asked about."""
+    """The descriptors of the molecules of a chunk for which RDKit computed values."""
 
-    def __init__(self, asked: Sequence[Asked], molecules: ChunkMolecules, tools: _Tools) -> None:
-        self.asked, self.molecules, self.tools = asked, molecules, tools
+    def __init__(self, of_rdkit: Sequence[RdkitValues], molecules: ChunkMolecules, tools: _Tools) -> None:
+        self.of_rdkit, self.molecules, self.tools = of_rdkit, molecules, tools
         self.search = molecules.search(tools.plan)
         molecules.features = features(self.search, tools.features)
         found = charges(molecules)
@@ -300,13 +302,13 @@ class _Chunk:
         centre = np.ones(len(number), np.int64)
         places = [
             np.array(one.centres, np.int64) + start
-            for one, start in zip(self.asked, self.molecules.starts, strict=True)
+            for one, start in zip(self.of_rdkit, self.molecules.starts, strict=True)
         ]
         centre[np.concatenate(places)] = 2
         score = self.tools.hybridisation[self.molecules.hybridisation] * centre * self.molecules.degree**2
         score = np.where((self.molecules.rings > 0) & ~self.molecules.aromatic, 2 * score, score)
         least, most = (self._reduced(one, self.charges) for one in (np.minimum, np.maximum))
-        counted = np.array([one.counted_centres for one in self.asked]).T
+        counted = np.array([one.counted_centres for one in self.of_rdkit]).T
         return {
             "HeavyAtomCount": self.molecules.n_atoms,
             "NumHeteroatoms": self.molecules.sum(~carbon),
@@ -318,7 +320,7 @@ class _Chunk:
             **self._masses(),
             "NumAtomStereoCenters": counted[0],
             "NumUnspecifiedAtomStereoCenters": counted[1],
-            "TPSA": np.array([one.polar for one in self.asked]),
+            "TPSA": np.array([one.polar for one in self.of_rdkit]),
             "SPS": self.molecules.sum(score) / self.molecules.n_atoms,
             "MinPartialCharge": least,
             "MaxPartialCharge": most,
@@ -401,7 +403,7 @@ class _Chunk:
         return self.search.atoms(self.tools.atoms[smarts])
 
     def _qed(self, found: dict[str, NDArray[Any]]) -> Floats:
-        alerts = np.array([one.alerts for one in self.asked])
+        alerts = np.array([one.alerts for one in self.of_rdkit])
         for alert in self.search.possible(self.tools.alerts):
             first = self.search.matches(self.tools.alerts[alert])[0]
             alerts += np.bincount(self.molecules.molecule[first], minlength=self.molecules.size) > 0
@@ -496,7 +498,7 @@ class _Chunk:
         return np.bincount(self.molecules.molecule[paths[0]], product, self.molecules.size) / times
 
     def _kappa(self, counts: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        alpha = np.array([one.alpha for one in self.asked])
+        alpha = np.array([one.alpha for one in self.of_rdkit])
         size = self.molecules.n_atoms + alpha
         less = np.where(self.molecules.n_atoms % 2 == 1, 1, 2)
         above = (size * (size - 1) ** 2, (size - 1) * (size - 2) ** 2, (size - less) * (size - 3) ** 2)
@@ -535,7 +537,7 @@ class _Chunk:
             if size % 2:
                 sums[chosen, size // 2] = values[:, 0, size // 2]
             bcut[chosen] = values[:, 1:, [-1, 0]]
-            own = [self.asked[one] for one in chosen.tolist()]
+            own = [self.of_rdkit[one] for one in chosen.tolist()]
             self.estate[atoms] = self._estate_of(
                 np.stack([self.molecules.distances[one] for one in chosen.tolist()]), atoms
             )

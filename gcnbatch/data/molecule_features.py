@@ -22,7 +22,7 @@ from gcnbatch.data.rdkit_binary import Ints, Structures
 from gcnbatch.data.sparse import Csr
 
 if TYPE_CHECKING:
-    from gcnbatch.data.descriptors import Asked
+    from gcnbatch.data.descriptors import RdkitValues
 
 _LARGEST = 1e30  # some descriptors (Ipc) exceed float32
 _SMALLEST = 1e-12  # what sums leave that cancel: the order of their terms decides it
@@ -48,7 +48,7 @@ def rdkit_version() -> str:
 
 
 class Begun(NamedTuple):
-    """What RDKit says of a molecule that is to get features.
+    """Values that RDKit computes for the features of a molecule.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ class Begun(NamedTuple):
         Of the fingerprints that RDKit makes, by their number in the options.
     distances : float64, (n, n), or None
         Numbers of bonds between the atoms of a usual molecule, where a feature needs them.
-    asked
-        What `gcnbatch.data.descriptors.ask` returns; None without descriptors.
+    of_rdkit
+        What `gcnbatch.data.descriptors.rdkit_values` returns; None without descriptors.
     """
 
     usual: bool
     counts: dict[int, NDArray[np.uint32]]
     distances: NDArray[np.float64] | None
-    asked: Asked | NDArray[np.float64] | None
+    of_rdkit: RdkitValues | NDArray[np.float64] | None
 
 
 def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
@@ -81,8 +81,8 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
         Its canonical SMILES; "" for a molecule that is not in normal form.
     options : FeaturizerOptions
     """
-    asked = _described().ask(molecule, name) if options.descriptors else None
-    usual = is_usual(molecule, name) if asked is None else not isinstance(asked, np.ndarray)
+    of_rdkit = _described().rdkit_values(molecule, name) if options.descriptors else None
+    usual = is_usual(molecule, name) if of_rdkit is None else not isinstance(of_rdkit, np.ndarray)
     counts = {
         number: generator(kind, options.radius, options.size).GetCountFingerprintAsNumPy(molecule)
         for number, kind in enumerate(options.fingerprints)
@@ -91,7 +91,7 @@ def begin(molecule: Any, name: str, options: FeaturizerOptions) -> Begun:
     distances = None
     if usual and (options.descriptors or ATOM_PAIR in options.fingerprints):
         distances = _chem().GetDistanceMatrix(molecule, False)
-    return Begun(usual, counts, distances, asked)
+    return Begun(usual, counts, distances, of_rdkit)
 
 
 def molecule_features(
@@ -113,8 +113,8 @@ def molecule_features(
     molecules = ChunkMolecules(structures.of(usual), atoms, distances)
     described = np.zeros((len(begun), 0), np.float32)
     if options.descriptors:
-        asked = [one.asked for one in begun if one.asked is not None]
-        found = np.clip(_described().descriptors(asked, molecules), -_LARGEST, _LARGEST)
+        of_rdkit = [one.of_rdkit for one in begun if one.of_rdkit is not None]
+        found = np.clip(_described().descriptors(of_rdkit, molecules), -_LARGEST, _LARGEST)
         described = np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
     return FeatureTable(described, Csr.of(_counts(begun, np.flatnonzero(usual), molecules, options)))
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from gcnbatch.ranks.pool import RankWorkers
 from gcnbatch.training.processes import open_again, run_calls
 from gcnbatch.tuning.splits import splits_of
-from gcnbatch.tuning.trials import FAILED, Asked, Outcome, Trials
+from gcnbatch.tuning.trials import FAILED, Outcome, TrialRequest, Trials
 from gcnbatch.worker import WorkerDied, Workers
 
 _ENDED = "its process ended, perhaps for lack of memory"
@@ -25,11 +25,11 @@ def run_in_processes(
     folder: Path,
     config: str,
     together: int,
-    asked: Sequence[Asked],
+    requests: Sequence[TrialRequest],
     complete: Sequence[FrozenTrial],
     done: Callable[[Outcome], object],
 ) -> None:
-    """Run trials in processes; `asked`, `complete` and `done` as in `Trials.run`.
+    """Run trials in processes; `requests`, `complete` and `done` as in `Trials.run`.
 
     Parameters
     ----------
@@ -40,7 +40,9 @@ def run_in_processes(
     together : int
         Trials that a process takes at once.
     """
-    groups = {str(asked[start].number): asked[start : start + together] for start in range(0, len(asked), together)}
+    groups = {
+        str(requests[start].number): requests[start : start + together] for start in range(0, len(requests), together)
+    }
     calls = {name: (run_trials, str(folder), config, group, complete) for name, group in groups.items()}
 
     def ended(name: str, outcomes: Sequence[Outcome]) -> None:
@@ -53,10 +55,12 @@ def run_in_processes(
     run_calls(workers, calls, ended, died)
 
 
-def run_trials(folder: str, config: str, asked: Sequence[Asked], complete: Sequence[FrozenTrial]) -> list[Outcome]:
+def run_trials(
+    folder: str, config: str, requests: Sequence[TrialRequest], complete: Sequence[FrozenTrial]
+) -> list[Outcome]:
     """Run trials in this process and return their outcomes."""
     outcomes: list[Outcome] = []
-    _opened(folder, config).run(asked, complete, outcomes.append)
+    _opened(folder, config).run(requests, complete, outcomes.append)
     return outcomes
 
 

@@ -18,10 +18,10 @@ from optuna.trial import FrozenTrial
 from gcnbatch.config import Config
 from gcnbatch.tuning.record import Record, value_of
 from gcnbatch.tuning.space import Space
-from gcnbatch.tuning.trials import Asked, Direction, Outcome
+from gcnbatch.tuning.trials import Direction, Outcome, TrialRequest
 
 # Runs trials; takes the complete ones before, and a function that takes each outcome as it ends.
-Run = Callable[[Sequence[Asked], Sequence["FrozenTrial"], Callable[[Outcome], object]], object]
+Run = Callable[[Sequence[TrialRequest], Sequence["FrozenTrial"], Callable[[Outcome], object]], object]
 _SEEDS = 2**32
 
 
@@ -98,7 +98,7 @@ class Study:
     def _run(self, numbers: range, run: Run, shown: Callable[[FrozenTrial], object]) -> None:
         """Run the trials of a round that are not recorded."""
         known, asked = self._record.trials, self._ask(numbers.start)
-        missing = [Asked(number, asked[number][0]) for number in numbers if number not in known]
+        missing = [TrialRequest(number, asked[number][0]) for number in numbers if number not in known]
         complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
 
         def ended(outcome: Outcome) -> None:

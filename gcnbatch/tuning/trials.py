@@ -31,7 +31,7 @@ _WARM_UP = 0.1  # share of the epochs before a trial may be pruned
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrialRequest:
     """A trial to run: its number and the values of its keys."""
 
     number: int
@@ -77,8 +77,8 @@ class _Pruned(GcnbatchError):
 class _Run:
     """A trial in training."""
 
-    def __init__(self, asked: Asked, members: list[Fit], trial: Trial) -> None:
-        self.number, self.members, self.trial = asked.number, members, trial
+    def __init__(self, request: TrialRequest, members: list[Fit], trial: Trial) -> None:
+        self.number, self.members, self.trial = request.number, members, trial
         self.curve: list[tuple[int, float]] = []
 
     def after_epoch(self) -> None:
@@ -128,7 +128,9 @@ class Trials:
         self._experiment, self._splits, self._backend = experiment, splits, backend
         self._jobs = experiment.config.jobs
 
-    def run(self, asked: Sequence[Asked], complete: Sequence[FrozenTrial], done: Callable[[Outcome], object]) -> None:
+    def run(
+        self, requests: Sequence[TrialRequest], complete: Sequence[FrozenTrial], done: Callable[[Outcome], object]
+    ) -> None:
         """Run these trials; call `done` with each outcome.
 
         Parameters
@@ -145,7 +147,7 @@ class Trials:
         """
         judge = pruning_study(self._experiment, complete)
         runs = []
-        for one in asked:
+        for one in requests:
             try:
                 runs.append(_Run(one, self._members(one), judge.ask()))
             except InputError as error:
@@ -156,10 +158,10 @@ class Trials:
             size = cohort_size(self._backend, tasks, self._jobs)
             count = max(size // len(self._splits), 1)
             for start in range(0, len(together), count):
-                self._train(together[start : start + count], asked, judge, done)
+                self._train(together[start : start + count], requests, judge, done)
 
     def _train(
-        self, runs: Sequence[_Run], asked: Sequence[Asked], judge: Any, done: Callable[[Outcome], object]
+        self, runs: Sequence[_Run], requests: Sequence[TrialRequest], judge: Any, done: Callable[[Outcome], object]
     ) -> None:
         """Train these trials in one cohort. If the machine fails, train each alone; the one that fails then failed."""
         error: BaseException | None = None
@@ -175,13 +177,13 @@ class Trials:
             for run in runs:
                 done(run.outcome(error))
             return
-        given = {one.number: one for one in asked}
+        given = {one.number: one for one in requests}
         for run in runs:
             alone = given[run.number]
-            self._train([_Run(alone, self._members(alone), judge.ask())], asked, judge, done)
+            self._train([_Run(alone, self._members(alone), judge.ask())], requests, judge, done)
 
-    def _members(self, asked: Asked) -> list[Fit]:
-        config = configured(self._experiment.config, asked.values)
+    def _members(self, request: TrialRequest) -> list[Fit]:
+        config = configured(self._experiment.config, request.values)
         experiment = self._experiment.like(config)
         return [Fit(experiment, split) for split in self._splits]
 
