@@ -37,7 +37,7 @@ def info() -> dict[str, Any]:
     backends = []
     for state in registry.status():
         entry = registry.entry(state.name)
-        step_us, machine = entry.measured or (None, None)
+        step_us, machine = entry.step_time or (None, None)
         about = {"summary": entry.summary, "measured_us": step_us, "measured_on": machine}
         backends.append({**state._asdict(), **about})
     return {**environment.collect(), "cuda": inventory.collect(), "ranks": ranks.collect(), "backends": backends}

@@ -75,7 +75,7 @@ class BackendStatus(NamedTuple):
     hint: str = ""
 
 
-class Measured(NamedTuple):
+class StepTime(NamedTuple):
     """Wall time in us of a training step on Tox21 (2 x 64, batch 50), and the machine; see benchmarks/RESULTS.md."""
 
     step_us: int
@@ -96,7 +96,7 @@ class BackendEntry:
         The module that opens it; see `BackendModule`.
     runner : str
         The module of its runner; see `RunnerModule`. The default trains with any backend's operations.
-    measured : Measured or None
+    step_time : StepTime or None
     on_gpu : bool
         Whether ``--device`` and the section [cuda] apply to it.
     steps_are_operations : bool
@@ -109,7 +109,7 @@ class BackendEntry:
     summary: str
     backend: str
     runner: str = "gcnbatch.runners.ops"
-    measured: Measured | None = None
+    step_time: StepTime | None = None
     on_gpu: bool = False
     steps_are_operations: bool = True
     ranks_runner: str = ""
@@ -162,7 +162,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         summary="CUDA: a training step in six launches or one, replayed as a CUDA graph",
         backend="gcnbatch.backends.cuda.fused.entry",
         runner="gcnbatch.runners.fused",
-        measured=Measured(23, "NVIDIA H200"),
+        step_time=StepTime(23, "NVIDIA H200"),
         on_gpu=True,
         steps_are_operations=False,
         ranks_runner="gcnbatch.runners.fused_ranks",
@@ -171,7 +171,7 @@ BACKENDS: tuple[BackendEntry, ...] = (
         name="batched",
         summary="CUDA: a launch per operation and batch",
         backend="gcnbatch.backends.cuda.entry",
-        measured=Measured(253, "NVIDIA H200"),
+        step_time=StepTime(253, "NVIDIA H200"),
         on_gpu=True,
         ranks_runner="gcnbatch.runners.distributed",
     ),
@@ -179,14 +179,14 @@ BACKENDS: tuple[BackendEntry, ...] = (
         name="nonbatched",
         summary="CUDA: a launch per operation and graph, the papers' baseline",
         backend="gcnbatch.backends.cuda.entry",
-        measured=Measured(6_198, "NVIDIA H200"),
+        step_time=StepTime(6_198, "NVIDIA H200"),
         on_gpu=True,
     ),
     BackendEntry(
         name="cpu",
         summary="NumPy, with Numba's loops where it is installed",
         backend="gcnbatch.backends.cpu",
-        measured=Measured(940, "two cores"),
+        step_time=StepTime(940, "two cores"),
         ranks_runner="gcnbatch.runners.distributed",
     ),
 )

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gcnbatch.errors import GcnbatchError
-from gcnbatch.ranks.launch import Launched
+from gcnbatch.ranks.launch import LaunchedProcess
 from gcnbatch.startup import RANKED, preload_rank
 
 _GRACE_SECONDS = 1.0
 
 
-def run(launched: Launched, command: Callable[[], object]) -> None:
+def run(launched: LaunchedProcess, command: Callable[[], object]) -> None:
     """Run a command on rank 0, with the other ranks at its service; leave with its exit code."""
     if not RANKED.keys() & sys.argv[1:2]:
         if launched.rank == 0:

@@ -129,8 +129,8 @@ class InputGradients(NamedTuple):
     graphs: Array = None
 
 
-class Kept(NamedTuple):
-    """What the forward pass keeps of a step.
+class StepOutput(NamedTuple):
+    """Output of a step, and what else the forward pass keeps of it.
 
     Of a stage, `out` is the output, `product` H = X W + b of a convolution, `bare` X W of the first one. Of any other
     layer, `saved` is what its backward pass needs.
@@ -160,10 +160,10 @@ class FrozenModel:
         self._parameters = {spec.name: self._upload(weights[spec.name]) for one in others for spec in one.specs()}
         self._steps = [self._placed(step) if isinstance(step, Stage) else step for step in frozen.steps]
 
-    def forward(self, batch: Batch) -> tuple[Array, list[Kept]]:
+    def forward(self, batch: Batch) -> tuple[Array, list[StepOutput]]:
         """Return the logits (B, K) and what `gradients` needs."""
         ctx, h = Context(self._ops, self._parameters, batch, training=False), batch.x
-        kept: list[Kept] = []
+        kept: list[StepOutput] = []
         outputs: dict[str, Array] = {}
         for step in self._steps:
             if isinstance(step, Stage):
@@ -171,11 +171,13 @@ class FrozenModel:
             else:
                 others = [outputs[self._parts[name]] for name in step.others] if isinstance(step, Junction) else []
                 out, saved = step.forward(ctx, h, *others)
-                kept.append(Kept(out, saved=saved))
+                kept.append(StepOutput(out, saved=saved))
             h = outputs[step.name] = kept[-1].out
         return h, kept
 
-    def gradients(self, batch: Batch, kept: list[Kept], dlogits: Array, edges: Pairs, nodes: Pairs) -> InputGradients:
+    def gradients(
+        self, batch: Batch, kept: list[StepOutput], dlogits: Array, edges: Pairs, nodes: Pairs
+    ) -> InputGradients:
         """Return the gradients of the sum of dlogits * logits by features and edge values.
 
         Parameters
@@ -212,7 +214,7 @@ class FrozenModel:
                 d, _ = step.backward(ctx, d, own.saved, need_dh=True)
         return InputGradients(self._ops.sddmm(kept[0].bare, d, *nodes), found, of_graphs)
 
-    def _stage(self, stage: Stage, batch: Batch, h: Array, first: bool) -> Kept:
+    def _stage(self, stage: Stage, batch: Batch, h: Array, first: bool) -> StepOutput:
         ops, bare = self._ops, None
         graphs = batch.adjacency if stage.channels else None
         if first:
@@ -223,10 +225,10 @@ class FrozenModel:
         y = ops.spmm(batch.adjacency, product) if stage.channels else product
         if stage.shift is not None:
             y = ops.bias_add(y, stage.shift, out=y)
-        return Kept(ops.relu(y, out=y) if stage.relu else y, product if stage.channels else None, bare)
+        return StepOutput(ops.relu(y, out=y) if stage.relu else y, product if stage.channels else None, bare)
 
     def _stage_backward(
-        self, stage: Stage, batch: Batch, d: Array, own: Kept, edges: Pairs, found: list[Array]
+        self, stage: Stage, batch: Batch, d: Array, own: StepOutput, edges: Pairs, found: list[Array]
     ) -> Array:
         """Return the gradient by H = X W + b, and append that by the edges to `found`."""
         if stage.relu:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Launched(NamedTuple):
+class LaunchedProcess(NamedTuple):
     """A process, as its launcher describes it.
 
     Parameters
@@ -35,12 +35,12 @@ _LAUNCHERS = (
 )
 
 
-def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+def launched(environment: Mapping[str, str] = os.environ) -> LaunchedProcess | None:
     """Return this process as its launcher describes it; None unless it started several."""
     for launcher, *names in _LAUNCHERS:
         rank, size, local = (_number(environment.get(name)) for name in names)
         if rank is not None and size is not None:
-            return Launched(rank, size, rank if local is None else local, launcher) if size > 1 else None
+            return LaunchedProcess(rank, size, rank if local is None else local, launcher) if size > 1 else None
     return None
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 from gcnbatch import __version__, environment, worker
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
-from gcnbatch.ranks.launch import Launched
+from gcnbatch.ranks.launch import LaunchedProcess
 from gcnbatch.ranks.watch import LINES, WITNESS, Listener, Watch, connect, notice_dead_hosts
 from gcnbatch.ranks.witness import Witness, has_reported_leader
 from gcnbatch.text import counted, printable
@@ -68,7 +68,7 @@ class World:
         What to do after a rank has ended, for users, if the path exists.
     """
 
-    def __init__(self, comm: Any, launched: Launched, processes: Sequence[_Process]) -> None:
+    def __init__(self, comm: Any, launched: LaunchedProcess, processes: Sequence[_Process]) -> None:
         self.rank, self.size, self.local_rank = comm.Get_rank(), comm.Get_size(), launched.local_rank
         self._comm, self._processes = comm, processes
         self.data = comm.Dup()
@@ -284,7 +284,7 @@ def named() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ joining
 
 
-def join(launched: Launched, arguments: Sequence[str]) -> World:
+def join(launched: LaunchedProcess, arguments: Sequence[str]) -> World:
     """Start MPI and meet the other ranks.
 
     Raises
@@ -312,7 +312,7 @@ def join(launched: Launched, arguments: Sequence[str]) -> World:
     return _world
 
 
-def _mpi(launched: Launched) -> Any:
+def _mpi(launched: LaunchedProcess) -> Any:
     started = f"{launched.launcher} started {counted(launched.size, 'process', 'processes')}"
     try:
         return import_module("mpi4py.MPI")

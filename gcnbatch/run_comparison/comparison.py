@@ -12,7 +12,7 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.pages.document import REPORT
 from gcnbatch.predictions import read_outputs
 from gcnbatch.run_comparison import paired
-from gcnbatch.run_comparison.content import Comparison, Pair, RunScores
+from gcnbatch.run_comparison.content import ComparisonContent, Pair, RunScores
 from gcnbatch.run_comparison.paired import Difference
 from gcnbatch.run_comparison.report import draw, render
 from gcnbatch.run_comparison.runs import Block, ComparedRun, overlap, read_runs, scores_by_block
@@ -34,7 +34,7 @@ def compare(
     metric: str = "",
     level: float = 0.95,
     parquet: bool = False,
-) -> tuple[Path, Comparison]:
+) -> tuple[Path, ComparisonContent]:
     """Compare finished runs and write ``comparison.json``, ``scores.csv``, a plot and a page; return the folder.
 
     Parameters
@@ -62,7 +62,7 @@ def compare(
             pairs, method = paired.differences(scores, overlap(runs[0].fits), level), FOLDS
         else:
             pairs, method = _one_split(runs, chosen, level), ONE_SPLIT
-        found = Comparison(
+        found = ComparisonContent(
             metric=chosen,
             level=level,
             method=method,
@@ -93,7 +93,7 @@ def report(folder: Path) -> Path:
         When a file is missing or damaged.
     """
     place = folder / CONTENT
-    found = run_files.read_as(place, Comparison, "a comparison")
+    found = run_files.read_as(place, ComparisonContent, "a comparison")
     fileio.write_text(folder / REPORT, render(found, folder / PLOT, run_files.read_environment(folder)))
     return folder / REPORT
 

@@ -36,7 +36,7 @@ class Pair(BaseModel):
         return low > 0 or high < 0
 
 
-class Comparison(BaseModel):
+class ComparisonContent(BaseModel):
     """Scores and differences of runs; the file may be damaged.
 
     Parameters
@@ -60,7 +60,7 @@ class Comparison(BaseModel):
     pairs: list[Pair]
 
     @model_validator(mode="after")
-    def _has_every_score(self) -> Comparison:
+    def _has_every_score(self) -> ComparisonContent:
         if any(len(run.scores) != len(self.blocks) for run in self.runs):
             raise ValueError("a run has not one score per block")
         return self

@@ -13,13 +13,13 @@ from gcnbatch.metrics import higher_is_better, label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import MISSING, Html, Pictures, code, facts, paragraph, section, table
 from gcnbatch.pages.origin import software, started
-from gcnbatch.run_comparison.content import Comparison
+from gcnbatch.run_comparison.content import ComparisonContent
 from gcnbatch.text import figure
 
 DRAWN_PAIRS = 40
 
 
-def draw(found: Comparison, path: Path) -> None:
+def draw(found: ComparisonContent, path: Path) -> None:
     """Draw the scores of all runs, blocks joined by lines, and the first 40 differences.
 
     Joint intervals are drawn; those that leave out 0 are coloured.
@@ -47,7 +47,7 @@ def draw(found: Comparison, path: Path) -> None:
     save(drawing, path)
 
 
-def render(found: Comparison, picture: Path, about: dict[str, Any]) -> str:
+def render(found: ComparisonContent, picture: Path, about: dict[str, Any]) -> str:
     """Return the page; `picture` is the file of the figure, `about` env.json."""
     metric, level = label(found.metric), f"{found.level:.0%}"
     better = "higher" if higher_is_better(found.metric) else "lower"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gcnbatch import philox
 from gcnbatch.data.graphs import Int64
 from gcnbatch.predictions import Predictions
-from gcnbatch.selection.conditions import Comparison
+from gcnbatch.selection.conditions import ColumnComparison
 from gcnbatch.selection.known import Measured, Molecule
 
 MEASURED, NEAR, UNREADABLE = "measured already", "too similar to a chosen one", "unreadable"
@@ -56,7 +56,7 @@ class Candidates:
     Parameters
     ----------
     measured : Measured
-    comparisons : list of Comparison
+    comparisons : list of ColumnComparison
     smiles : str
         The column of SMILES.
     ids : str
@@ -70,7 +70,7 @@ class Candidates:
     """
 
     measured: Measured
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[ColumnComparison]
     smiles: str
     ids: str
     count: int

@@ -32,7 +32,7 @@ _SHORT = {"mw": "MolWt", "logp": "MolLogP", "hba": "NumHAcceptors", "hbd": "NumH
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ColumnComparison:
     """A comparison.
 
     Parameters
@@ -62,7 +62,7 @@ class Comparison:
         return f"{self.name} {self.sign} {self.value}"
 
 
-def parse(text: str, columns: Sequence[str]) -> list[Comparison]:
+def parse(text: str, columns: Sequence[str]) -> list[ColumnComparison]:
     """Return the comparisons of a condition; none of an empty one.
 
     A name is a column of the pool, else a descriptor of RDKit in any case, or one of MW, LogP, HBA, HBD, RotB.
@@ -72,7 +72,7 @@ def parse(text: str, columns: Sequence[str]) -> list[Comparison]:
     InputError
         For a text that is no condition, an unknown name, and a descriptor that is compared with a text.
     """
-    found: list[Comparison] = []
+    found: list[ColumnComparison] = []
     place = 0
     while place < len(text):
         match = _COMPARISON.match(text, place)
@@ -91,9 +91,9 @@ def parse(text: str, columns: Sequence[str]) -> list[Comparison]:
     return found
 
 
-def _comparison(name: str, sign: str, value: str, columns: Sequence[str]) -> Comparison:
+def _comparison(name: str, sign: str, value: str, columns: Sequence[str]) -> ColumnComparison:
     if name in columns:
-        return Comparison(name, sign, value, None)
+        return ColumnComparison(name, sign, value, None)
     from rdkit.Chem import Descriptors
 
     known: dict[str, Callable[[Any], float]] = dict(Descriptors._descList)
@@ -104,7 +104,7 @@ def _comparison(name: str, sign: str, value: str, columns: Sequence[str]) -> Com
         raise InputError(f"{OPTION} {quoted(name)}", "no such column or descriptor", hint=hint)
     if _number(value) is None:
         raise InputError(f"{OPTION} {quoted(name)}", f"compared with {quoted(value)}", "a number")
-    return Comparison(name, sign, value, known[full])
+    return ColumnComparison(name, sign, value, known[full])
 
 
 def _number(text: str) -> float | None:

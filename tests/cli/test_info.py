@@ -51,7 +51,7 @@ def test_info_lists_every_backend_and_version(call) -> None:
     assert [state["name"] for state in found["backends"]] == registry.names()
     about = registry.entry("cpu")
     state = {"name": "cpu", "ready": True, "reason": "", "hint": "", "summary": about.summary}
-    assert found["backends"][0] == {**state, "measured_us": about.measured.step_us, "measured_on": "two cores"}
+    assert found["backends"][0] == {**state, "measured_us": about.step_time.step_us, "measured_on": "two cores"}
     assert found["gcnbatch"] == __version__
     assert found["packages"]["numpy"] == metadata.version("numpy")
     assert 1 <= found["cpu"]["usable_cores"] <= found["cpu"]["cores"]
@@ -70,9 +70,9 @@ def test_step_times_are_those_of_the_results(call) -> None:
 
 
 def test_a_backend_that_is_not_ready_says_why_and_what_to_do(call, monkeypatch) -> None:
-    measured = registry.Measured(1_234, "a phone")
+    step_time = registry.StepTime(1_234, "a phone")
     missing = MadeEntry("fused", made="pycuda is not installed")
-    register(monkeypatch, missing, MadeEntry("cpu", summary="NumPy", measured=measured))
+    register(monkeypatch, missing, MadeEntry("cpu", summary="NumPy", step_time=step_time))
     lines = call()[1].splitlines()
     assert lines[0] == "cpu    ready: NumPy"
     assert lines[1] == "fused  not ready: pycuda is not installed. Fix it."
