@@ -115,8 +115,8 @@ def resolve(tree: Mapping[str, Any], where: str = "configuration", given: Iterab
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        at = tuple(part for part in Misfit.of(error).keys if part not in MODEL_KINDS)
-        elsewhere = any(at[: len(path)] == path or path[: len(at)] == at for path in given)
+        key_path = tuple(part for part in Misfit.of(error).keys if part not in MODEL_KINDS)
+        elsewhere = any(key_path[: len(path)] == path or path[: len(key_path)] == key_path for path in given)
         raise _explain(error, tree, "configuration" if elsewhere else where) from error
 
 

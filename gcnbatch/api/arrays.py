@@ -143,7 +143,7 @@ def _classes(values: NDArray[np.float64], names: tuple[str, ...], class_names: S
 
 def _refuse(values: NDArray[np.float64], wrong: NDArray[np.bool_], expected: str) -> None:
     if wrong.any():
-        row, column = (int(at) for at in np.argwhere(wrong)[0])
+        row, column = map(int, np.argwhere(wrong)[0])
         raise InputError(f"y[{row}, {column}]", f"{values[row, column]:g}", expected)
 
 
@@ -154,7 +154,7 @@ def own_features(values: Any, names: Sequence[str] | None, rows: int) -> tuple[N
     array = _numbers(values, "features", f"({rows}, D) numbers")
     if array.ndim != 2 or len(array) != rows or np.isinf(array.astype(np.float32)).any():
         raise InputError("features", f"{array.shape}", f"({rows}, D) finite 32-bit numbers, or NaN where missing")
-    given = [f"feature{at}" for at in range(array.shape[1])] if names is None else [str(name) for name in names]
+    given = [f"feature{number}" for number in range(array.shape[1])] if names is None else [str(name) for name in names]
     if len(given) != array.shape[1]:
         raise InputError("feature_names", f"{len(given)}", f"{array.shape[1]}, one per column")
     return array.astype(np.float32), tuple(given)

@@ -328,8 +328,8 @@ def _check_chunks(item: h5py.Dataset, dtype: np.dtype[Any], place: str, file_byt
     def visit(chunk: h5py.h5d.StoreInfo) -> None:
         nonlocal count, largest, skipped
         number = 0
-        for at, step, length in zip(chunk.chunk_offset, item.chunks, grid, strict=True):
-            number = number * length + at // step
+        for offset, step, length in zip(chunk.chunk_offset, item.chunks, grid, strict=True):
+            number = number * length + offset // step
         places[2 * number], places[2 * number + 1] = chunk.byte_offset, chunk.size
         count, largest, skipped = count + 1, max(largest, chunk.size), skipped | chunk.filter_mask
 

@@ -169,9 +169,9 @@ def check_pointers(path: StrPath, name: str, pointer: Int64, total: int, piece_a
         raise InputError(f"{place}[{offset}]", str(pointer[0]), "0" if piece_at is None else "at least 0")
     falling = pointer[1:] < pointer[:-1]
     if falling.any():
-        at = int(np.argmax(falling)) + 1
+        index = int(np.argmax(falling)) + 1
         raise InputError(
-            f"{place}[{offset + at}]", f"{pointer[at]} after {pointer[at - 1]}", "offsets that never decrease"
+            f"{place}[{offset + index}]", f"{pointer[index]} after {pointer[index - 1]}", "offsets that never decrease"
         )
     if pointer[-1] != total if piece_at is None else pointer[-1] > total:
         limit = "" if piece_at is None else "at most "
@@ -184,10 +184,10 @@ def check_graph_sizes(path: StrPath, node_ptr: Int64) -> None:
     """Check that int32 can count the nodes of each graph [15]."""
     large = np.flatnonzero(np.diff(node_ptr) > schema.MAX_GRAPH_NODES)
     if len(large):
-        at = int(large[0])
+        index = int(large[0])
         raise InputError(
-            f"{path}:/graphs/node_ptr[{at + 1}]",
-            f"{counted(node_ptr[at + 1] - node_ptr[at], 'node')} in graph {at}",
+            f"{path}:/graphs/node_ptr[{index + 1}]",
+            f"{counted(node_ptr[index + 1] - node_ptr[index], 'node')} in graph {index}",
             f"at most {schema.MAX_GRAPH_NODES}",
         )
 
@@ -220,12 +220,12 @@ def _check_edges(path: StrPath, part: GraphSet, edge0: int, graph0: int) -> None
         values = getattr(part, name)
         wrong = (values < 0) | (values >= limit)
         if wrong.any():
-            at = int(np.argmax(wrong))
-            graph = graph0 + int(np.searchsorted(part.edge_ptr, at, side="right")) - 1
+            index = int(np.argmax(wrong))
+            graph = graph0 + int(np.searchsorted(part.edge_ptr, index, side="right")) - 1
             raise InputError(
-                f"{path}:/edges/{name}[{edge0 + at}]",
-                f"node {values[at]} in graph {graph}",
-                f"0 to {limit[at] - 1}" if limit[at] else "no edge, the graph has no node",
+                f"{path}:/edges/{name}[{edge0 + index}]",
+                f"node {values[index]} in graph {graph}",
+                f"0 to {limit[index] - 1}" if limit[index] else "no edge, the graph has no node",
             )
     top = part.header.n_channels - 1
     _refuse(path, "edges/channel", part.channel, part.channel > top, f"0 to {top}", edge0)
@@ -246,9 +246,9 @@ def _refuse(
 ) -> None:
     """Refuse the first of the values that are `wrong`; `offset` is the number of their first row."""
     if wrong.any():
-        at = np.argwhere(wrong)[0]
-        place = ", ".join(map(str, [at[0] + offset, *at[1:]]))
-        raise InputError(f"{path}:/{name}[{place}]", str(values[tuple(at)]), expected)
+        index = np.argwhere(wrong)[0]
+        place = ", ".join(map(str, [index[0] + offset, *index[1:]]))
+        raise InputError(f"{path}:/{name}[{place}]", str(values[tuple(index)]), expected)
 
 
 def _check_rising(path: StrPath, name: str, x: Csr | sp.csr_array, n_cols: int, row0: int, entry0: int) -> None:
@@ -256,17 +256,17 @@ def _check_rising(path: StrPath, name: str, x: Csr | sp.csr_array, n_cols: int, 
     place = f"{path}:/{name}"
     wrong = (x.indices < 0) | (x.indices >= n_cols)
     if wrong.any():
-        at = int(np.argmax(wrong))
-        raise InputError(f"{place}[{entry0 + at}]", f"column {x.indices[at]}", f"0 to {n_cols - 1}")
+        index = int(np.argmax(wrong))
+        raise InputError(f"{place}[{entry0 + index}]", f"column {x.indices[index]}", f"0 to {n_cols - 1}")
     falling = np.zeros(len(x.indices) + 1, dtype=bool)
     falling[1:-1] = x.indices[1:] <= x.indices[:-1]
     falling[x.indptr] = False  # the first entry of a row follows nothing
     if falling.any():
-        at = int(np.argmax(falling))
-        row = row0 + int(np.searchsorted(x.indptr, at, side="right")) - 1
+        index = int(np.argmax(falling))
+        row = row0 + int(np.searchsorted(x.indptr, index, side="right")) - 1
         raise InputError(
-            f"{place}[{entry0 + at}]",
-            f"column {x.indices[at]} after {x.indices[at - 1]} in row {row}",
+            f"{place}[{entry0 + index}]",
+            f"column {x.indices[index]} after {x.indices[index - 1]} in row {row}",
             "rising columns, each once",
         )
 
@@ -275,10 +275,10 @@ def _check_whole(path: StrPath, counts: Csr, before: int, graph0: int) -> None:
     """Refuse counts of a dense array, in the columns from `before` on, that are no whole numbers."""
     wrong = ~((counts.data >= 0) & (counts.data < 2**32) & (counts.data == np.rint(counts.data)))
     if wrong.any():
-        at = int(np.argmax(wrong))
-        row = graph0 + int(np.searchsorted(counts.indptr, at, side="right")) - 1
-        place = f"{path}:/{schema.GRAPH_FEATURES}[{row}, {before + counts.indices[at]}]"
-        raise InputError(place, str(counts.data[at]), "a count: a whole number below 2^32")
+        index = int(np.argmax(wrong))
+        row = graph0 + int(np.searchsorted(counts.indptr, index, side="right")) - 1
+        place = f"{path}:/{schema.GRAPH_FEATURES}[{row}, {before + counts.indices[index]}]"
+        raise InputError(place, str(counts.data[index]), "a count: a whole number below 2^32")
 
 
 def check_ids(place: str, encoded: NDArray[np.bytes_]) -> None:

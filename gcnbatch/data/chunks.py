@@ -196,16 +196,16 @@ class StoredArray(RowsOnDisk):
 
     def read_into(self, values: NDArray[Any], start: int) -> None:
         """Read rows as `RowsOnDisk` says, chunk by chunk."""
-        at, stop = start, start + len(values)
-        while at < stop:
-            row, within = divmod(at, self.chunk[0])
-            end = min(at - within + self.chunk[0], stop)
-            part = values[at - start : end - start]
+        position, stop = start, start + len(values)
+        while position < stop:
+            row, within = divmod(position, self.chunk[0])
+            end = min(position - within + self.chunk[0], stop)
+            part = values[position - start : end - start]
             if not self._is_narrow:
                 self._read_across(part, row, within)
             elif not self._read_unpacked(part, row, within):
                 part[...] = self._unpacked(row, len(part))[within : within + len(part)]
-            at = end
+            position = end
 
     @cached_property
     def _is_narrow(self) -> bool:

@@ -293,8 +293,8 @@ def keys(graphs: GraphSet, whole: bool = False) -> Iterator[int]:
 
 def _bytes_of(rows: NDArray[Any], pointers: Int64) -> Iterator[bytes]:
     """Yield the rows of each graph, as bytes."""
-    whole, at = rows.tobytes(), (pointers * rows[:1].nbytes).tolist()
-    return (whole[first:end] for first, end in pairwise(at))
+    whole, bounds = rows.tobytes(), (pointers * rows[:1].nbytes).tolist()
+    return (whole[first:end] for first, end in pairwise(bounds))
 
 
 def groups_of(keys: Int64) -> list[list[int]]:

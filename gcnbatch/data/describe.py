@@ -47,9 +47,11 @@ class Distribution:
             return None
         reached = np.cumsum(self.counts)
         total = int(reached[-1])
-        at = {share: int(self.values[np.searchsorted(reached, share * total)]) for share in (0.05, 0.5, 0.95)}
+        quantile = {share: int(self.values[np.searchsorted(reached, share * total)]) for share in (0.05, 0.5, 0.95)}
         mean = float(np.dot(self.values, self.counts.astype(np.float64)) / total)
-        return Statistics(int(self.values[0]), at[0.05], at[0.5], mean, at[0.95], int(self.values[-1]))
+        return Statistics(
+            int(self.values[0]), quantile[0.05], quantile[0.5], mean, quantile[0.95], int(self.values[-1])
+        )
 
 
 @dataclass(frozen=True)

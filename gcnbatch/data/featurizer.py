@@ -195,14 +195,14 @@ def _edges(
     node_ptr, edge_ptr = row_pointer(n_atoms), row_pointer(n_edges)
     src, dst = np.zeros((2, edge_ptr[-1]), np.int32)
     channel = np.zeros(edge_ptr[-1], np.uint8)
-    at = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * (np.cumsum(n_bonds) - n_bonds), n_bonds)
-    src[at], dst[at], src[at + 1], dst[at + 1] = ends[:, 0], ends[:, 1], ends[:, 1], ends[:, 0]
-    channel[at] = channel[at + 1] = codes
+    edge = 2 * np.arange(len(ends)) + np.repeat(edge_ptr[:-1] - 2 * (np.cumsum(n_bonds) - n_bonds), n_bonds)
+    src[edge], dst[edge], src[edge + 1], dst[edge + 1] = ends[:, 0], ends[:, 1], ends[:, 1], ends[:, 0]
+    channel[edge] = channel[edge + 1] = codes
     if options.self_loops:
         node = np.arange(node_ptr[-1]) - np.repeat(node_ptr[:-1], n_atoms)
-        at = node + np.repeat(edge_ptr[:-1] + 2 * n_bonds, n_atoms)
-        src[at] = dst[at] = node
-        channel[at] = len(BOND_CHANNELS) if options.bond_channels else 0
+        edge = node + np.repeat(edge_ptr[:-1] + 2 * n_bonds, n_atoms)
+        src[edge] = dst[edge] = node
+        channel[edge] = len(BOND_CHANNELS) if options.bond_channels else 0
     return {"node_ptr": node_ptr, "edge_ptr": edge_ptr, "src": src, "dst": dst, "channel": channel}
 
 

@@ -153,7 +153,9 @@ class _EdgeReader:
         edges = int(dataset.edge_ptr[-1])
         share = -(-edges // ranks.size)
         start, stop = (min(rank * share, edges) for rank in (ranks.rank, ranks.rank + 1))
-        self._cuts = [(min(start + at, stop), min(start + at + block, stop)) for at in range(0, share, block)]
+        self._cuts = [
+            (min(start + offset, stop), min(start + offset + block, stop)) for offset in range(0, share, block)
+        ]
 
     def _blocks(self) -> Iterator[Edges]:
         for first, stop in self._cuts:
@@ -169,8 +171,8 @@ class _EdgeReader:
         for edges in self._blocks():
             entries += np.bincount(edges.dst, minlength=nodes)
             if sums is not None:
-                for total, at in zip(sums, (edges.dst, edges.src), strict=True):
-                    np.add(total, np.bincount(self._cells(at, edges), edges.weights, nodes * channels), out=total)
+                for total, ends in zip(sums, (edges.dst, edges.src), strict=True):
+                    np.add(total, np.bincount(self._cells(ends, edges), edges.weights, nodes * channels), out=total)
         self._ranks.all_reduce(entries)
         if sums is not None:
             self._ranks.all_reduce(sums)
@@ -224,8 +226,8 @@ def _halo_rows(
     sent = [part - first for part in ranks.exchange(wanted, asked)]
     width = (stop - first + len(halo)) * channels[1]
     check_reach(width, "nodes times channels")
-    at = entries.rows - first * channels[0], local * channels[1] + channel
-    matrix = sp.coo_array((entries.weights, at), shape=((stop - first) * channels[0], width)).tocsr()
+    row_and_column = entries.rows - first * channels[0], local * channels[1] + channel
+    matrix = sp.coo_array((entries.weights, row_and_column), shape=((stop - first) * channels[0], width)).tocsr()
     scales = None
     if sums is not None and unweighted and _on_all(ranks, matrix.nnz == len(entries.rows)):
         held = np.concatenate([sums[1][first:stop], sums[1][halo]])

@@ -70,16 +70,16 @@ def run(
             return
         except confined.Failed as error:
             failure = error
-        at = done + int.from_bytes(place, "little")
-        if at > done:
-            yield from run(function, rows[done:at], library, first + done)
+        lost = done + int.from_bytes(place, "little")
+        if lost > done:
+            yield from run(function, rows[done:lost], library, first + done)
         slow = failure.signal == signal.SIGPROF
         if slow or len(rows) - done == 1:
             reason = f"{library} takes more than {seconds:g} s of processor time" if slow else str(failure)
-            yield Lost(first + at, reason)
+            yield Lost(first + lost, reason)
         else:  # earlier rows may be at fault: once more, alone
-            yield from run(function, rows[at : at + 1], library, first + at)
-        done = at + 1
+            yield from run(function, rows[lost : lost + 1], library, first + lost)
+        done = lost + 1
 
 
 def each(function: Callable[[Row], Result], rows: Sequence[Row], library: str, lost: Result) -> list[Result]:

@@ -108,7 +108,7 @@ def _layout(molecule: Any, drawer: Any) -> Layout | None:
     canvas = drawer.MolDraw2DSVG(WIDTH, HEIGHT)
     drawer.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
-    points = [canvas.GetDrawCoords(at) for at in range(len(symbols))]
+    points = [canvas.GetDrawCoords(index) for index in range(len(symbols))]
     ends = [sorted((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())) for bond in molecule.GetBonds()]
     return Layout(
         symbols,

@@ -265,13 +265,13 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
     plain &= data[start + _ATOMS - 1] == _ATOM_TAG
     counts[~plain] = 0
     n_atoms, n_bonds = counts.T
-    at, end = _places(start + _ATOMS, n_atoms, _following(text, _ATOM_LENGTHS))
+    position, end = _places(start + _ATOMS, n_atoms, _following(text, _ATOM_LENGTHS))
     plain &= (data[end] == _BOND_TAG) | (n_atoms == 0)
     bond, end = _places(end + 1, n_bonds, _after_bonds(text, data))
     flags = data[bond + _DECIDES]
     own = np.where(flags & _BOND_TYPE, _TYPES[data[bond + 3]], SINGLE)
     words: Ints = np.ndarray((len(data) - 7,), "<i8", data, strides=(1,))
-    first, values = words[at], data[at + _DECIDES]
+    first, values = words[position], data[position + _DECIDES]
     odd = (first & _ODD_ATOM > 0) | (_N_VALUES[values] > _MOST_VALUES)
     for counted, refused in ((n_atoms, odd), (n_bonds, _ODD_BOND[flags])):
         plain[np.repeat(np.arange(len(plain)), counted)[refused]] = False
@@ -285,7 +285,7 @@ def _decoded(binaries: Sequence[bytes]) -> Structures:
         n_atoms,
         n_bonds,
         n_rings,
-        (first & 0xFFFFFF) | (words[at + 6] & _KEPT[values]) << 24,
+        (first & 0xFFFFFF) | (words[position + 6] & _KEPT[values]) << 24,
         np.column_stack([data[bond], data[bond + 1]]).astype(np.int64),
         np.where(flags & _BOND_AROMATIC, AROMATIC, own),
         flags & _BOND_CONJUGATED > 0,
@@ -312,19 +312,19 @@ def _after_bonds(text: bytes, data: NDArray[np.uint8]) -> Ints:
     return following
 
 
-def _places(at: Ints, counts: Ints, following: Ints) -> tuple[Ints, Ints]:
+def _places(position: Ints, counts: Ints, following: Ints) -> tuple[Ints, Ints]:
     """Return the place of each record, molecule by molecule, and the end of the last of each molecule.
 
     Parameters
     ----------
-    at, counts : int64, (G,)
+    position, counts : int64, (G,)
         Place of each molecule's first record, and number of its records.
     following : int64, (bytes,)
         Where the next record begins, for each place at which one can begin.
     """
-    places = np.empty((int(counts.max(initial=0)) + 1, len(at)), np.int64)
-    places[0] = at
+    places = np.empty((int(counts.max(initial=0)) + 1, len(position)), np.int64)
+    places[0] = position
     for number in range(1, len(places)):
         following.take(places[number - 1], out=places[number], mode="clip")
     own = np.arange(len(places) - 1) < counts[:, None]
-    return places[:-1].T[own], places[counts, np.arange(len(at))]
+    return places[:-1].T[own], places[counts, np.arange(len(position))]

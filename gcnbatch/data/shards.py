@@ -242,12 +242,12 @@ class JoinedArray(RowsOnDisk):
 
     def read_into(self, values: NDArray[Any], start: int) -> None:
         """Read rows as `RowsOnDisk` says, from one part after the other."""
-        at, stop = start, start + len(values)
-        while at < stop:
-            part = bisect_right(self._start, at) - 1
+        position, stop = start, start + len(values)
+        while position < stop:
+            part = bisect_right(self._start, position) - 1
             end = min(stop, self._start[part + 1])
-            self._parts[part].read_into(values[at - start : end - start], at - self._start[part])
-            at = end
+            self._parts[part].read_into(values[position - start : end - start], position - self._start[part])
+            position = end
 
 
 class JoinedPointer:
@@ -289,14 +289,14 @@ class JoinedPointer:
         """
         start, stop, _ = rows.indices(len(self))
         values = np.empty(max(stop - start, 0), np.int64)
-        at = start
-        while at < stop:
+        position = start
+        while position < stop:
             # Entry 0 of a later part repeats the last one of the part before.
-            part = bisect_right(self._start, max(at - 1, 0), hi=len(self._parts)) - 1
+            part = bisect_right(self._start, max(position - 1, 0), hi=len(self._parts)) - 1
             first = self._start[part]
             end = min(stop, first + len(self._parts[part]))
-            values[at - start : end - start] = self._read(part, at - first, end - first) + self._base[part]
-            at = end
+            values[position - start : end - start] = self._read(part, position - first, end - first) + self._base[part]
+            position = end
         return values
 
     def _read(self, number: int, start: int, stop: int) -> Int64:
@@ -311,8 +311,8 @@ class JoinedPointer:
             raise InputError(f"{part.file.path}:/{part.name}[{stop - 1}]", str(found[-1]), expected)
         wrong = (found < 0) | (found > total)
         if wrong.any():
-            at = int(np.argmax(wrong))
-            raise InputError(f"{part.file.path}:/{part.name}[{begin + at}]", str(found[at]), f"0 to {total}")
+            index = int(np.argmax(wrong))
+            raise InputError(f"{part.file.path}:/{part.name}[{begin + index}]", str(found[index]), f"0 to {total}")
         return found[start - begin :]
 
 

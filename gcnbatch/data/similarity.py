@@ -47,7 +47,7 @@ class KnownMolecules:
         """
         similarities = np.array(self._similarities(smiles) or ())
         order = np.argsort(-similarities, kind="stable")[:count].tolist()
-        return [(self._places[at], float(similarities[at])) for at in order]
+        return [(self._places[index], float(similarities[index])) for index in order]
 
     def _similarities(self, text: str) -> list[float] | None:
         """Return the similarity to each known molecule; None for one that cannot be read."""

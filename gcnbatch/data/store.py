@@ -230,7 +230,7 @@ class Dataset:
         if load and self.fits_in_memory:
             self.load()
         entries = 0
-        whole = ((part, int(self.node_ptr[at]), int(self.edge_ptr[at]), at) for at, part in self.blocks())
+        whole = ((part, int(self.node_ptr[graph]), int(self.edge_ptr[graph]), graph) for graph, part in self.blocks())
         for part, node, edge, graph in self._pieces() if in_pieces else whole:
             checks.check_part(self.path, part, node, edge, graph, entries, self._counts_before(graph))
             entries += part.x.nnz if is_sparse(part.x) else 0
@@ -447,14 +447,14 @@ class _Ranges(NamedTuple):
         if len(self.starts) == 1:
             return array[self.starts[0] : self.stops[0]]
         values = np.empty((self.rows, *array.shape[1:]), array.dtype)
-        at = 0
+        position = 0
         for start, stop in zip(self.starts, self.stops, strict=True):
-            part = values[at : at + stop - start]
+            part = values[position : position + stop - start]
             if isinstance(array, (StoredArray, JoinedArray)):
                 array.read_into(part, start)
             else:
                 part[...] = array[start:stop]
-            at += stop - start
+            position += stop - start
         return values
 
     def pointer(self, ptr: Int64) -> Int64:

@@ -339,8 +339,8 @@ class Search:
     def _closed(self, columns: dict[int, Ints], first: int, second: int, edge: int) -> dict[int, Ints]:
         """Keep the rows whose two atoms have a bond."""
         key = columns[first] * len(self.number) + columns[second]
-        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-        kept = (self._key[at] == key) & self._edges[edge][at]
+        index = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+        kept = (self._key[index] == key) & self._edges[edge][index]
         return {atom: column[kept] for atom, column in columns.items()}
 
 

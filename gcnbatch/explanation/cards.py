@@ -75,8 +75,8 @@ def cards_of(
     joined = [found.joined_sums] if joins else []
     figures = np.stack([predictions, found.sums, found.errors, *joined], axis=2)
     cards = []
-    for at, layout in enumerate(fitting):
-        own, nodes = slice(ends[at], ends[at + 1]), slice(graphs.node_ptr[at], graphs.node_ptr[at + 1])
+    for graph, layout in enumerate(fitting):
+        own, nodes = slice(ends[graph], ends[graph + 1]), slice(graphs.node_ptr[graph], graphs.node_ptr[graph + 1])
         marks = apart = np.zeros((len(found.names), 0), np.int64)
         if layout is not None and layout.paths:
             of_pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
@@ -85,7 +85,9 @@ def cards_of(
                 of_pairs[pair] = of_pairs.get(pair, 0.0) + values
             marks = _mark_values(layout, with_bonds[nodes], {})
             apart = _mark_values(layout, found.nodes[nodes], of_pairs)
-        cards.append(Card(str(graphs.ids[at]), smiles[at], layout, marks, apart, figures[at], strongest[at]))
+        cards.append(
+            Card(str(graphs.ids[graph]), smiles[graph], layout, marks, apart, figures[graph], strongest[graph])
+        )
     return cards
 
 
@@ -119,7 +121,9 @@ def _strongest_of(found: Attributions) -> list[list[list[tuple[str, float]]]]:
     for begin, end in pairwise(ptr):
         values, features = joined.values[begin:end], joined.feature[begin:end]
         best = np.argsort(-np.abs(values), axis=0, kind="stable")[:STRONGEST].T
-        every = [[(names[features[row]], float(values[row, at])) for row in rows] for at, rows in enumerate(best)]
+        every = [
+            [(names[features[row]], float(values[row, output])) for row in rows] for output, rows in enumerate(best)
+        ]
         strongest.append(every)
     return strongest
 

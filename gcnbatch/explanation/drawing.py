@@ -47,7 +47,7 @@ def blank(layout: Layout) -> str:
     """Return the molecule with marks that a script colours, as elements of an SVG: its bonds, then its atoms."""
     size = radius(layout)
     width = round(size * 0.5, 1)
-    lines = "".join(f'<line {_ends(layout, at)} stroke-width="{width}"/>' for at in range(len(layout.bonds)))
+    lines = "".join(f'<line {_ends(layout, index)} stroke-width="{width}"/>' for index in range(len(layout.bonds)))
     discs = "".join(f'<circle cx="{x}" cy="{y}" r="{size}"/>' for x, y in layout.points)
     return f'<g class="marks" fill="none" stroke-linecap="round" opacity="0.8">{lines}{discs}</g>{layout.paths}'
 
@@ -59,8 +59,8 @@ def file(layout: Layout, panels: Sequence[Panel]) -> str:
     size = radius(layout)
     discs = "".join(f'<circle id="{name}-atom" r="{size}" fill="url(#{name})"/>' for name in ("raises", "lowers"))
     placed = "".join(
-        f'<g transform="translate({at % columns * WIDTH} {at // columns * high})">{_panel(layout, panel)}</g>\n'
-        for at, panel in enumerate(panels)
+        f'<g transform="translate({index % columns * WIDTH} {index // columns * high})">{_panel(layout, panel)}</g>\n'
+        for index, panel in enumerate(panels)
     )
     box = f'viewBox="{-MARGIN} {-MARGIN} {width} {height}" width="{width}" height="{height}"'
     return (
@@ -73,15 +73,15 @@ def file(layout: Layout, panels: Sequence[Panel]) -> str:
 def _panel(layout: Layout, panel: Panel) -> str:
     width = round(radius(layout) * 0.5, 1)
     lines, discs = [], []
-    for at, value in enumerate(panel.values.tolist()):
+    for index, value in enumerate(panel.values.tolist()):
         if abs(value) < FAINT:
             continue
         kind, colour = ("raises", RAISES) if value > 0 else ("lowers", LOWERS)
-        if at < len(layout.bonds):
+        if index < len(layout.bonds):
             looks = f'stroke="{colour}" stroke-width="{width}" opacity="{abs(value) / 100:g}"'
-            lines.append(f"<line {_ends(layout, at)} {looks}/>")
+            lines.append(f"<line {_ends(layout, index)} {looks}/>")
         else:
-            x, y = layout.points[at - len(layout.bonds)]
+            x, y = layout.points[index - len(layout.bonds)]
             discs.append(f'<use href="#{kind}-atom" x="{x}" y="{y}" opacity="{abs(value) / 100:g}"/>')
     texts = "".join(
         f'<text x="{WIDTH / 2:g}" y="{HEIGHT + 12 + 16 * row}">{html(line)}</text>'

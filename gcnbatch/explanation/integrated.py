@@ -186,7 +186,7 @@ class Explainer:
         if self.header.level == "node":
             raise InputError("explain", f"{members[0].place} predicts nodes", "a model of graphs")
         self.places = _places(members, tasks)  # of the explained outputs among the K
-        self.names = tuple(output_names(self.header)[at] for at in self.places)
+        self.names = tuple(output_names(self.header)[place] for place in self.places)
         backend = choice.fastest
         self.backend = backend.name
         self.joins = any(member.joins_graph_features for member in members)  # features of whole graphs
@@ -197,7 +197,9 @@ class Explainer:
             InputGradientRunner(backend, member.model, member.weights, _heads(self.header)[self.places])
             for member in members
         ]
-        self.kinds = {member.scaling.kinds[at] for member in members for at in self.places}  # transforms of outputs
+        self.kinds = {
+            member.scaling.kinds[place] for member in members for place in self.places
+        }  # transforms of outputs
         self._shares = _shares(members)[:, self.places]
         self._units = np.array([member.scaling.std[self.places] for member in members]) * self._shares
         self.unit: Float64 = self._units.sum(axis=0)  # of each explained output, in which the completeness error counts
@@ -330,9 +332,9 @@ class _Sums:
         if all(np.isfinite(one).all() for one in values):
             return
         finite = np.isfinite(values[0]).reshape(len(values[0]), -1).all(axis=1)
-        at = int(np.argmin(finite)) if len(values) == 1 else 0
+        index = int(np.argmin(finite)) if len(values) == 1 else 0
         what = "the model's output" if len(values) == 1 else "an attribution of this row or one of the next"
-        row = f"row {quoted(self._graphs.ids[picked[at]])}"
+        row = f"row {quoted(self._graphs.ids[picked[index]])}"
         raise InputError(row, f"{what} is not a finite number", hint="Leave the row out.")
 
     def inexact(self, picked: Int64) -> NDArray[np.bool_]:
@@ -384,7 +386,9 @@ def _nonzero(scaled: Sequence[Float32 | None], n_graphs: int) -> tuple[Int64, In
 def _places(members: Sequence[Model], tasks: Sequence[str]) -> list[int]:
     """Return the outputs that the names mean, in the order of the model's; none of tasks that no member has learned."""
     header, known = members[0].header, output_names(members[0].header)
-    names = {name: at for at, name in enumerate(known)} | {name: at for at, name in enumerate(header.class_names)}
+    names = {name: index for index, name in enumerate(known)} | {
+        name: index for index, name in enumerate(header.class_names)
+    }
     is_learned = _shares(members).sum(axis=0) > 0
     for task in tasks:
         if task not in names:

@@ -55,7 +55,7 @@ def render(title: str, about: Sequence[str], tasks: Sequence[str], unit: str, sh
         paragraph(f"Attributions are in {unit}.", "note"),
         *(paragraph(line, "note") for line in about),
         toolbar(
-            choice("task", "task", ((str(at), task) for at, task in enumerate(tasks))),
+            choice("task", "task", ((str(number), task) for number, task in enumerate(tasks))),
             choice("marks", "marks", (("atoms", "atoms with their bonds"), ("apart", "atoms and bonds apart"))),
             choice("order", "order", orders),
             field("search", "name or SMILES", "search"),

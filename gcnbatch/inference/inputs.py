@@ -220,7 +220,8 @@ def _blocks(ids: NDArray[np.str_], y: NDArray[Any] | None) -> tuple[RowBlock, ..
     """Return the blocks of rows that all could be read."""
     ranges = [slice(first, first + PART_ROWS) for first in range(0, len(ids), PART_ROWS)] or [slice(0)]
     return tuple(
-        RowBlock(ids[at], np.arange(len(ids[at]), dtype=np.int64), y=None if y is None else y[at]) for at in ranges
+        RowBlock(ids[rows], np.arange(len(ids[rows]), dtype=np.int64), y=None if y is None else y[rows])
+        for rows in ranges
     )
 
 

@@ -107,7 +107,7 @@ class LoadedRun:
         """
         workers = self._machine.workers
         size = min(-(-len(smiles) // workers.count), molecule_graphs.CHUNK)
-        chunks = [Block(at, {SMILES: list(smiles[at : at + size])}) for at in range(0, len(smiles), size)]
+        chunks = [Block(start, {SMILES: list(smiles[start : start + size])}) for start in range(0, len(smiles), size)]
         calls = [(convert_timed, guard.SECONDS, chunk, self._shared) for chunk in chunks]
         if alone and len(chunks) == 1:
             return [(chunks[0], partial(workers.call, *calls[0]))]

@@ -115,8 +115,10 @@ class RowBlock:
             hint = "Fix the row, or keep such rows blank with --on-bad-row keep."
             raise self._bad_row(min(self.errors), self.errors, first, hint)
 
-    def _bad_row(self, at: int, errors: Mapping[int, str], first: int, hint: str) -> InputError:
-        return InputError(f"row {first + at + 1}, id {printable(str(self.ids[at]), QUOTED)}", errors[at], hint=hint)
+    def _bad_row(self, index: int, errors: Mapping[int, str], first: int, hint: str) -> InputError:
+        return InputError(
+            f"row {first + index + 1}, id {printable(str(self.ids[index]), QUOTED)}", errors[index], hint=hint
+        )
 
 
 @dataclass(frozen=True)

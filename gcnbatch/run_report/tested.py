@@ -106,7 +106,9 @@ def choose_examples(tested: HeldOut) -> Examples:
     worst = _largest(error, [])
     best = _largest(hit, [row for row, _ in worst])
     drawings, note = _drawn(tested, [row for row, _ in (*worst, *best)])
-    return Examples([_example(tested, *at) for at in worst], [_example(tested, *at) for at in best], drawings, note)
+    return Examples(
+        [_example(tested, *place) for place in worst], [_example(tested, *place) for place in best], drawings, note
+    )
 
 
 def _drawn(tested: HeldOut, rows: list[int]) -> tuple[dict[int, str], str]:

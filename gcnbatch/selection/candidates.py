@@ -88,13 +88,15 @@ class Candidates:
         probability: NDArray[np.float64],
     ) -> None:
         """Take rows from the row `first` on; a score of NaN leaves a row out."""
-        for at in np.flatnonzero(score > self._least).tolist():
-            cells = {name: str(texts[at]) for name, texts in table.kept.items()}
-            molecule = self._read(str(table.ids[at]), cells)
+        for index in np.flatnonzero(score > self._least).tolist():
+            cells = {name: str(texts[index]) for name, texts in table.kept.items()}
+            molecule = self._read(str(table.ids[index]), cells)
             if molecule is not None:
-                values = {name: (float(mean[at]), float(deviation[at])) for name, (mean, deviation) in outputs.items()}
-                about = first + at, str(table.ids[at]), cells, values, float(probability[at]), molecule
-                self._best.append(Candidate(float(score[at]), *about))
+                values = {
+                    name: (float(mean[index]), float(deviation[index])) for name, (mean, deviation) in outputs.items()
+                }
+                about = first + index, str(table.ids[index]), cells, values, float(probability[index]), molecule
+                self._best.append(Candidate(float(score[index]), *about))
         if len(self._best) > 2 * (most := max(_KEPT * self.count, _LEAST_KEPT)):
             self._best = self.ranked()[:most]
             self._least = self._best[-1].score
@@ -126,7 +128,7 @@ class Candidates:
         first = {one.molecule.name: place for place, one in reversed(list(enumerate(ranked)))}
         places = sorted(first.values())
         chosen = different([ranked[place].molecule.fingerprint for place in places], self.count, most_similar)
-        found = [ranked[places[at]] for at in chosen]
+        found = [ranked[places[index]] for index in chosen]
         passed = places[chosen[-1]] + 1 if len(found) == self.count else len(ranked)
         if near := passed - len(found):
             self.left_out[NEAR] += near
@@ -144,7 +146,7 @@ def different(fingerprints: Sequence[Any], count: int, most_similar: float) -> l
     for place, one in enumerate(fingerprints):
         if len(chosen) == count:
             break
-        near = BulkTanimotoSimilarity(one, [fingerprints[at] for at in chosen])
+        near = BulkTanimotoSimilarity(one, [fingerprints[index] for index in chosen])
         if max(near, default=0.0) <= most_similar:
             chosen.append(place)
     return chosen
@@ -159,7 +161,7 @@ def representative(fingerprints: Sequence[Any], count: int, seed: int) -> Int64:
     from rdkit.DataStructs import BulkTanimotoSimilarity
 
     sample = philox.generator(seed, "selection.start").permutation(len(fingerprints))[: _SAMPLED * count]
-    similarities = np.array([BulkTanimotoSimilarity(fingerprints[at], fingerprints) for at in sample], np.float32)
+    similarities = np.array([BulkTanimotoSimilarity(fingerprints[index], fingerprints) for index in sample], np.float32)
     nearest = np.zeros(len(fingerprints), np.float32)
     chosen: list[int] = []
     for _ in range(count):

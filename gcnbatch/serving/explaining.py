@@ -81,15 +81,17 @@ class RunExplainer:
         layout = card.layout
         symbols = ("?",) * graphs.n_nodes if layout is None else layout.symbols
         outputs = []
-        for at, name in enumerate(found.names):
-            atoms = zip(symbols, found.atoms[:, at].tolist(), strict=True)
+        for index, name in enumerate(found.names):
+            atoms = zip(symbols, found.atoms[:, index].tolist(), strict=True)
             outputs.append(
                 {
                     "output": name,
-                    "prediction": json_values(predictions[:, at])[0],
+                    "prediction": json_values(predictions[:, index])[0],
                     "atoms": [{"name": symbol, "attribution": value} for symbol, value in atoms],
-                    "features": [{"name": printable(one), "attribution": value} for one, value in card.strongest[at]],
-                    "completeness_error": float(found.errors[0, at]),
+                    "features": [
+                        {"name": printable(one), "attribution": value} for one, value in card.strongest[index]
+                    ],
+                    "completeness_error": float(found.errors[0, index]),
                 }
             )
         svg = drawing.file(layout, card.panels(found.names)) if layout is not None and layout.paths else ""

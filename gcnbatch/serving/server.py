@@ -61,7 +61,7 @@ class Models:
         names = [folder.resolve().name for folder in self.folders]
         if not names:
             raise InputError("runs", "none", "at least one")
-        if twice := next((name for at, name in enumerate(names) if name in names[:at]), ""):
+        if twice := next((name for index, name in enumerate(names) if name in names[:index]), ""):
             raise InputError(f"model {twice}", "the name of two folders", "different names", "Rename one of them.")
         return names
 

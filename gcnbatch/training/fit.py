@@ -158,9 +158,9 @@ class Fit:
 
     def epoch(self) -> MemberEpoch:
         """Return the rest of the current epoch."""
-        at = self.position
-        rate = learning_rate(self.train, at.epoch, at.plateau)
-        return MemberEpoch(at.epoch, self._batches(at.epoch), rate, at.step)
+        position = self.position
+        rate = learning_rate(self.train, position.epoch, position.plateau)
+        return MemberEpoch(position.epoch, self._batches(position.epoch), rate, position.step)
 
     def next_batches(self) -> list[Int64] | None:
         """Return the batches that the epoch after the current one will have, or None after the last one."""

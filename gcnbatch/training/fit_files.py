@@ -55,10 +55,10 @@ class EventFile:
         self._began = time.time() - sum(row["seconds"] or 0.0 for row in rows)
         run_files.remove(self._path)
         self._write(self._event(wall_time=self._began, file_version=_VERSION))
-        at = self._began
+        wall_time = self._began
         for row in rows:
-            at += row["seconds"] or 0.0
-            self._add(row, at)
+            wall_time += row["seconds"] or 0.0
+            self._add(row, wall_time)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add an epoch."""
@@ -70,11 +70,11 @@ class EventFile:
         figures = {f"{part}/{name}": value for part, found in parts.items() for name, value in found.items()}
         self._scalars(figures, metrics["best_epoch"], time.time())
 
-    def _add(self, row: Mapping[str, Any], at: float) -> None:
-        self._scalars({name: value for name, value in row.items() if name != "epoch"}, row["epoch"], at)
+    def _add(self, row: Mapping[str, Any], wall_time: float) -> None:
+        self._scalars({name: value for name, value in row.items() if name != "epoch"}, row["epoch"], wall_time)
 
-    def _scalars(self, figures: Mapping[str, Any], step: int, at: float) -> None:
-        event = self._event(wall_time=at, step=step)
+    def _scalars(self, figures: Mapping[str, Any], step: int, wall_time: float) -> None:
+        event = self._event(wall_time=wall_time, step=step)
         for name, value in figures.items():
             if isinstance(value, float):
                 event.summary.value.add(tag=name, simple_value=value)

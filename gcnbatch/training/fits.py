@@ -109,7 +109,7 @@ class Fits:
     def _form(self, waiting: Sequence[Fit]) -> Runner:
         tasks = [member.task for member in waiting]
         size = cohort_size(self._backend, tasks, self._jobs)
-        first, last = (self._planned[waiting[at]].title for at in (0, size - 1))
+        first, last = (self._planned[waiting[index]].title for index in (0, size - 1))
         if first:
             self._say(first if size == 1 else f"{first} to {last}: {size} models train together")
         self._open([member for member in waiting[:size] if member.files is None])
@@ -203,9 +203,9 @@ def _course(cohort: Runner, member: Fit) -> dict[str, Any]:
     The time of a step is host time, divided by the members that it trained: on an asynchronous device, the time to
     enqueue it.
     """
-    at, steps = member.position, np.array(member.step_seconds) * 1e6
+    position, steps = member.position, np.array(member.step_seconds) * 1e6
     course: dict[str, Any] = {"backend": cohort.backend, **cohort.about()}
-    course |= {"best_epoch": at.best_epoch + 1, "epochs": at.epoch, "seconds": round(at.seconds, 3)}
+    course |= {"best_epoch": position.best_epoch + 1, "epochs": position.epoch, "seconds": round(position.seconds, 3)}
     if len(steps):
         quantiles = np.quantile(steps, [0.5, 0.2, 0.8])
         course["step_us"] = {

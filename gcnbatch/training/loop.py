@@ -216,9 +216,9 @@ class CohortLoop:
         if everyone:
             self._saved_at = time.monotonic()
         if self._stop.made:
-            at = next(iter(running.values())).position
+            position = next(iter(running.values())).position
             raise Interrupted(
-                f"stopped after {counted(at.epoch, 'epoch')} and {counted(at.step, 'step')}", "all is saved"
+                f"stopped after {counted(position.epoch, 'epoch')} and {counted(position.step, 'step')}", "all is saved"
             )
 
     def _due(self) -> bool:

@@ -185,16 +185,16 @@ def pooled(rows: Sequence[Int64], outputs: Sequence[NDArray[np.floating]]) -> Po
     kind, values = outputs[0].dtype, np.concatenate(outputs).astype(np.float64)
     lacks = np.concatenate([np.broadcast_to(np.isnan(own).all(axis=0), own.shape) for own in outputs])
     values[lacks] = 0.0
-    tested, at, models = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
+    tested, index, models = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
     mean, squares, count = np.zeros((3, len(tested), values.shape[1]))
-    np.add.at(mean, at, values)
-    np.add.at(count, at, ~lacks)
+    np.add.at(mean, index, values)
+    np.add.at(count, index, ~lacks)
     with np.errstate(invalid="ignore"):  # 0 / 0
         mean /= count
         if models.max() == 1:
             return Pooled(tested, mean.astype(kind), None, count == 0)
         exponent = unit_of(values)
         scaled, middle = in_units(exponent, values, mean)
-        np.add.at(squares, at, np.where(lacks, 0.0, scaled - middle[at]) ** 2)
+        np.add.at(squares, index, np.where(lacks, 0.0, scaled - middle[index]) ** 2)
         std = np.ldexp(np.sqrt(squares / np.where(count > 1, count - 1, np.nan)), exponent)
     return Pooled(tested, mean.astype(kind), std.astype(kind), count == 0)

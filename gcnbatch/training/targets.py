@@ -226,7 +226,7 @@ def _check_rounding(dataset: Dataset, labels: NDArray[np.float64], targets: NDAr
     with np.errstate(invalid="ignore"):
         lost = np.isinf(targets) | (np.abs(targets - labels) > _MOST_ROUNDING * std)
     if lost.any():
-        row, task = (int(at) for at in np.argwhere(lost)[0])
+        row, task = map(int, np.argwhere(lost)[0])
         got = f"{labels[row, task]!r} of task {quoted(dataset.header.task_names[task])}, which float32 does not resolve"
         raise InputError("train.standardize", f"false with {got}", "true", "Leave train.standardize at its default.")
 

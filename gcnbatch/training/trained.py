@@ -224,8 +224,8 @@ def _first_difference(got: tuple[str, ...], expected: tuple[str, ...]) -> tuple[
     """Return both lists if their lengths differ, else their first different names."""
     if len(got) != len(expected):
         return _shown(got), _shown(expected)
-    at = next(i for i, pair in enumerate(zip(got, expected, strict=True)) if pair[0] != pair[1])
-    return f"{quoted(got[at])} at place {at + 1}", quoted(expected[at])
+    index = next(i for i, pair in enumerate(zip(got, expected, strict=True)) if pair[0] != pair[1])
+    return f"{quoted(got[index])} at place {index + 1}", quoted(expected[index])
 
 
 def _text(value: object) -> str:

@@ -139,8 +139,8 @@ class Uncertainty:
         """Return the tasks with too few validation rows for a level, and how many they have (of the rarer label)."""
         per_task = 2 if self.header.target == "binary" else 1
         rows = {
-            name: min(map(len, self.scores[at * per_task : (at + 1) * per_task]))
-            for at, name in enumerate(self.header.task_names)
+            name: min(map(len, self.scores[task * per_task : (task + 1) * per_task]))
+            for task, name in enumerate(self.header.task_names)
         }
         return {name: count for name, count in rows.items() if count < rows_for(level)}
 

@@ -242,10 +242,10 @@ def _read_edges(
             limit = np.diff(node_ptr)[graph]
             wrong = ((pairs < 0) | (pairs >= limit[:, None])).any(axis=1)
             if wrong.any():
-                at = int(np.argmax(wrong))
-                where = f" in graph {graph[at]}" if len(node_ptr) > 2 else ""
-                got = f"edge {pairs[at, 0]},{pairs[at, 1]}{where}"
-                raise InputError(f"{path}, row {before + at + 1}", got, f"nodes 0 to {limit[at] - 1}")
+                index = int(np.argmax(wrong))
+                where = f" in graph {graph[index]}" if len(node_ptr) > 2 else ""
+                got = f"edge {pairs[index, 0]},{pairs[index, 1]}{where}"
+                raise InputError(f"{path}, row {before + index + 1}", got, f"nodes 0 to {limit[index] - 1}")
             channel = np.zeros(len(pairs), np.uint8)
             if kinds is not None and features is not None:
                 channel = np.searchsorted(kinds, features.read(len(pairs))[:, 0]).astype(np.uint8)

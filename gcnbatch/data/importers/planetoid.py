@@ -162,7 +162,7 @@ def _citations(path: Path, nodes: int) -> tuple[NDArray[np.int64], NDArray[np.in
     pairs = read_neighbours(path)
     wrong = np.flatnonzero(((pairs < 0) | (pairs >= nodes)).any(axis=0))
     if len(wrong):
-        at = pairs[:, wrong[0]]
-        raise InputError(str(path), f"a citation from node {at[0]} to node {at[1]}", f"nodes 0 to {nodes - 1}")
+        ends = pairs[:, wrong[0]]
+        raise InputError(str(path), f"a citation from node {ends[0]} to node {ends[1]}", f"nodes 0 to {nodes - 1}")
     src, dst = pairs[:, pairs[0] != pairs[1]]
     return src, dst

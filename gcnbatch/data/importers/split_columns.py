@@ -101,8 +101,8 @@ def _of_folds(place: str, name: str, lower: Sequence[str]) -> dict[str, Split]:
     if not 2 <= len(numbers) <= _MOST_FOLDS:
         raise InputError(place, counted(len(numbers), "fold"), f"2 to {_MOST_FOLDS}")
     splits = {}
-    for at, number in enumerate(numbers):
-        following = numbers[(at + 1) % len(numbers)] if len(numbers) > 2 else -2
+    for index, number in enumerate(numbers):
+        following = numbers[(index + 1) % len(numbers)] if len(numbers) > 2 else -2
         train = (fold >= 0) & (fold != number) & (fold != following)
         parts = {"train": train, "valid": fold == following, "test": fold == number}
         splits[f"{name}-{number}"] = Split(**{part: np.flatnonzero(rows) for part, rows in parts.items()})

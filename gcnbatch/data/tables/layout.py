@@ -101,12 +101,12 @@ def detect_layout(path: Path, asked: TableFormat) -> Layout:
     InputError
         As `open_text`.
     """
-    skipped, mark, at, first = 0, "", -1, ""
+    skipped, mark, marked_line, first = 0, "", -1, ""
     with open_text(path, asked.encoding) as file:
         lines = file.lines()
         for line in lines:
             if line.startswith("#"):
-                mark, at = line, skipped
+                mark, marked_line = line, skipped
             elif line.strip():
                 first = line
                 break
@@ -116,7 +116,7 @@ def detect_layout(path: Path, asked: TableFormat) -> Layout:
         head = mark.lstrip("#")
         sign = asked.sign or _sign([head, *sample[:-1]])
         if _is_header(head, first, sign):
-            return Layout(sign, at, marked=True)
+            return Layout(sign, marked_line, marked=True)
     return Layout(asked.sign or _sign(sample), skipped)
 
 

@@ -97,8 +97,8 @@ class Table:
             columns = {name: texts + block.texts(name)[first:] for name, texts in columns.items()}
             count = len(next(iter(columns.values())))
             whole = count - count % size
-            for at in range(0, whole, size):
-                yield Block(before + at, {name: texts[at : at + size] for name, texts in columns.items()})
+            for start in range(0, whole, size):
+                yield Block(before + start, {name: texts[start : start + size] for name, texts in columns.items()})
             columns = {name: texts[whole:] for name, texts in columns.items()}
             before += whole
         if any(columns.values()):
