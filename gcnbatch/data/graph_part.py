@@ -1,6 +1,6 @@
 """A rank's part of one large graph: its rows of the adjacency and of the features, and whose rows it needs besides.
 
-The nodes are dealt out in contiguous ranges, by stored entries. No rank reads or holds the whole graph: each reads a
+The nodes are distributed in contiguous ranges, by stored entries. No rank reads or holds the whole graph: each reads a
 share of the edges, in blocks, and sends every edge to the rank that holds its row, of the adjacency and of its
 transpose. An edge to a column of another rank makes that node one of the halo, whose values its owner sends before a
 product. Which rows go where is worked out once.
@@ -124,10 +124,10 @@ def read_part(dataset: Dataset, normalize: bool, ranks: Communicator, block: int
     entries, sums = reader.count(nodes, channels, normalize)
     bounds = partition(entries + 1, ranks.size)
     unweighted = channels == 1 and not dataset.weighted
-    forward, of_forward = _halo_rows(reader.deal(bounds, sums), bounds, (1, channels), ranks, unweighted, sums)
+    forward, of_forward = _halo_rows(reader.distribute(bounds, sums), bounds, (1, channels), ranks, unweighted, sums)
     turned = None if sums is None else sums[::-1]
     transpose, of_transpose = _halo_rows(
-        reader.deal(bounds, sums, turned=True), bounds, (channels, 1), ranks, unweighted, turned
+        reader.distribute(bounds, sums, turned=True), bounds, (channels, 1), ranks, unweighted, turned
     )
     same = channels == 1 and np.array_equal(of_forward.nodes, of_transpose.nodes) and equal_rows(forward, transpose)
     if _on_all(ranks, same):
@@ -178,13 +178,15 @@ class _EdgeReader:
             self._ranks.all_reduce(sums)
         return entries, sums
 
-    def deal(self, bounds: Int64, sums: NDArray[np.float64] | None, turned: bool = False) -> _Entries:
+    def distribute(self, bounds: Int64, sums: NDArray[np.float64] | None, turned: bool = False) -> _Entries:
         """Send every edge to the rank of its row, in the adjacency or, `turned`, in its transpose; return own ones."""
-        found = [self._deal_block(edges, bounds, sums, turned) for edges in self._blocks()]
+        found = [self._distribute_block(edges, bounds, sums, turned) for edges in self._blocks()]
         none = _Entries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
         return _Entries(*(np.concatenate(parts) for parts in zip(none, *found, strict=True)))
 
-    def _deal_block(self, edges: Edges, bounds: Int64, sums: NDArray[np.float64] | None, turned: bool) -> _Entries:
+    def _distribute_block(
+        self, edges: Edges, bounds: Int64, sums: NDArray[np.float64] | None, turned: bool
+    ) -> _Entries:
         columns, weights = self._cells(edges.src, edges), edges.weights.astype(np.float32)
         if sums is not None:
             weights = scaled_weights(edges.weights, sums[0][self._cells(edges.dst, edges)], sums[1][columns])

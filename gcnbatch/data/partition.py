@@ -23,18 +23,18 @@ def partition(costs: NDArray[np.integer], parts: int) -> Int64:
         Not negative, such as the nodes of each graph.
     parts : int
     """
-    return deal(costs, np.array([0, len(costs)]), parts).graphs[0]
+    return partition_batches(costs, np.array([0, len(costs)]), parts).graphs[0]
 
 
-class Deal(NamedTuple):
-    """The parts of batches, each dealt out in its order: bounds (n, parts+1) of their graphs and nodes in the batch."""
+class Parts(NamedTuple):
+    """The parts of batches, each in its order: bounds (n, parts+1) of their graphs and nodes in the batch."""
 
     graphs: Int64
     nodes: Int64
 
 
-def deal(nodes: NDArray[np.integer], batch_ptr: Int64, parts: int) -> Deal:
-    """Return the parts of batches whose graphs have so many nodes; each batch is dealt out as by `partition`.
+def partition_batches(nodes: NDArray[np.integer], batch_ptr: Int64, parts: int) -> Parts:
+    """Return the parts of batches whose graphs have so many nodes; each batch is divided as by `partition`.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def deal(nodes: NDArray[np.integer], batch_ptr: Int64, parts: int) -> Deal:
 
     Examples
     --------
-    >>> deal(np.array([3, 1, 4, 5]), np.array([0, 3, 4]), 2).nodes
+    >>> partition_batches(np.array([3, 1, 4, 5]), np.array([0, 3, 4]), 2).nodes
     array([[0, 4, 8],
            [0, 0, 5]])
     """
@@ -58,4 +58,4 @@ def deal(nodes: NDArray[np.integer], batch_ptr: Int64, parts: int) -> Deal:
     inner = np.searchsorted(twice_middles, 2 * first + shares)
     bounds = np.concatenate([batch_ptr[:-1, np.newaxis], inner, batch_ptr[1:, np.newaxis]], axis=1)
     bounds = np.clip(bounds, batch_ptr[:-1, np.newaxis], batch_ptr[1:, np.newaxis])
-    return Deal(bounds - batch_ptr[:-1, np.newaxis], ends[bounds] - first)
+    return Parts(bounds - batch_ptr[:-1, np.newaxis], ends[bounds] - first)

@@ -1,7 +1,7 @@
 """Splits: rows for training, validation and test, once or for the k folds of cross-validation.
 
 A split depends only on the seed and the data. The random numbers come from `gcnbatch.philox`, and this module and
-`gcnbatch.data.dealing` contain the whole algorithm. So no other library's version changes a split, and a result can be
+`gcnbatch.data.division` contain the whole algorithm. So no other library's version changes a split, and a result can be
 repeated years later.
 (scikit-learn's stratified splitters also refuse strata of one row, which rare labels have.)
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gcnbatch import philox
 from gcnbatch.config_sections import SplitConfig
-from gcnbatch.data.dealing import balanced_folds, cut_by_time, evenly_spaced, fill_at_random, fill_by_size, part_sizes
+from gcnbatch.data.division import balanced_folds, cut_by_time, evenly_spaced, fill_at_random, fill_by_size, part_sizes
 from gcnbatch.data.graphs import Int64, Split
 from gcnbatch.data.label_ranges import known_labels
 from gcnbatch.data.schema import Level, Target

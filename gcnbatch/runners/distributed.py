@@ -74,7 +74,7 @@ def make_runner(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runn
 class DistributedRunner(OpsRunner):
     """`gcnbatch.backends.base.Runner` of one rank.
 
-    A global batch of several graphs is dealt out by nodes, in its order; a set of one graph once, by stored entries.
+    A global batch of several graphs is divided by nodes, in its order; a set of one graph once, by stored entries.
     """
 
     def __init__(self, backend: DistributedBackend, task: RunnerTask, ranks: Communicator) -> None:

@@ -59,7 +59,7 @@ def make_runner(backend: Backend, task: RunnerTask, ranks: Communicator) -> Runn
 class FusedRanksRunner(FusedGraphsRunner):
     """`gcnbatch.backends.base.Runner` of one rank; all ranks call the same methods with the same arguments.
 
-    A global batch is dealt out by nodes, in its order. Parameters and running statistics are equal on all ranks. The
+    A global batch is divided by nodes, in its order. Parameters and running statistics are equal on all ranks. The
     device adds a rank's own losses; those of all ranks are added here, when they are read.
     """
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gcnbatch.backends.base import Offset
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.graphs import Int64
-from gcnbatch.data.partition import deal
+from gcnbatch.data.partition import partition_batches
 from gcnbatch.ranks.communicator import Communicator
 
 Predict = Callable[[Int64, Int64 | None], NDArray[np.float32]]  # graphs, rows -> logits
@@ -27,9 +27,9 @@ class Part(NamedTuple):
 
 
 def part_of(source: BatchSource, graphs: Int64, ranks: Communicator) -> Part:
-    """Return this rank's part of a batch of graphs, which is dealt out by nodes, in its order."""
+    """Return this rank's part of a batch of graphs, which is divided by nodes, in its order."""
     rank, of_graphs = ranks.rank, (source.node_ptr[1:] - source.node_ptr[:-1])[graphs]
-    (bounds,), (nodes,) = deal(of_graphs, np.array([0, len(graphs)]), ranks.size)
+    (bounds,), (nodes,) = partition_batches(of_graphs, np.array([0, len(graphs)]), ranks.size)
     rows = np.diff(bounds if source.header.level == "graph" else nodes)
     offset = Offset(nodes=int(nodes[rank]), graphs=int(bounds[rank]))
     return Part(graphs[bounds[rank] : bounds[rank + 1]], offset, np.diff(nodes), rows)

@@ -85,7 +85,7 @@ Calibrator = Annotated[AnyCalibrator, Field(discriminator="kind")]
 def fit_binary(y: NDArray[np.bool_], p: NDArray[np.floating], draws: np.random.Generator) -> AnyCalibrator:
     """Return the best map of probabilities `p (n,)` of a task with labels `y (n,)`.
 
-    `draws` deals the rows into folds; all kinds see the same ones. The first of equals is taken.
+    `draws` divides the rows into folds; all kinds see the same ones. The first of equals is taken.
     """
     fold = np.empty(len(y), dtype=np.int64)
     for label in (False, True):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold
 
 from gcnbatch.config_sections import SplitConfig
-from gcnbatch.data.dealing import part_sizes
+from gcnbatch.data.division import part_sizes
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.splits import (
     SplitRows,

@@ -11,7 +11,7 @@ import numpy as np
 from gcnbatch.backends.cuda.batches.batch import Int32, Int64
 from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan, plan_epoch
 from gcnbatch.backends.cuda.runtime.sources import declared
-from gcnbatch.data.partition import deal
+from gcnbatch.data.partition import partition_batches
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.ranks.mailboxes import Mailboxes
@@ -47,7 +47,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class DealtPlan(EpochPlan):
+class PartPlan(EpochPlan):
     """A rank's parts of the batches of an epoch.
 
     Parameters
@@ -70,14 +70,14 @@ class DealtPlan(EpochPlan):
         return self.graphs_of_all
 
 
-def plan_part(batches: Sequence[Int64], sizes: Mapping[str, Int64], ranks: Ranks) -> DealtPlan:
-    """Return the plan of a rank's parts of global batches, dealt out by nodes; `sizes` as for `plan_epoch`."""
+def plan_part(batches: Sequence[Int64], sizes: Mapping[str, Int64], ranks: Ranks) -> PartPlan:
+    """Return the plan of a rank's parts of global batches, divided by nodes; `sizes` as for `plan_epoch`."""
     rank, graphs = ranks.rank, np.concatenate(batches)
     batch_ptr = np.cumsum([0, *map(len, batches)])
-    dealt = deal(sizes["nodes"][graphs], batch_ptr, ranks.size)
+    of_ranks = partition_batches(sizes["nodes"][graphs], batch_ptr, ranks.size)
     parts = np.zeros((len(batches), ranks.part_length), np.int32)
-    parts[:, PART["FIRST_NODE"]], parts[:, PART["FIRST_GRAPH"]] = dealt.nodes[:, rank], dealt.graphs[:, rank]
-    parts[:, PART["NODES"] :] = np.diff(dealt.nodes)
-    bounds = (batch_ptr[:-1, np.newaxis] + dealt.graphs[:, rank : rank + 2]).tolist()
+    parts[:, PART["FIRST_NODE"]], parts[:, PART["FIRST_GRAPH"]] = of_ranks.nodes[:, rank], of_ranks.graphs[:, rank]
+    parts[:, PART["NODES"] :] = np.diff(of_ranks.nodes)
+    bounds = (batch_ptr[:-1, np.newaxis] + of_ranks.graphs[:, rank : rank + 2]).tolist()
     own = [graphs[first:end] for first, end in bounds]
-    return DealtPlan(**vars(plan_epoch(own, sizes)), parts=parts, graphs_of_all=len(graphs))
+    return PartPlan(**vars(plan_epoch(own, sizes)), parts=parts, graphs_of_all=len(graphs))
