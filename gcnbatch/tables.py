@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -158,7 +157,10 @@ def _text(made: Future[CsvText], block: Columns, *how: bool) -> CsvText:
 
 def csv_text(columns: Columns, spreadsheet: bool = False, shown: bool = False) -> CsvText:
     """Return rows as CSV; see `gcnbatch.text.csv_cell` for `spreadsheet` and `shown`."""
-    safe = partial(_safe, spreadsheet=spreadsheet, shown=shown)
+
+    def safe(texts: Iterable[str]) -> list[str]:
+        return [csv_cell(text, spreadsheet, shown) for text in texts]
+
     cells = [_cells(values, safe) for values in columns.values()]
     return CsvText(_lines([safe(columns)]), _lines(list(zip(*cells, strict=True))))
 
@@ -179,20 +181,10 @@ def _cells(values: NDArray[Any] | Sequence[Any], safe: Callable[[Iterable[str]],
     return number_texts(values) if values.dtype.kind == "f" else safe(values.tolist())
 
 
-def _safe(texts: Iterable[str], spreadsheet: bool, shown: bool) -> list[str]:
-    cells = list(texts)
-    known = {text: csv_cell(text, spreadsheet, shown) for text in set(cells)}
-    return [known[text] for text in cells]
-
-
 def number_texts(values: NDArray[Any]) -> list[str]:
-    """Return each float as text, "" for NaN; a number takes a microsecond, calibrated ones have few values."""
-    bits = values.view(kind := f"i{values.itemsize}").tolist()  # -0.0 is not 0.0
-    known = dict.fromkeys(bits, "")
-    distinct = np.array([*known], kind).view(values.dtype)
-    texts = np.where(np.isnan(distinct), "", distinct.astype("U"))
-    known |= zip(known, texts.tolist(), strict=True)
-    return [known[one] for one in bits]
+    """Return each float as text, "" for NaN."""
+    texts: list[str] = np.where(np.isnan(values), "", values.astype("U")).tolist()
+    return texts
 
 
 class _ParquetRows:
