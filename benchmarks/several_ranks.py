@@ -19,13 +19,13 @@ import numpy as np
 from shared import config_of, end, options, run
 
 from gcnbatch.backends.base import MemberEpoch
-from gcnbatch.backends.registry import open_backend
+from gcnbatch.backends.registry import entry, open_backend
 from gcnbatch.config import Config
 from gcnbatch.data.splits import make_split
 from gcnbatch.data.store import Dataset
 from gcnbatch.ranks import world
 from gcnbatch.ranks.launch import launched
-from gcnbatch.runners.choice import make_distributed, make_runner
+from gcnbatch.runners.choice import make_runner
 from gcnbatch.training.experiment import Experiment
 
 REPEATS, STEPS, CALLS = 5, 50, 20
@@ -55,7 +55,10 @@ def train(settings: Config, name: str, ranks: Any) -> dict[str, Any]:
         experiment = Experiment(settings, dataset, on_ranks=ranks is not None)
         split = make_split(settings.split, settings.seed, experiment.split_rows)
         task, _ = experiment.task(split)
-        runner = make_distributed(backend, task, ranks.communicator()) if ranks else make_runner(backend, [task])
+        if ranks:
+            runner = entry(backend.name).ranks.make_runner(backend, task, ranks.communicator())
+        else:
+            runner = make_runner(backend, [task])
         graphs, size = experiment.source.graphs_of(split.train), settings.train.batch_size
         whole = [graphs[at : at + size] for at in range(0, max(len(graphs) - size, 0) + 1, size)]
         batches = (whole * (1 + STEPS // len(whole)))[:STEPS]
