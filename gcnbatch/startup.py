@@ -29,7 +29,6 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from gcnbatch.backends import registry
-from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.data.endings import is_table
 from gcnbatch.data.featurizer_worker import early_workers
 from gcnbatch.figures import rehearse
@@ -167,11 +166,14 @@ def _wake_gpu(tree: Mapping[str, Any]) -> bool:
 
         if (ranks := world.current()) is not None:
             ranks.start_all(_wake_rank, device)
+    from gcnbatch.backends.cuda.runtime import loader  # here: an import of molecules needs no GPU
+
     return loader.wake(device) is not None
 
 
 def _wake_rank(first: int) -> None:
     """Initialise this rank's GPU, counted from that of rank 0, while rank 0 checks its input."""
+    from gcnbatch.backends.cuda.runtime import loader
     from gcnbatch.ranks import world
 
     ranks = world.current()
