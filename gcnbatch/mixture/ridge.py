@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcnbatch.mixture import lapack
 from gcnbatch.mixture.similarity import blas_threads, mirrored
 from gcnbatch.mixture.steps import Step, no_step
 
@@ -118,9 +119,7 @@ class _Complete:
     """P of all rows. G is Z'Z, with Z the inverse of the Cholesky factor; only blocks of it are multiplied out."""
 
     def __init__(self, kernel: Float64) -> None:
-        from scipy.linalg.lapack import dtrtri
-
-        self._z = dtrtri(_factor(kernel), lower=1, overwrite_c=1)[0]
+        self._z = lapack.invert_triangle(lapack.factor(kernel.T))
         for first in range(0, len(kernel), _BLOCK):
             own = slice(first, first + _BLOCK)
             self._z[own, own] = np.tril(self._z[own, own])
@@ -148,9 +147,7 @@ class _Inverse:
     """P of all rows, multiplied out: columns with missing cells read most of it."""
 
     def __init__(self, kernel: Float64) -> None:
-        from scipy.linalg.lapack import dpotri
-
-        self.projection = mirrored(dpotri(_factor(kernel), lower=1, overwrite_c=1)[0])
+        self.projection = mirrored(lapack.invert_factored(lapack.factor(kernel.T)))
         sums = self.projection.sum(axis=1)
         self.means = sums / sums.sum()
         for first in range(0, len(sums), _BLOCK):
@@ -244,16 +241,7 @@ def _solve_positive(matrix: Float64, right: Float64) -> Float64:
 
     `scipy.linalg.solve` also estimates its condition, which takes 60 times as long where BLAS has several threads.
     """
-    from scipy.linalg import cho_factor, cho_solve
+    from scipy.linalg import cho_solve
 
-    factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-    found: Float64 = cho_solve(factor, right, check_finite=False)
+    found: Float64 = cho_solve((lapack.factor(matrix.T), True), right, check_finite=False)
     return found
-
-
-def _factor(kernel: Float64) -> Float64:
-    """Return the Cholesky factor of a symmetric matrix, in its memory: below the diagonal, in the order of LAPACK."""
-    from scipy.linalg import cho_factor
-
-    factor: Float64 = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)[0]
-    return factor

@@ -123,7 +123,8 @@ class _Rbf:
 
     def block(self, molecules: Prepared, stop: int | None = None) -> NDArray[np.float32]:
         """Return its values (n, M), or those of the landmarks before `stop`."""
-        found = 2 * by_rows(molecules.scores, self._scores[:, :stop])
+        multiply = by_rows if stop is None else np.matmul  # the bits of a row matter where it is predicted
+        found = 2 * multiply(molecules.scores, self._scores[:, :stop])
         found -= (molecules.scores**2).sum(axis=1)[:, None]
         found -= self._norms[:stop]
         found /= max(self._scores.shape[0], 1)
