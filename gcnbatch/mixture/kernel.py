@@ -7,10 +7,11 @@ the least out-of-fold error on some rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,16 +87,15 @@ class KernelRidge:
 
 
 class Choice(NamedTuple):
-    """The ridge of a task, the kind of transform of its targets, and the weight of descriptors, equal for all tasks."""
+    """The ridge of a task, and the weight of descriptors, equal for all tasks."""
 
     ridge: float
-    kind: Kind
     weight: float = 1.0
 
 
 def count_steps(problem: Problem, molecules: Prepared) -> int:
-    """Return the number of steps that `choose` and `fit` report to `step`."""
-    tried = len(RIDGES) * len(_weights(molecules))
+    """Return the number of steps that `choose_kinds`, where it is called, `choose` and `fit` report to `step`."""
+    tried = len(RIDGES) * (len(_weights(molecules)) + (known_kinds(problem) is None))
     return 1 + sum(tried + len(problem.columns(tasks)) for _, tasks in problem.sharing())
 
 
@@ -105,7 +105,7 @@ def threads_of(problem: Problem) -> int:
 
 
 def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
-    """Return the kernel (n, n) that `fit` solves exactly, for `choose` and `fit`; None where it takes landmarks.
+    """Return the kernel (n, n) that `fit` solves exactly, also for `choose`; None where it takes landmarks.
 
     All fingerprints and the descriptors have equal weights in it.
     """
@@ -114,72 +114,81 @@ def whole_matrix(problem: Problem, molecules: Prepared) -> Float64 | None:
     return Similarity(molecules, problem.jobs).square()
 
 
-def choose(
-    problem: Problem, molecules: Prepared, step: Step = no_step, whole: Float64 | None = None, weigh: bool = True
-) -> dict[int, Choice]:
-    """Return the choice for each learnable task, by its number: the least out-of-fold errors.
+def choose_kinds(
+    problem: Problem, molecules: Prepared, step: Step = no_step, whole: Float64 | None = None
+) -> tuple[Kind, ...]:
+    """Return the kind of transform of each output: that with the least out-of-fold error of the problem.
 
-    The transform has the least error of the problem, which must be half a percent less than without it; `known_kinds`
-    are not compared. Ridge and weight have the least squared error of transformed targets, relative to the least of
-    each task: the weight over all tasks. Results do not depend on the number of threads.
+    It must be half a percent less than without it. Results do not depend on the number of threads.
 
     Parameters
     ----------
     whole : (n, n) or None
         What `whole_matrix` returned.
-    weigh : bool
-        Whether to compare weights.
     """
     tried = _tried(problem)
     kinds = [kind for kind in KINDS if any(kind in of for of in tried.values())]
     scales = [Scales.fit(problem, (kind,) * problem.values.shape[1]) for kind in kinds]
-    weights = _weights(molecules) if weigh else (1.0,)
-    total = dict.fromkeys(weights, 0.0)
-    found: dict[float, dict[int, Choice]] = {weight: {} for weight in weights}
-    for rows, tasks in problem.sharing():
-        some = _sample(problem, rows)
-        columns = [problem.tasks[task] for task in tasks]
-        own = molecules[some]
-        kernel = whole[np.ix_(some, some)] if whole is not None else Similarity(own, problem.jobs).square()
-        targets = _targets(problem, scales, some, columns)
-        left_out = _by_ridge(problem, kernel, targets, step)
-        errors = _errors(left_out, targets)
-        ends = np.cumsum([column.stop - column.start for column in columns]).tolist()
-        chosen: dict[int, Kind] = {}
-        of_chosen = []
-        for task, column, first, end in zip(tasks, columns, [0, *ends], ends, strict=False):
-            options: list[tuple[float, Kind]] = []
-            of_kind: dict[Kind, Float64] = {}
+    chosen: dict[int, Kind] = {}
+    for rows, tasks, kernel in _samples(problem, molecules, whole):
+        targets = _targets(problem, scales, rows, [problem.tasks[task] for task in tasks])
+        (left_out,) = _by_ridge(problem, [kernel], targets, step)
+        errors, ends = _errors(left_out, targets), _ends(problem, tasks)
+        for task, first, end in zip(tasks, [0, *ends], ends, strict=False):
+            column, options = problem.tasks[task], list[tuple[float, Kind]]()
             for number, (kind, scale) in enumerate(zip(kinds, scales, strict=True)):
                 if kind not in tried[task]:
                     continue
                 place = slice(number * ends[-1] + first, number * ends[-1] + end)
-                of_kind[kind] = errors[:, place].mean(axis=1)
                 outputs = np.full_like(problem.values, np.nan)
-                outputs[some, column] = left_out[np.argmin(of_kind[kind])][:, place]
+                outputs[rows, column] = left_out[np.argmin(errors[:, place].mean(axis=1))][:, place]
                 options.append((problem.task_error(column, scale.invert(outputs, problem.folds)[:, column]), kind))
             chosen[task] = _best(options)
-            of_chosen.append(of_kind[chosen[task]])
-        of_tasks = np.stack(of_chosen)  # (tasks, ridges)
-        least = of_tasks.min(axis=1, keepdims=True)
-        for weight in weights:
-            if weight != 1:
-                reweigh(kernel, own, weight, problem.jobs)
-                scaled = _targets(problem, [Scales.fit(problem, _kinds(problem, chosen))], some, columns)
-                errors = _errors(_by_ridge(problem, kernel, scaled, step), scaled)
-                parts = zip([0, *ends], ends, strict=False)
-                of_tasks = np.stack([errors[:, first:end].mean(axis=1) for first, end in parts])
+    return _kinds(problem, chosen)
+
+
+def choose(
+    problem: Problem,
+    molecules: Prepared,
+    kinds: tuple[Kind, ...],
+    step: Step = no_step,
+    whole: Float64 | None = None,
+) -> dict[int, Choice]:
+    """Return the choice for each learnable task, by its number, with these transforms of outputs.
+
+    Ridge and weight have the least out-of-fold squared error of transformed targets, relative to the least of each
+    task: the weight over all tasks. Results do not depend on the number of threads.
+
+    Parameters
+    ----------
+    whole : (n, n) or None
+        What `whole_matrix` returned.
+    """
+    scales, weights = Scales.fit(problem, kinds), _weights(molecules)
+    total = dict.fromkeys(weights, 0.0)
+    found: dict[float, dict[int, Choice]] = {weight: {} for weight in weights}
+    for rows, tasks, kernel in _samples(problem, molecules, whole):
+        targets = _targets(problem, [scales], rows, [problem.tasks[task] for task in tasks])
+        kernels = [kernel, *(kernel.copy() for _ in weights[1:])]
+        for weight, of_weight in zip(weights[1:], kernels[1:], strict=True):
+            reweigh(of_weight, molecules[rows], weight, problem.jobs)
+        ends, least = _ends(problem, tasks), None
+        for weight, left_out in zip(weights, _by_ridge(problem, kernels, targets, step), strict=True):
+            errors = _errors(left_out, targets)
+            parts = zip([0, *ends], ends, strict=False)
+            of_tasks = np.stack([errors[:, first:end].mean(axis=1) for first, end in parts])  # (tasks, ridges)
+            least = of_tasks.min(axis=1, keepdims=True) if least is None else least
             relative = (of_tasks / least).sum(axis=0)
             ridge = RIDGES[int(np.argmin(relative))]
             total[weight] += float(relative.min())
-            found[weight] |= {task: Choice(ridge, kind, weight) for task, kind in chosen.items()}
+            found[weight] |= {task: Choice(ridge, weight) for task in tasks}
     return found[min(total, key=lambda weight: total[weight])]
 
 
 def known_kinds(problem: Problem) -> tuple[Kind, ...] | None:
     """Return the kind of transform of each output, if no task has a choice.
 
-    Classes have none, the problem may name it, and transforms that would only change the unit are not compared.
+    Classes have none, the problem may name it, and a transform that would only change the unit is not compared.
     """
     tried = _tried(problem)
     if any(len(of) > 1 for of in tried.values()):
@@ -196,16 +205,11 @@ def with_violated_bounds(problem: Problem, molecules: Prepared) -> Problem:
     if bounds is None:
         return problem
     whole = whole_matrix(problem, molecules)
-    choices = choose(problem, molecules, whole=whole)
-    scales = Scales.fit(problem, kinds_of(problem, choices))
+    kinds = known_kinds(problem) or choose_kinds(problem, molecules, whole=whole)
+    choices, scales = choose(problem, molecules, kinds, whole=whole), Scales.fit(problem, kinds)
     predicted = scales.whole.invert(fit(problem, molecules, choices, scales, whole)[0].predict(molecules))
     is_violated = bounds.directions * (predicted - bounds.values) < 0  # not of a task that was not learnt, with NaN
     return replace(problem, y=np.where(is_violated, bounds.values, problem.y), bounds=None)
-
-
-def kinds_of(problem: Problem, choices: Mapping[int, Choice]) -> tuple[Kind, ...]:
-    """Return the kind of transform of each output."""
-    return _kinds(problem, {task: choice.kind for task, choice in choices.items()})
 
 
 def fit(
@@ -304,28 +308,41 @@ def _kinds(problem: Problem, of_tasks: Mapping[int, Kind]) -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-def _by_ridge(problem: Problem, kernel: Float64, targets: Targets, step: Step) -> Float64:
-    """Return the predictions of left-out rows (ridges, n, C)."""
-    found = np.empty((len(RIDGES), *targets.whole.shape))
-    with blas_threads(1), ThreadPoolExecutor(min(problem.jobs, len(RIDGES))) as threads:
-        for number, of_ridge in enumerate(threads.map(partial(_left_out, kernel, targets), RIDGES)):
-            found[number] = of_ridge
+def _samples(
+    problem: Problem, molecules: Prepared, whole: Float64 | None
+) -> Iterator[tuple[NDArray[np.int64], list[int], Float64]]:
+    """Yield some rows for tasks that share a system, these tasks, and the kernel of the rows."""
+    for rows, tasks in problem.sharing():
+        order = philox.generator(problem.seed, "mixture.tuned").permutation(len(rows))
+        some = np.sort(rows[order[:_TUNED]])
+        own = whole[np.ix_(some, some)] if whole is not None else Similarity(molecules[some], problem.jobs).square()
+        yield some, tasks, own
+
+
+def _ends(problem: Problem, tasks: Sequence[int]) -> list[int]:
+    """Return where the columns of each of these tasks end, side by side."""
+    sizes = (problem.tasks[task].stop - problem.tasks[task].start for task in tasks)
+    return list(accumulate(sizes))
+
+
+def _by_ridge(problem: Problem, kernels: Sequence[Float64], targets: Targets, step: Step) -> Float64:
+    """Return the predictions of left-out rows by each kernel and ridge, (kernels, ridges, n, C)."""
+    systems = list(product(kernels, RIDGES))
+    found = np.empty((len(systems), *targets.whole.shape))
+    with blas_threads(1), ThreadPoolExecutor(min(problem.jobs, len(systems))) as threads:
+        for number, left_out in enumerate(threads.map(partial(_left_out, targets), *zip(*systems, strict=True))):
+            found[number] = left_out
             step()
-    return found
+    return found.reshape(len(kernels), len(RIDGES), *targets.whole.shape)
 
 
-def _left_out(kernel: Float64, targets: Targets, ridge: float) -> Float64:
+def _left_out(targets: Targets, kernel: Float64, ridge: float) -> Float64:
     return solve(kernel.copy(), ridge, targets).left_out
 
 
 def _errors(left_out: Float64, targets: Targets) -> Float64:
     """Return the mean squared errors (ridges, C) of predictions of left-out rows."""
     return np.asarray(np.nanmean((left_out - _own_targets(targets)) ** 2, axis=1))
-
-
-def _sample(problem: Problem, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    order = philox.generator(problem.seed, "mixture.tuned").permutation(len(rows))
-    return np.sort(rows[order[:_TUNED]])
 
 
 def _targets(problem: Problem, scales: Sequence[Scales], rows: NDArray[np.int64], columns: Sequence[slice]) -> Targets:

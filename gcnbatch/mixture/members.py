@@ -127,17 +127,19 @@ def fit_members(
 
     with ThreadPoolExecutor(1) as beside, _set_by_errors(failed):
         beside.submit(load_library)
-
         kinds = kernels.known_kinds(problem)
         trees = start_trees(Scales.fit(problem, kinds)) if kinds else None
         with blas_threads(kernels.threads_of(problem)):
             steps = Steps(advance, KERNEL, kernels.count_steps(problem, prepared))
             with span("compute the kernel"):
                 whole = kernels.whole_matrix(problem, prepared)
-            with span("choose the ridge"):
-                choices = kernels.choose(problem, prepared, steps.take, whole)
-            scales = Scales.fit(problem, kernels.kinds_of(problem, choices))
+            if kinds is None:
+                with span("choose transforms"):
+                    kinds = kernels.choose_kinds(problem, prepared, steps.take, whole)
+            scales = Scales.fit(problem, kinds)
             trees = trees or start_trees(scales)
+            with span("choose the ridge"):
+                choices = kernels.choose(problem, prepared, kinds, steps.take, whole)
             with span("fit the kernel"):
                 kernel, of_kernel = kernels.fit(problem, prepared, choices, scales, whole, steps.take)
         del whole
@@ -166,4 +168,4 @@ def choose_kinds(problem: Problem, read: Callable[[], Molecules]) -> tuple[Kind,
         return kinds
     molecules = read()
     prepared = Preparation.fit(molecules).apply(molecules)
-    return kernels.kinds_of(problem, kernels.choose(problem, prepared, weigh=False))
+    return kernels.choose_kinds(problem, prepared)

@@ -62,21 +62,23 @@ def test_no_target_of_a_part_changes_the_predictions_for_it(target: str, missing
     given = problem(of, target, 1, missing)
     y = np.exp(given.y) if skewed and target == "regression" else given.y
     given = replace(given, y=y)
-    choices = {0: kernel.Choice(0.1, "quantile" if skewed and target == "regression" else "none")}
+    kinds, choices = ("quantile" if skewed and target == "regression" else "none",), {0: kernel.Choice(0.1)}
     part = given.folds == 3
     changed = y.copy()
     changed[part] = 1 - y[part]
-    found = [_left_out(replace(given, y=of_targets), of, choices) for of_targets in (y, changed)]
+    found = [_left_out(replace(given, y=of_targets), of, choices, kinds) for of_targets in (y, changed)]
     labelled = part & ~np.isnan(y[:, 0])
     for first, second in zip(*found, strict=True):
         assert np.array_equal(first[labelled], second[labelled])
         assert not np.array_equal(first[~part], second[~part])
 
 
-def _left_out(given: Problem, of: object, choices: dict[int, kernel.Choice]) -> list[np.ndarray]:
+def _left_out(
+    given: Problem, of: object, choices: dict[int, kernel.Choice], kinds: tuple[str, ...]
+) -> list[np.ndarray]:
     preparation = Preparation.fit(of)
     prepared = preparation.apply(of)
-    scales = trees.Scales.fit(given, (choices[0].kind,))
+    scales = trees.Scales.fit(given, kinds)
     _, of_kernel = kernel.fit(given, prepared, choices, scales, kernel.whole_matrix(given, prepared))
     _, of_trees = trees.fit(given, preparation, prepared, scales)
     return [scales.invert(left_out, given.folds) for left_out in (of_kernel, of_trees)]
