@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
@@ -85,3 +87,13 @@ def test_arrays_of_many_rows_and_tasks_keep_their_size(growth: object, tasks: in
 def test_a_leaf_has_the_mean_by_weight() -> None:
     x, z, weights = np.zeros((2, 1), np.float16), np.array([[0.0], [1.0]]), np.array([1.0, 3.0])
     assert grow(x, z, VALUES, trees=2, seed=0, weights=weights).predict(x[:1]) == 0.75
+
+
+def test_no_warning_is_shown_while_trees_grow_though_filters_are_reset() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with without_warnings():
+            warnings.resetwarnings()
+            warnings.warn("of scikit-learn", stacklevel=1)
+        warnings.warn("of others", stacklevel=1)
+    assert [str(one.message) for one in shown] == ["of others"]
