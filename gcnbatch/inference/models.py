@@ -275,9 +275,9 @@ class Whole:
 def begin(
     wholes: Sequence[Whole], choice: BackendChoice, sources: Sources, batch_size: int = 0, progress: Progress = silent
 ) -> Callable[[], list[Found]]:
-    """Predict with the networks of all together, and return what combines the outputs of each with its mixture.
+    """Predict with the networks of all together, and return a call that combines the outputs of each with its mixture.
 
-    That may run in another thread, beside the networks on other graphs: it reads none.
+    The call may run in another thread while the networks predict other graphs: it reads none.
     """
     with span("predict with the networks"):
         needed = [model for one in wholes for model in one.needed]

@@ -116,20 +116,20 @@ class Predictor:
         return open_input(request.data, self.members, request.csv, say, **about)
 
     def begin(self, part: Part, progress: Callable[[int], object]) -> Callable[[], Predicted]:
-        """Predict a part with the networks, and return what goes on to all that the models give for it.
+        """Predict a part with the networks, and return a call that completes what the models give for it.
 
-        That may run in another thread, while the next part begins. "auto" may change to another backend.
+        The call may run in another thread, while the next part begins. "auto" may change to another backend.
         """
         combine = begin(self.wholes, self.choice, part.source, self.batch_size, progress)
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
 
-        def go_on() -> Predicted:
+        def complete() -> Predicted:
             found = combine()
             single = [one.outputs for one in found]
             deviation = found[0].deviation if len(found) == 1 else None
             return Predicted(part.blocks, single, beside, self.left_out, deviation)
 
-        return go_on
+        return complete
 
     def predict(self, part: Part, progress: Callable[[int], object] = silent) -> Predicted:
         """Return what the models give for a part."""

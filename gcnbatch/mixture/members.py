@@ -125,8 +125,8 @@ def fit_members(
     def start_trees(scales: Scales) -> Future[tuple[Trees, Float64]]:
         return beside.submit(forests.fit, problem, preparation, prepared, scales, advance_trees)
 
-    with ThreadPoolExecutor(1) as beside, _set_by_errors(failed):
-        beside.submit(load_library)
+    with ThreadPoolExecutor(1) as beside, _set_on_error(failed):
+        beside.submit(load_library)  # while the kernel is computed
         kinds = kernels.known_kinds(problem)
         trees = start_trees(Scales.fit(problem, kinds)) if kinds else None
         with blas_threads(kernels.threads_of(problem)):
@@ -150,15 +150,6 @@ def fit_members(
     return Members(problem.target, preparation, scales.whole, kernel, forest), left_out
 
 
-@contextmanager
-def _set_by_errors(event: Event) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        event.set()
-        raise
-
-
 def choose_kinds(problem: Problem, read: Callable[[], Molecules]) -> tuple[Kind, ...]:
     """Return the kind of transform of each output that gives the kernel the least out-of-fold error.
 
@@ -169,3 +160,13 @@ def choose_kinds(problem: Problem, read: Callable[[], Molecules]) -> tuple[Kind,
     molecules = read()
     prepared = Preparation.fit(molecules).apply(molecules)
     return kernels.choose_kinds(problem, prepared)
+
+
+@contextmanager
+def _set_on_error(event: Event) -> Iterator[None]:
+    """Set the event if the block fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        event.set()
+        raise

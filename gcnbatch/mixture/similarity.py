@@ -73,7 +73,7 @@ class Similarity:
         return found
 
     def square(self) -> NDArray[np.float64]:
-        """Return the similarities among the landmarks, (M, M); of two, one is computed."""
+        """Return the similarities among the landmarks, (M, M); that of each pair is computed once."""
         found = np.empty((self._size, self._size), np.float64)
 
         def fill(first: int) -> None:
@@ -86,7 +86,10 @@ class Similarity:
         return mirrored(found)
 
     def block(self, molecules: Prepared, stop: int | None = None) -> NDArray[np.float32]:
-        """Return the similarities (n, M) of at most `BLOCK` molecules; to the landmarks before `stop`, n x 1024."""
+        """Return the similarities (n, M) of at most `BLOCK` molecules.
+
+        `stop`, a multiple of `_COLUMNS`: only those to the landmarks before it.
+        """
         total = self._rbf.block(molecules, stop)
         total *= self._weight
         for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
