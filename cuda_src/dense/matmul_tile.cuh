@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/copies.cuh"
+#include "common/tensor_cores.cuh"
 
 // A matrix in memory: `rows` of `length` floats, `ld` apart.
 struct Operand {
@@ -104,24 +105,6 @@ struct Fp32 {
     }
   }
 };
-
-__device__ inline unsigned round_to_tf32(float value) {
-  unsigned bits = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-#endif
-  return bits;
-}
-
-// c += a b by one warp: a (16, 8), b (8, 8), c (16, 8). With g = lane / 4 and t = lane % 4, a lane holds
-// a[g][t], a[g+8][t], a[g][t+4], a[g+8][t+4]; b[t][g], b[t+4][g]; c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1].
-__device__ inline void multiply_fragments(float* c, const unsigned* a, const unsigned* b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
 
 // A tile of C = A B on the tensor cores: WARPS_M x WARPS_N warps; a warp holds MM x MN products of 16 x 8.
 template <int WARPS_M, int WARPS_N, int MM, int MN, int DEPTH_>

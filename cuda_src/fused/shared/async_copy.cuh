@@ -1,5 +1,5 @@
-// Asynchronous operations of Hopper: TMA copies and their barriers in shared memory, wgmma, clusters of blocks, and the start
-// of the next kernel. No kernels here.
+// Asynchronous operations of Hopper: TMA copies and their barriers in shared memory, clusters of blocks, and the start of the
+// next kernel. No kernels here.
 //
 // Requires: sm_90a; clusters sm_90. Elsewhere the functions do nothing.
 #pragma once
@@ -14,16 +14,6 @@ __device__ __forceinline__ void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-
-__device__ __forceinline__ unsigned shared_address(const void* data) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(data));
-}
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr bool HAS_WARPGROUPS = true;
-#else
-constexpr bool HAS_WARPGROUPS = false;
-#endif
 
 // ---- TMA copies and their barriers ----
 
@@ -79,27 +69,6 @@ struct RingPosition {
     if (++stage == stages) stage = 0, phase ^= 1;
   }
 };
-
-// ---- wgmma: groups of products that four warps issue together ----
-
-__device__ __forceinline__ void wgmma_fence() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void wgmma_commit() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-#endif
-}
 
 // ---- clusters ----
 

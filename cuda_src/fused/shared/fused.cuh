@@ -12,8 +12,9 @@
 #pragma once
 
 #include "common/common.cuh"
+#include "common/copies.cuh"
 #include "common/philox.cuh"
-#include "dense/matmul_tile.cuh"
+#include "common/tensor_cores.cuh"
 
 namespace fused {
 
@@ -153,17 +154,6 @@ constexpr int PANEL = 32;
 
 __device__ __forceinline__ long long in_panel(int i, int k, int rows) {
   return (static_cast<long long>(k / PANEL) * rows + i) * PANEL + ((k % PANEL / 4 ^ i % 8) * 4 + k % 4);
-}
-
-// x rounded to 11 significant bits; NaN and infinities stay.
-__device__ __forceinline__ unsigned to_tf32(float value) {
-  unsigned bits = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-#else
-  bits = round_to_tf32(value);
-#endif
-  return bits;
 }
 
 // The residual that TF32 cuts off x, rounded to TF32.

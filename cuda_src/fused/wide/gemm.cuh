@@ -161,32 +161,6 @@ struct AcrossDepth {
 
 // ---- product ----
 
-// A fragment as wgmma reads it: rounded to TF32, or split into two TF32 numbers.
-template <int PRODUCTS, int COUNT>
-struct Fragment {
-  unsigned large[COUNT], small[PRODUCTS == 3 ? COUNT : 1];
-
-  __device__ __forceinline__ void split(const float* values) {
-#pragma unroll
-    for (int v = 0; v < COUNT; ++v) {
-      large[v] = __float_as_uint(values[v]);  // for one product its writer rounded it
-      if constexpr (PRODUCTS == 3) {
-        large[v] = to_tf32(values[v]);
-        small[v] = to_tf32(values[v] - __uint_as_float(large[v]));
-      }
-    }
-  }
-
-  // Called when the tensor cores are done: keeps the compiler from reusing the registers before.
-  __device__ __forceinline__ void hold() {
-#pragma unroll
-    for (int v = 0; v < COUNT; ++v) {
-      asm volatile("" : "+r"(large[v])::"memory");
-      if constexpr (PRODUCTS == 3) asm volatile("" : "+r"(small[v])::"memory");
-    }
-  }
-};
-
 // Fill the ring; the ninth warp calls. The first stages of weights are fetched before the previous kernel has ended.
 template <int PRODUCTS, int STAGE, class Operands>
 __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, bool waits) {
@@ -212,57 +186,6 @@ __device__ __forceinline__ void fetch(const Operands& from, Barriers& barriers, 
     from.fetch_a(ring() + turn.stage * STAGE, step, &barriers.full[turn.stage]);
     turn.next(stages);
   }
-}
-
-using Accumulators = float[32];  // of 64 x 64 values, in a thread
-
-// wgmma descriptor of a piece of PanelRows: 1024 bytes from 8 rows to the next 8, 128-byte swizzle.
-__device__ __forceinline__ unsigned long long descriptor(const float* piece) {
-  return (shared_address(piece) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-// d (64, 64) += a (64, 8) bᵀ (8, 64), asynchronously.
-__device__ __forceinline__ void wgmma_tf32(Accumulators& d, unsigned long long a, unsigned long long b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31}, %32, %33, 1, 1, 1;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b));
-#endif
-}
-
-// The same with a in registers, in the layout of `multiply_fragments`; without ADD d = a bᵀ.
-template <bool ADD>
-__device__ __forceinline__ void wgmma_tf32(Accumulators& d, const unsigned (&a)[4], unsigned long long b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"
-      "30,%31}, {%32,%33,%34,%35}, %36, %37, 1, 1;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
-#endif
-}
-
-// The same for 32 columns.
-template <bool ADD>
-__device__ __forceinline__ void wgmma_tf32(float (&d)[16], const unsigned (&a)[4], unsigned long long b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-      "{%16,%17,%18,%19}, %20, %21, 1, 1;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
-#endif
 }
 
 // Four warps multiply 64 rows. They release a stage once the next one is in the tensor cores.

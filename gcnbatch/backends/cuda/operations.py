@@ -6,7 +6,7 @@ from typing import Any
 
 from gcnbatch.backends.cuda.ops.dense import DenseOps
 from gcnbatch.backends.cuda.ops.matmul import Precision
-from gcnbatch.backends.cuda.ops.matmul_tall import TallDenseOps
+from gcnbatch.backends.cuda.ops.matmul_wgmma import WgmmaDenseOps
 from gcnbatch.backends.cuda.ops.per_graph import PerGraphDenseOps
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.runtime.device import Device
@@ -17,7 +17,7 @@ from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.reference.composed import ComposedOps
 
 
-class BatchedOps(TallDenseOps, SparseOps, ComposedOps):
+class BatchedOps(WgmmaDenseOps, SparseOps, ComposedOps):
     """Operations with one or two launches for the whole batch."""
 
     def __init__(self, device: Device, precision: Precision, kernel: str) -> None:

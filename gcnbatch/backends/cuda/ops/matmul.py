@@ -120,16 +120,22 @@ def wgrad_geometry(N: int, F: int, P: int, multiprocessors: int, precision: Prec
     >>> wgrad_geometry(950, 64, 64, 132)[:3]
     ('32x32', Launch(grid=(2, 2, 15), block=(128, 1, 1), shared=0), 64)
     """
-    plans = [_wgrad_plan(tile, N, F, P, multiprocessors) for tile in WGRAD_TILES[precision]]
+    plans = [wgrad_plan(tile, N, F, P, multiprocessors) for tile in WGRAD_TILES[precision]]
     return min(plans, key=lambda plan: plan[0])[1]
 
 
-def _wgrad_plan(tile: Tile, N: int, F: int, P: int, multiprocessors: int) -> tuple[float, WgradGeometry]:
+def wgrad_plan(
+    tile: Tile, N: int, F: int, P: int, multiprocessors: int, side_by_side: int = PARTS_SIDE_BY_SIDE
+) -> tuple[float, WgradGeometry]:
+    """Return estimated time and geometry of a weight gradient in this tile.
+
+    A multiprocessor computes up to `side_by_side` long partial sums at once.
+    """
     grid = ceil_div(F, tile.rows), ceil_div(P, tile.columns)
     tiles, sums = grid[0] * grid[1], tile.rows * tile.columns
     wanted = max(min(multiprocessors // max(tiles, 1), ceil_div(N, ROWS_PER_PART)), 1)
-    if tiles <= multiprocessors and LONG_PART * PARTS_SIDE_BY_SIDE * wanted <= N:
-        wanted *= PARTS_SIDE_BY_SIDE
+    if tiles <= multiprocessors and LONG_PART * side_by_side * wanted <= N:
+        wanted *= side_by_side
     rows_per_part = max(ceil_div(ceil_div(N, wanted), tile.depth), 1) * tile.depth
     parts = max(ceil_div(N, rows_per_part), 1)
     groups = ceil_div(parts, GROUP_PARTS) if parts > UNGROUPED_PARTS else 0
@@ -154,7 +160,7 @@ def backward_geometry(
     if precision != "fp32":
         return None
     tile = WGRAD_TILES["fp32"][-1]
-    _, plan = _wgrad_plan(tile, N, F + 1, P, multiprocessors)  # one row more: the gradient of the bias
+    _, plan = wgrad_plan(tile, N, F + 1, P, multiprocessors)  # one row more: the gradient of the bias
     dw_blocks = plan.launch.blocks
     dx_blocks = ceil_div(N, tile.rows) * ceil_div(F, tile.columns) if need_dx else 0
     if dw_blocks + dx_blocks > BLOCKS_AT_ONCE * multiprocessors or plan.rows_per_part > ROWS_AT_ONCE:
@@ -331,10 +337,24 @@ class MatmulOps(BiasOps):
     ) -> None:
         """dW = Xᵀ dY (dW += with `accumulate`) for `sizes` (N, F, P) and `strides` (lddw, ldx, lddy)."""
         plan = wgrad_geometry(*sizes, self.device.multiprocessors, self.precision)
+        self.launch_wgrad(WGRAD[plan.tile], plan, dw, x, dy, sizes, strides, accumulate)
+
+    def launch_wgrad(
+        self,
+        entry: str,
+        plan: WgradGeometry,
+        dw: DeviceArray,
+        x: DeviceArray,
+        dy: DeviceArray,
+        sizes: tuple[int, int, int],
+        strides: tuple[int, int, int],
+        accumulate: bool,
+    ) -> None:
+        """Launch the kernel `entry` of a weight gradient; see `multiply_wgrad`."""
         partials, counters = self.workspaces(plan.partials_bytes, plan.counters_bytes)
         (N, F, P), (lddw, ldx, lddy) = sizes, strides
         self.device.launch(
-            WGRAD[plan.tile],
+            entry,
             plan.launch,
             dw=dw,
             partials=partials,
