@@ -21,7 +21,7 @@ from tests.ops.test_dropout import KEY
 SHARED_BYTES = 227 * 1024  # that a block on Hopper may have, with 1 KB for what it declares statically
 MANY = st.integers(1 << 15, 3_000_000)
 # Rows that end within a tile; columns and depths of a tile, one more and one less; rows aligned to 16, 8 and 4 bytes.
-SHAPES = [(1, 33, 33), (63, 47, 47), (64, 32, 128), (129, 192, 65), (1000, 100, 128), (3000, 128, 41), (517, 34, 64)]
+SHAPES = [(40, 33, 33), (63, 47, 47), (64, 32, 128), (129, 192, 65), (1000, 100, 128), (3000, 128, 41), (517, 34, 64)]
 SHAPES += [(20_000, 128, 128), (700, 602, 127)]
 
 
@@ -146,7 +146,7 @@ def kinds(N: int, F: int, P: int) -> dict[str, Any]:
 
 def hopper() -> Any:
     backend = open_adapter("batched")
-    if backend.device.compute_capability != wgmma.HOPPER:
+    if backend.ops.device.compute_capability != wgmma.HOPPER:
         pytest.skip("wgmma needs a GPU of compute capability 9.0")
     return backend
 
@@ -168,7 +168,7 @@ def test_sums_of_one_sign_are_as_close_as_the_tiles_keep_them(shape: tuple[int, 
     x, w, dy = (rng.uniform(0.5, 1.5, size).astype(np.float32) for size in ((N, F), (F, P), (N, P)))
     given = [backend.upload(array) for array in (dy, x, w)]
     exact = {"y": x.astype(float) @ w, "dx": dy.astype(float) @ w.T, "dw": x.T.astype(float) @ dy}
-    for ops in (backend.ops, MatmulOps(backend.device)):
+    for ops in (backend.ops, MatmulOps(backend.ops.device)):
         dx, dw = ops.matmul_backward(*given)
         for name, got, depth in (("y", ops.matmul(given[1], given[2]), F), ("dx", dx, P), ("dw", dw, N)):
             error = np.abs(backend.download(got) / exact[name] - 1).max()
