@@ -1,15 +1,16 @@
 // Rows that a rank pushes into the memory of the others before a product of their part of one large graph: an exchange
 // without a library, without buffers of packed rows, and without the host.
 //
-// Source: own. A mailbox (gcnbatch/backends/cuda/ranks/landing.py) has a flag of 4 bytes for each rank, then two receive
-//   buffers. One holds the rows of a product's dense operand, own ones first, then those of the other ranks in order of the
+// Source: own. A mailbox (gcnbatch/backends/cuda/ranks/landing.py) has two flags of 4 bytes for each rank, then two receive
+//   buffers, or one. One holds the rows of a product's dense operand, own ones first, then those of the other ranks in order of the
 //   nodes, `pitch` bytes each: compressed rows (spmm/compressed.cu), of which only the used sectors are written, or dense rows.
 // Shapes: slots (ranks, n) int32: the row that own row i fills in the receive buffer of each rank, or -1 where that rank does
 //   not need it.
-// Flags: a flag's number is that of the last push that has ended. The last block of a push releases it, to all ranks.
+// Flags: a flag's number is that of the last push that has ended. The last block of a push releases it, to all ranks. Those
+//   from READ_FLAGS on say how often each rank has read the only buffer.
 // Why a buffer may be overwritten: products alternate between the two. A rank pushes for product t + 2 after its wait for the
 //   flags of product t + 1. Every rank pushed those, the last ones of the product, after its kernels that read the buffer of
-//   product t.
+//   product t. With one buffer, a rank pushes for product t + 1 after its wait for the flags that all have read it t times.
 // Launch: blocks of 512 threads that stride over the rows; 16 lanes a row, 16 bytes each. On a stream of high priority, 32 blocks
 //   beside other kernels, else one a multiprocessor. Shared memory: none that matters.
 // Traffic: reads a row once, writes it to each rank that needs it. On four H100 (NVLink, 18 links a GPU), rows of 160 bytes
@@ -21,6 +22,7 @@
 #include "spmm/compressed.cuh"
 
 constexpr int PUSH_THREADS = 512, PUSH_LANES = 16;
+constexpr int READ_FLAGS = 4 * MAX_RANKS;  // bytes before the second flag of the first rank
 
 struct Push {
   unsigned char* mailboxes[MAX_RANKS];  // of each rank, as this one reaches it
@@ -59,6 +61,12 @@ struct Push {
 };
 
 static_assert(MAX_RANKS <= PUSH_LANES, "a lane a rank");
+
+struct Release {
+  unsigned char* mailboxes[MAX_RANKS];
+  int rank, size;
+  unsigned number;  // of products whose rows this rank has read
+};
 
 struct DensePush {
   Push push;
@@ -101,4 +109,10 @@ extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push_dense(const
 // Wait for the flags of all ranks. Launch: one warp.
 extern "C" __global__ __launch_bounds__(32) void halo_wait(const unsigned char* flags, unsigned number, int size) {
   if (threadIdx.x < size) wait_until([&] { return static_cast<int>(get_flag(flags + 4 * threadIdx.x) - number) >= 0; });
+}
+
+// Tell all ranks that the kernels before have read the only receive buffer. Launch: one warp.
+extern "C" __global__ __launch_bounds__(32) void halo_release(const __grid_constant__ Release release) {
+  if (threadIdx.x < release.size)
+    put_flag(release.mailboxes[threadIdx.x] + READ_FLAGS + 4 * release.rank, release.number);
 }

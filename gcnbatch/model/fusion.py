@@ -126,9 +126,11 @@ class FusedConv:
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         kept, p = saved
         _, gradients = product_backward(ctx, dout, p, self.name, False, False)
+        del p, saved  # with many nodes, there is no memory for P, dP and both other gradients at once
         if not need_dh:
             return None, gradients
         dp = ctx.ops.spmm_backward(ctx.batch.adjacency, dout, _zeros(ctx, self.after))
+        del dout
         return ctx.ops.matmul_dx(dp, ctx.parameters[f"{self.name}.weight"], kept=kept), gradients
 
 

@@ -123,16 +123,20 @@ class Gcn:
         context = self._contexts(ctx)
         layers, frozen = self.fused
         needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
-        h, kept = flow.h, dict(flow.kept)
+        between, kept = [flow.h], dict(flow.kept)  # a layer has the only reference to its input, and may free it
         saved: list[Any] = []
         for i in numbers:
             layer, own = layers[i], context(i)
-            others = [kept[name] for name in layer.others] if isinstance(layer, Junction) else []
-            h, values = layer.forward(own, h, *others)
+            if isinstance(layer, Junction):
+                h, values = layer.forward(own, between.pop(), *(kept[name] for name in layer.others))
+            else:
+                h, values = layer.forward(own, between.pop())
+            between.append(h)
             saved.append(None if i < frozen else values)
             if layer.name in needed:
                 kept[layer.name] = h
-        return Flow(h, kept), saved
+            del h, values
+        return Flow(between.pop(), kept), saved
 
     def _contexts(self, ctx: Context) -> Callable[[int], Context]:
         """Return the context of each layer, by number: frozen ones predict, the last ones may need few rows."""
@@ -145,25 +149,28 @@ class Gcn:
     def backward(self, ctx: Context, dlogits: Array, saved: list[Any]) -> Gradients:
         """Return the gradient of every parameter that is not frozen by name.
 
-        The layers run in reverse order. The gradient by the features is never computed: the first layer with parameters
-        needs none by its input.
+        The layers run in reverse order, and each takes its saved values from the end of `saved`: it may free them. The
+        gradient by the features is never computed: the first layer with parameters needs none by its input.
         """
         (layers, frozen), context = self.fused, self._contexts(ctx)
         first = next(i for i, layer in enumerate(layers) if i >= frozen and layer.specs())
         gradients: Gradients = {}
         through: dict[str, Array] = {}  # gradients by outputs of layers, from the junctions that read them
-        dh: Array | None = dlogits
+        between: list[Any] = [dlogits]
+        del dlogits
         for i in range(len(layers) - 1, first - 1, -1):
             layer, own_ctx = layers[i], context(i)
             if layer.name in through:
-                dh = ctx.ops.add(dh, through.pop(layer.name))
+                between.append(ctx.ops.add(between.pop(), through.pop(layer.name)))
             if isinstance(layer, Junction):
-                dh, *others = layer.backward(own_ctx, dh, saved[i])
+                dh, *others = layer.backward(own_ctx, between.pop(), saved.pop())
                 for name, d in zip(layer.others, others, strict=True):
                     through[name] = ctx.ops.add(through[name], d) if name in through else d
             else:
-                dh, own = layer.backward(own_ctx, dh, saved[i], need_dh=i > first)
+                dh, own = layer.backward(own_ctx, between.pop(), saved.pop(), need_dh=i > first)
                 gradients.update(own)
+            between.append(dh)
+            del dh
         return gradients
 
 

@@ -6,6 +6,7 @@ One thread runs at a time, so they can share the device's stream and workspaces.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -116,26 +117,29 @@ class OneStream:
 class LandingOfThreads(Landing):
     """Receive buffers of ranks that share a stream: all of them have queued their pushes when one goes on."""
 
-    def __init__(self, device: Any, ranks: Any, nbytes: int) -> None:
-        boxes: Any = Boxes(device, ranks, nbytes)
-        super().__init__(device, ranks, boxes, OneStream(device))
+    def __init__(self, device: Any, ranks: Any, rows: int, buffers: int) -> None:
+        boxes: Any = Boxes(device, ranks, nbytes_of(rows, buffers))
+        super().__init__(device, ranks, boxes, OneStream(device), buffers)
         self._ranks = ranks
 
     def wait(self, number: int) -> None:
         assert set(self._ranks.all_gather(np.array(number)).tolist()) == {number}
 
+    def wait_for_release(self) -> None:
+        self.wait(self._released)
 
-def open_buffers(device: Any, ranks: Any, halos: Any) -> Landing:
+
+def open_buffers(device: Any, ranks: Any, halos: Any, buffers: int = 2) -> Landing:
     """Return receive buffers, as `gcnbatch.backends.cuda.ranks.landing.open_landing`."""
     rows = max(n_own + sum(halo.received) for n_own, halo in halos)
-    return LandingOfThreads(device, ranks, nbytes_of(int(ranks.all_gather(np.array(rows)).max())))
+    return LandingOfThreads(device, ranks, int(ranks.all_gather(np.array(rows)).max()), buffers)
 
 
 class BackendOfThreads:
-    """A backend of one GPU, `DeviceThreads` in place of NCCL, and receive buffers unless ranks exchange all rows."""
+    """A backend of one GPU, `DeviceThreads` in place of NCCL, and so many receive buffers; ranks may push no rows."""
 
-    def __init__(self, backend: CudaBackend, pushes: bool) -> None:
-        self._backend, self._pushes = backend, pushes
+    def __init__(self, backend: CudaBackend, buffers: int) -> None:
+        self._backend, self._buffers = backend, buffers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -144,12 +148,12 @@ class BackendOfThreads:
         return DeviceThreads(self._backend, ranks)
 
     def part_feed(self, part: Any, targets: Any, ranks: Any) -> GraphPartBatch:
-        landing = open_buffers if self._pushes else lambda *about: None
+        landing = partial(open_buffers, buffers=self._buffers) if self._buffers else lambda *about: None
         return GraphPartBatch(self._backend.device, part, targets, ranks, self._backend._kernel, landing)
 
 
 def on_device_ranks(
-    backend: CudaBackend, size: int, run: Callable[[Any, Any], Result], pushes: bool = True
+    backend: CudaBackend, size: int, run: Callable[[Any, Any], Result], buffers: int = 2
 ) -> list[Result]:
     """Call `run` with a backend and a communicator of host arrays on so many ranks; return what each returns."""
     turn, context = Lock(), backend.device._context
@@ -158,7 +162,7 @@ def on_device_ranks(
         with turn:
             context.push()
             try:
-                return run(BackendOfThreads(backend, pushes), OneAtATime(ranks, turn))
+                return run(BackendOfThreads(backend, buffers), OneAtATime(ranks, turn))
             finally:
                 context.pop()
 

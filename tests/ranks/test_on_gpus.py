@@ -85,8 +85,8 @@ def test_steps_and_predictions_on_one_graph_are_those_of_one_process(
     path, backend = write_reddit(tmp_path / "set.h5", scale), open_backend("batched")
     with one_graph(resolve({"data": {"path": str(path)}, "model": MODELS[model], "split": SPLITS[split]})) as graph:
         graph.assert_agrees(graph.parity.observe(OpsRunner(backend, graph.task)))
-        for pushes in (False, True):
-            assert_ranks_agree(graph, backend, ranks, pushes)
+        for buffers in (0, 1, 2):
+            assert_ranks_agree(graph, backend, ranks, buffers)
 
 
 @pytest.fixture
@@ -104,13 +104,13 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (130, 0.0), (200, 0.75)])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])  # of elements that are not zero
-@pytest.mark.parametrize("form", ["exchanged", "pushed", "pushed, few entries"])
+@pytest.mark.parametrize("form", ["exchanged", "pushed", "pushed, one buffer", "pushed, few entries"])
 @pytest.mark.usefixtures("short_chunks")
 def test_products_of_whole_numbers_over_ranks_are_exact(
     ranks: int, width: int, zeros: float, share: float, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
-    monkeypatch.setattr(halo, "is_large", lambda entries, lengths: form == "pushed")
+    monkeypatch.setattr(halo, "is_large", lambda entries, lengths: form != "pushed, few entries")
     monkeypatch.setattr(halo, "MEAN_ROW", 1)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
@@ -128,7 +128,8 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
             calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
             return [own.device.download(call(batch.adjacency, h, zeros)) for call in calls]
 
-        found = on_device_ranks(open_backend("batched"), ranks, products, pushes=form != "exchanged")
+        buffers = {"exchanged": 0, "pushed, one buffer": 1}.get(form, 2)
+        found = on_device_ranks(open_backend("batched"), ranks, products, buffers)
     for parts in zip(*found, strict=True):
         np.testing.assert_array_equal(np.concatenate(parts), pattern @ x)
 
@@ -160,13 +161,13 @@ def test_the_rows_with_labels_alone_train_like_all_rows(
         graph.assert_agrees(graph.parity.observe(OpsRunner(open_backend("batched"), graph.task)))
 
 
-def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int, pushes: bool = True) -> None:
-    """Compare what each of so many ranks computes with the reference; `pushes`: rows are pushed, not exchanged."""
+def assert_ranks_agree(graph: OneGraph, backend: Any, ranks: int, buffers: int = 2) -> None:
+    """Compare what each of so many ranks computes with the reference; without receive buffers, rows are exchanged."""
     for found in on_device_ranks(
         backend,
         ranks,
         lambda own, communicator: graph.parity.observe(DistributedRunner(own, graph.on_ranks, communicator)),
-        pushes=pushes,
+        buffers=buffers,
     ):
         graph.assert_agrees(found)
 

@@ -179,23 +179,38 @@ class OpsInChunks(ComposedOps):
         self._add(call, row_bounds(n), y, x)
         return y, kept
 
+    def relu_dropout_backward(self, dy: DeviceArray, kept: Kept, out: DeviceArray | None = None) -> DeviceArray:
+        """As of `local`."""
+        n, width = dy.shape
+        if width % PHILOX_ELEMENTS or kept.first:  # rows share bytes of bits
+            self._launch()
+            return self._local.relu_dropout_backward(dy, kept, out)
+        dx = self._local.or_empty(out, dy.shape)
+
+        def call(first: int, stop: int) -> None:
+            bits = kept._replace(bits=bits_of(kept, width, first, stop))
+            self._local.relu_dropout_backward(rows_of(dy, first, stop), bits, rows_of(dx, first, stop))
+
+        self._add(call, row_bounds(n), dx, dy)
+        return dx
+
     # -------------------------------------------------------------------------------------------- pushed rows
 
-    def _multiply_pushed(self, out: DeviceArray, h: Any, matrix: PushedRows, zeros: float) -> None:
-        """Push rows of the dense operand, and launch the product of those that all ranks have pushed.
+    def _multiply_pushed(self, shape: tuple[int, int], h: Any, matrix: PushedRows, zeros: float) -> DeviceArray:
+        """Push rows of the dense operand, and launch the product of those that all ranks have pushed; return it.
 
         The last operation waits if it may, so that its rows can leave in chunks.
         """
         self._pushes = True
         if is_packed(h, matrix, zeros):
-            self._multiply_compressed(out, h, matrix)
-            return
-        work = self._work_before(h)
+            return self._multiply_compressed(shape, h, matrix)
+        out, work = self._device.empty(shape), self._work_before(h)
         for group in widest(h.shape[1]):
             self._launch()  # the group before: a push of this one says that its buffer has been read
             matrix.landing.begin()
             self._multiply_dense(out, h, matrix, group, work)
             work = RowWork((0, len(h)))
+        return out
 
     def _work_before(self, h: Any) -> RowWork:
         """Return the operations that wait and compute H, or none of its rows."""
@@ -205,7 +220,7 @@ class OpsInChunks(ComposedOps):
         self._launch()
         return RowWork((0, h.shape[0]))
 
-    def _multiply_compressed(self, out: DeviceArray, h: Any, matrix: PushedRows) -> None:
+    def _multiply_compressed(self, shape: tuple[int, int], h: Any, matrix: PushedRows) -> DeviceArray:
         landing, route, device = matrix.landing, matrix.route, self._device
         work, (n, width) = self._work_before(h), h.shape
         own = h if isinstance(h, CompressedRows) else self._compress_to_buffer(h, matrix, work)
@@ -220,13 +235,15 @@ class OpsInChunks(ComposedOps):
         self._launch_later()
         landing.wait(numbers[-1])
         landing.end()
+        out = device.empty(shape)  # not before the operation that ran meanwhile has given its memory back
 
         def product(chunk: int) -> None:
             about, large = _product_of(out, whole.rows, matrix, chunk, (0, width), width, 0), matrix.chunks[chunk].large
             assert large is not None, "rows are compressed for its product"
             spmm_large.multiply_compressed(device, about, whole, large)
 
-        self._add_product(product, out, matrix)
+        self._add_product(product, out, matrix, is_last=True)
+        return out
 
     def _compress_to_buffer(self, h: DeviceArray, matrix: PushedRows, work: RowWork) -> CompressedRows:
         """Add to `work` that the rows of H are compressed; return them."""
@@ -278,10 +295,13 @@ class OpsInChunks(ComposedOps):
                 else:
                     spmm_large.multiply(device, about, large)
 
-            self._add_product(product, out, matrix)
+            self._add_product(product, out, matrix, is_last=columns == parts[-1])
 
-    def _add_product(self, product: Callable[[int], None], out: DeviceArray, matrix: PushedRows) -> None:
-        """Launch the product of each chunk of a matrix, or let it wait."""
+    def _add_product(self, product: Callable[[int], None], out: DeviceArray, matrix: PushedRows, is_last: bool) -> None:
+        """Launch the product of each chunk of a matrix, or let it wait.
+
+        If the receive buffer is the only one, the last product that reads it does not wait: no rank pushes before.
+        """
         launched = iter(range(len(matrix.chunks)))
 
         def call(first: int, stop: int) -> None:
@@ -290,6 +310,9 @@ class OpsInChunks(ComposedOps):
                 product(chunk)
 
         self._add(call, product_bounds(len(out)), out)
+        if is_last and not matrix.landing.alternates:
+            self._launch()
+            matrix.landing.release()
 
 
 def is_packed(h: Any, split: MatrixPieces | PushedRows, zeros: float) -> bool:

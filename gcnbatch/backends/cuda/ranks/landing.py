@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 PUSH_THREADS: int = declared("ranks/push.cu").constant("PUSH_THREADS")
 BLOCKS_BESIDE = 32  # of a push beside kernels: more take multiprocessors from them, and hardly send faster
+READ_FLAGS: int = declared("ranks/push.cu").constant("READ_FLAGS")
 FLAGS_BYTES = 256  # before the receive buffers
-BUFFERS = 2
-MEMORY_SHARE = 0.25  # of the device's free memory that the receive buffers may take
+# The share of the device's free memory that so many receive buffers may take, the preferred number first.
+MEMORY_SHARES = {2: 0.25, 1: 0.5}
+_ONE_WARP = Launch((1, 1, 1), (32, 1, 1))
 _NAME_BYTES = 64  # of a host
 
 
@@ -72,14 +74,17 @@ class Landing:
     boxes : Mailboxes
         Of `nbytes_of` bytes.
     side : Side
+    buffers : {2, 1}
+        Two: products alternate between them. One: a rank pushes the rows of a product when all ranks have multiplied
+        those of the product before, and call `release`.
     """
 
-    def __init__(self, device: Device, ranks: Communicator, boxes: Mailboxes, side: Side) -> None:
-        self.rank, self.size = ranks.rank, ranks.size
-        self._device, self._boxes, self._side = device, boxes, side
-        self._buffer_bytes = (boxes.nbytes - FLAGS_BYTES) // BUFFERS
+    def __init__(self, device: Device, ranks: Communicator, boxes: Mailboxes, side: Side, buffers: int) -> None:
+        self.rank, self.size, self.alternates = ranks.rank, ranks.size, buffers > 1
+        self._device, self._boxes, self._side, self._buffers = device, boxes, side, buffers
+        self._buffer_bytes = (boxes.nbytes - FLAGS_BYTES) // buffers
         self._counter = device.zeros(1, np.uint32)
-        self._turn = self._number = 0
+        self._turn = self._number = self._released = 0
         self._is_used = False  # whether rows of the current product have been pushed
         self._pushed: list[object] = []  # arrays that pushes may still read
 
@@ -88,7 +93,7 @@ class Landing:
         return self._boxes.of[self.rank].view(self._buffer, (count, pitch))
 
     def begin(self) -> None:
-        """Turn to the other buffer, for the next product; its dense operand may be written from now on."""
+        """Turn to the next buffer, for the next product; its dense operand may be written from now on."""
         self._turn, self._is_used = self._turn + self._is_used, False
 
     def push(self, route: Route, rows: tuple[int, int], is_last: bool, beside: bool) -> int:
@@ -118,13 +123,23 @@ class Landing:
 
     def wait(self, number: int) -> None:
         """Let kernels launched from now on wait for the push of this number by all ranks."""
-        flags = self._boxes.of[self.rank]
-        self._device.launch("halo_wait", Launch((1, 1, 1), (32, 1, 1)), flags=flags, number=number, size=self.size)
+        self._device.launch("halo_wait", _ONE_WARP, flags=self._boxes.of[self.rank], number=number, size=self.size)
 
     def end(self) -> None:
         """Let kernels launched from now on wait for all own pushes, whose operands they may overwrite."""
         self._side.precede()
         self._pushed.clear()
+
+    def release(self) -> None:
+        """Let all ranks overwrite the only buffer when the kernels launched before have read it."""
+        self._released += 1
+        about = {"mailboxes": self._mailboxes, "rank": self.rank, "size": self.size, "number": self._released}
+        self._device.launch("halo_release", _ONE_WARP, **about)
+
+    def wait_for_release(self) -> None:
+        """Let pushes launched from now on wait until all ranks have released the buffer as often as this one."""
+        flags = self._boxes.of[self.rank].view(READ_FLAGS, 4 * MAX_RANKS)
+        self._side.launch("halo_wait", _ONE_WARP, flags=flags, number=self._released, size=self.size)
 
     def close(self) -> None:
         """Free the memory; all ranks call, after their last product."""
@@ -133,15 +148,21 @@ class Landing:
 
     @property
     def _buffer(self) -> int:
-        return FLAGS_BYTES + self._turn % BUFFERS * self._buffer_bytes
+        return FLAGS_BYTES + self._turn % self._buffers * self._buffer_bytes
+
+    @property
+    def _mailboxes(self) -> list[DeviceArray | None]:
+        return [*self._boxes.of, *[None] * (MAX_RANKS - self.size)]
 
     def _push(self, entry: str, route: Route, rows: tuple[int, int], is_last: bool, beside: bool, **about: Any) -> int:
+        self._side.follow()
+        if not (self.alternates or self._is_used):
+            self.wait_for_release()
         self._is_used = True
         if is_last:
             self._number += 1
-        self._side.follow()
         push = {
-            "mailboxes": [*self._boxes.of, *[None] * (MAX_RANKS - self.size)],
+            "mailboxes": self._mailboxes,
             "slots": route.slots,
             "counter": self._counter,
             "buffer": self._buffer,
@@ -158,13 +179,22 @@ class Landing:
         return self._number
 
 
-def nbytes_of(rows: int) -> int:
-    """Return the bytes of a mailbox with receive buffers of so many rows.
+def nbytes_of(rows: int, buffers: int) -> int:
+    """Return the bytes of a mailbox with so many receive buffers of so many rows.
 
-    >>> nbytes_of(2_449_029)
+    >>> nbytes_of(2_449_029, 2)
     2821281664
     """
-    return FLAGS_BYTES + BUFFERS * rows * ROW_BYTES
+    return FLAGS_BYTES + buffers * rows * ROW_BYTES
+
+
+def buffers_of(rows: int, free: int) -> int:
+    """Return how many receive buffers of so many rows fit the free memory: 2, 1 or 0.
+
+    >>> [buffers_of(rows, 140 << 30) for rows in (30_000_000, 110_000_000, 140_000_000)]
+    [2, 1, 0]
+    """
+    return next((count for count, share in MEMORY_SHARES.items() if nbytes_of(rows, count) <= share * free), 0)
 
 
 def open_landing(device: Device, ranks: Communicator, halos: Sequence[tuple[int, Halo]]) -> Landing | None:
@@ -173,23 +203,23 @@ def open_landing(device: Device, ranks: Communicator, halos: Sequence[tuple[int,
     All ranks call, and get the same: None, if they are on several hosts, do not reach each other's memory, or have not
     enough of it.
     """
-    needed = nbytes_of(max(n_own + sum(halo.received) for n_own, halo in halos))
+    rows = max(n_own + sum(halo.received) for n_own, halo in halos)
     about = np.zeros(3 * 8 + _NAME_BYTES, np.uint8)
-    free = int(MEMORY_SHARE * device.memory().free)
-    about[: 3 * 8] = np.array([needed, free, ranks.size <= MAX_RANKS], np.int64).view(np.uint8)
+    about[: 3 * 8] = np.array([rows, device.memory().free, ranks.size <= MAX_RANKS], np.int64).view(np.uint8)
     name = platform.node().encode()[:_NAME_BYTES]
     about[3 * 8 : 3 * 8 + len(name)] = np.frombuffer(name, np.uint8)
     found = ranks.all_gather(about)
     numbers = found[:, : 3 * 8].copy().view(np.int64)
     one_host = (found[:, 3 * 8 :] == found[0, 3 * 8 :]).all()
-    nbytes = int(numbers[:, 0].max())
-    if ranks.size == 1 or not one_host or nbytes > numbers[:, 1].min() or not numbers[:, 2].all():
+    most = int(numbers[:, 0].max())
+    buffers = buffers_of(most, int(numbers[:, 1].min()))
+    if ranks.size == 1 or not one_host or not buffers or not numbers[:, 2].all():
         return None
     try:
-        boxes = Mailboxes(device, ranks, nbytes)
+        boxes = Mailboxes(device, ranks, nbytes_of(most, buffers))
     except MachineError:  # on all ranks alike
         return None
-    return Landing(device, ranks, boxes, SideStream(device))
+    return Landing(device, ranks, boxes, SideStream(device), buffers)
 
 
 def route_of(device: Device, ranks: Communicator, n_own: int, halo: Halo) -> Route:

@@ -77,18 +77,14 @@ class DeviceDistributedOps(GlobalLosses, OpsInChunks):
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm(adjacency, h, zeros)
         rows = adjacency.of_forward
-        y = self._device.empty((rows.blocks.layout.n_nodes, h.shape[1] // adjacency.n_channels))
-        self._multiply(y, h, rows, zeros)
-        return y
+        return self._multiply((rows.blocks.layout.n_nodes, h.shape[1] // adjacency.n_channels), h, rows, zeros)
 
     def spmm_backward(self, adjacency: Any, dy: DeviceArray, zeros: float = 0.0) -> DeviceArray:
         """Gradient of `spmm` by this rank's rows, as `spmm` with its rows of the transpose."""
         if not isinstance(adjacency, DeviceHalo):
             return self._local.spmm_backward(adjacency, dy, zeros)
         rows = adjacency.of_transpose
-        dh = self._device.empty((rows.blocks.layout.n_nodes, adjacency.n_channels * dy.shape[1]))
-        self._multiply(dh, dy, rows, zeros)
-        return dh
+        return self._multiply((rows.blocks.layout.n_nodes, adjacency.n_channels * dy.shape[1]), dy, rows, zeros)
 
     def relu_dropout(
         self,
@@ -112,19 +108,19 @@ class DeviceDistributedOps(GlobalLosses, OpsInChunks):
         kept, into = self._local.kept_of(x, rate, key), self._buffers.own_rows(len(x), rows.exchanged)
         return compress_relu_dropout(self._device, x, kept, matrix.column_scale, rate, key, into), kept
 
-    def _multiply(self, out: DeviceArray, h: Any, rows: HaloRows, zeros: float) -> None:
-        """Launch the product of a rank's rows.
+    def _multiply(self, shape: tuple[int, int], h: Any, rows: HaloRows, zeros: float) -> DeviceArray:
+        """Launch the product of a rank's rows, of this shape, and return it.
 
         Columns of own nodes in long rows are multiplied while the halo is on its way, then all others.
         """
         split = rows.matrix
         if isinstance(split, PushedRows):
-            self._multiply_pushed(out, h, split, zeros)
-            return
+            return self._multiply_pushed(shape, h, split, zeros)
         self._launch()
+        out = self._device.empty(shape)
         if not isinstance(split, MatrixPieces):
             self._multiply_after_exchange(out, h, rows, zeros)
-            return
+            return out
         start = self._start_packed if is_packed(h, split, zeros) else self._start
         own, arrive = start(h, rows, split)
         self._product(out, own, split.own, rows, zeros)
@@ -134,6 +130,7 @@ class DeviceDistributedOps(GlobalLosses, OpsInChunks):
             self._product(out, halo, split.halo, rows, zeros, accumulate=True)
         if split.rest is not None:
             self._product(out, whole, split.rest, rows, zeros)
+        return out
 
     def _product(
         self, out: DeviceArray, dense: Any, matrix: DeviceCsr, rows: HaloRows, zeros: float, accumulate: bool = False

@@ -134,10 +134,9 @@ class Side:
         self._said("close")
 
 
-def receive_buffers(device: Any, ranks: Any, halos: Any) -> Landing:
-    nbytes: Any = nbytes_of(max(n_own + sum(found.received) for n_own, found in halos))
-    boxes: Any = Boxes(nbytes)
-    return Landing(device, ranks, boxes, Side(device))
+def receive_buffers(device: Any, ranks: Any, halos: Any, buffers: int = 2) -> Landing:
+    boxes: Any = Boxes(nbytes_of(max(n_own + sum(found.received) for n_own, found in halos), buffers))
+    return Landing(device, ranks, boxes, Side(device), buffers)
 
 
 def part_of_rank_0(path: Path) -> tuple[Machine, Any]:
@@ -385,4 +384,4 @@ def test_receive_buffers_are_opened_on_all_ranks_or_on_none(apart: str | None, m
     device.memory = lambda: type("Info", (), {"free": 1 << 30})
     opened = landing.open_landing(device, Ranks(), [(5, found), (6, found)])  # type: ignore[arg-type]
     assert (opened is not None) == (apart is None)
-    assert asked == ([nbytes_of(9)] if apart in (None, "no access") else [])
+    assert asked == ([nbytes_of(9, 2)] if apart in (None, "no access") else [])
