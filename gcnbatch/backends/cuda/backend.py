@@ -14,6 +14,7 @@ from gcnbatch.backends.cuda.batches.streaming import open_batches
 from gcnbatch.backends.cuda.operations import BatchedOps, PerGraphOps
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch
 from gcnbatch.backends.cuda.ranks.ops import DeviceCommunicator, DeviceDistributedOps
+from gcnbatch.backends.cuda.runtime.context import FEWER_GRAPHS, SMALLER_PARTS
 from gcnbatch.backends.cuda.runtime.device import Device
 from gcnbatch.backends.cuda.runtime.events import Event, Observation
 from gcnbatch.backends.cuda.runtime.launch import Launch
@@ -69,6 +70,7 @@ class CudaBackend:
 
     def feed(self, source: BatchSource, targets: NDArray[Any]) -> Feed:
         how = (self.options.resident, self.resident_budget, self._kernel, self._per_graph)
+        self.device.takes_less = FEWER_GRAPHS if source.n_graphs > 1 else SMALLER_PARTS
         return open_batches(self.device, source, targets, *how)
 
     def stacked(self, parameters: Sequence[Mapping[str, DeviceArray]]) -> None:
@@ -89,6 +91,7 @@ class CudaBackend:
 
     def part_feed(self, part: GraphPart, targets: NDArray[Any], ranks: Communicator) -> Feed:
         """Return the feed of this rank's part of one graph; `targets` (N, K) are those of the whole graph."""
+        self.device.takes_less = SMALLER_PARTS
         return GraphPartBatch(self.device, part, targets, ranks, self._kernel)
 
 

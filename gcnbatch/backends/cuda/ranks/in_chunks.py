@@ -83,10 +83,12 @@ class OpsInChunks(ComposedOps):
         work, self._work = self._work, RowWork((0, 0))
         work.launch()
 
-    def _launch_later(self) -> None:
-        """Launch an operation that may run at any time, while rows are on their way."""
-        if self._later:
+    def _launch_later(self, all_of_them: bool = False) -> None:
+        """Launch an operation that may run at any time, while rows are on their way; or all of them."""
+        while self._later:
             self._later.pop(0)()
+            if not all_of_them:
+                break
 
     def _continues(self, x: Any) -> bool:
         """Return whether X is the result of operations on rows that wait."""
@@ -204,7 +206,7 @@ class OpsInChunks(ComposedOps):
         self._pushes = True
         if is_packed(h, matrix, zeros):
             return self._multiply_compressed(shape, h, matrix)
-        out, work = self._device.empty(shape), self._work_before(h)
+        out, work = self._device.empty(shape), self._work_before(h, (0, len(h)))
         for group in widest(h.shape[1]):
             self._launch()  # the group before: a push of this one says that its buffer has been read
             matrix.landing.begin()
@@ -212,18 +214,19 @@ class OpsInChunks(ComposedOps):
             work = RowWork((0, len(h)))
         return out
 
-    def _work_before(self, h: Any) -> RowWork:
-        """Return the operations that wait and compute H, or none of its rows."""
+    def _work_before(self, h: Any, bounds: Sequence[int]) -> RowWork:
+        """Return the operations that wait and compute H, or none, in chunks of these bounds."""
         if self._continues(h):
             work, self._work = self._work, RowWork((0, 0))
             return work
         self._launch()
-        return RowWork((0, h.shape[0]))
+        return RowWork(bounds)
 
     def _multiply_compressed(self, shape: tuple[int, int], h: Any, matrix: PushedRows) -> DeviceArray:
         landing, route, device = matrix.landing, matrix.route, self._device
-        work, (n, width) = self._work_before(h), h.shape
-        own = h if isinstance(h, CompressedRows) else self._compress_to_buffer(h, matrix, work)
+        (n, width), is_ready = h.shape, isinstance(h, CompressedRows)
+        work = self._work_before(h, (0, n) if is_ready else row_bounds(n))
+        own = h if is_ready else self._compress_to_buffer(h, matrix, work)
         numbers: list[int] = []
         beside = bool(self._later)
 
@@ -232,10 +235,10 @@ class OpsInChunks(ComposedOps):
 
         work.launch(push)
         whole = own._replace(rows=landing.rows(n + route.n_halo, ROW_BYTES))
-        self._launch_later()
+        self._launch_later(all_of_them=not landing.alternates)
         landing.wait(numbers[-1])
         landing.end()
-        out = device.empty(shape)  # not before the operation that ran meanwhile has given its memory back
+        out = device.empty(shape)  # not before the operations that ran meanwhile have given their memory back
 
         def product(chunk: int) -> None:
             about, large = _product_of(out, whole.rows, matrix, chunk, (0, width), width, 0), matrix.chunks[chunk].large

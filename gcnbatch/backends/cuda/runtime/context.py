@@ -25,6 +25,8 @@ from gcnbatch.errors import DeviceLost, MachineError
 SMALL_BYTES, SLAB_BYTES = 1 << 20, 16 << 20
 SHARED_UNIT = 2 << 20  # the driver's unit of memory: an array that other processes open shares none with others
 FLOAT32 = np.dtype(np.float32)
+FEWER_GRAPHS = "Lower train.batch_size or train.eval_batch_size, give --resident off"
+SMALLER_PARTS = "Give one graph more GPUs (mpirun -n) or narrower layers (model.widths)"
 Shape = int | tuple[int, ...]
 
 
@@ -72,6 +74,8 @@ class DeviceContext:
     info : DeviceInfo
     peak_bytes : int
         The most bytes that arrays held at once; may be reset to 0.
+    takes_less : str
+        What takes less memory, for the error when there is not enough: `FEWER_GRAPHS` unless a feed has set it.
     allocator
         PyCUDA's memory pool, the only source of device memory (`allocate`, `active_bytes`).
     driver, stream
@@ -81,7 +85,7 @@ class DeviceContext:
     def __init__(self, number: int) -> None:
         self.info = loader.choose(number)
         self.driver = loader.load_cuda()
-        self.peak_bytes = 0
+        self.peak_bytes, self.takes_less = 0, FEWER_GRAPHS
         self._flag: tuple[NDArray[np.int32], DeviceArray] | None = None
         self._fetched = np.empty(0, np.uint8)  # pinned; `fetch`
         self._sent, self._sent_ahead = Pinned(self), Pinned(self)  # `send_rows`
@@ -398,8 +402,7 @@ class DeviceContext:
         return MachineError(
             self._subject,
             ": ".join(filter(None, ["out of memory", ", ".join(facts)])),
-            hint="Lower train.batch_size or train.eval_batch_size, give --resident off, or end other programs on this "
-            "GPU (nvidia-smi lists them).",
+            hint=f"{self.takes_less}, or end other programs on this GPU (nvidia-smi lists them).",
         )
 
     def lost(self, message: str) -> DeviceLost:

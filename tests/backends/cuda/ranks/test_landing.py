@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from gcnbatch.backends.cuda.backend import CudaBackend
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
 from gcnbatch.backends.cuda.ranks.halo import GraphPartBatch, PushedRows
-from gcnbatch.backends.cuda.ranks.landing import FLAGS_BYTES, Landing, nbytes_of, route_of
+from gcnbatch.backends.cuda.ranks.landing import FLAGS_BYTES, READ_FLAGS, Landing, nbytes_of, route_of
 from gcnbatch.backends.cuda.ranks.ops import DeviceDistributedOps
 from gcnbatch.backends.cuda.ranks.pipeline import (
     ALIGNED_ROWS,
@@ -35,9 +37,10 @@ from gcnbatch.config import resolve
 from gcnbatch.config_sections import CudaConfig, KipfConfig, TrainConfig
 from gcnbatch.data import synthetic
 from gcnbatch.data.graph_part import read_part
+from gcnbatch.data.schema import Header
 from gcnbatch.data.store import Dataset
 from gcnbatch.errors import MachineError
-from gcnbatch.model.gcn import Loss, build, uniform_weights
+from gcnbatch.model.gcn import Gcn, Loss, build, uniform_weights
 from gcnbatch.runners.distributed import DistributedRunner
 from gcnbatch.runners.task import RunnerTask
 from tests.backends.cuda.ops.recorder import of
@@ -139,14 +142,15 @@ def receive_buffers(device: Any, ranks: Any, halos: Any, buffers: int = 2) -> La
     return Landing(device, ranks, boxes, Side(device), buffers)
 
 
-def part_of_rank_0(path: Path) -> tuple[Machine, Any]:
+def part_of_rank_0(path: Path, buffers: int = 2) -> tuple[Machine, Any]:
     """Return a recording device, and the batch of rank 0 of two."""
+    opened = partial(receive_buffers, buffers=buffers)
 
     def batch(communicator: Any) -> tuple[Machine, Any]:
         part, device = read_part(dataset, True, communicator), Machine()
         targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
         any_device: Any = device
-        return device, GraphPartBatch(any_device, part, targets, communicator, "csr", receive_buffers).batch(0)
+        return device, GraphPartBatch(any_device, part, targets, communicator, "csr", opened).batch(0)
 
     with Dataset(path) as dataset:
         return on_ranks(2, batch)[0]
@@ -231,6 +235,38 @@ def test_products_alternate_between_the_receive_buffers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("pushes")
+def test_rows_fill_the_only_buffer_when_all_ranks_have_multiplied_those_before(tmp_path: Path) -> None:
+    device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"), buffers=1)
+    n, ops = batch.layout.n_nodes, ops_on(device)
+    own, (x,) = batch.adjacency.of_forward.matrix.landing._boxes.of[0], of(device, (n, 128))
+    device.launched.clear()
+    with ops.in_chunks():
+        for zeros in (0.0, MANY, MANY, 0.0):
+            x = ops.spmm(batch.adjacency, x, zeros)
+    order = []
+    for entry, _, about in device.launched:
+        if entry == "halo_wait":
+            kind = {own.ptr: "rows of", own.ptr + READ_FLAGS: "all have read"}[about["flags"].ptr]
+            order.append((kind, about["number"]))
+        elif entry == "halo_release":
+            order.append(("released", about["number"]))
+        elif entry.startswith(("halo_push", "spmm_large", "spmm_compressed")) and order[-1] != entry[:9]:
+            order.append(entry[:9])
+    wide, packed = ["halo_push", ("rows of", 1), "spmm_larg", ("rows of", 2), "spmm_larg"], "spmm_comp"
+    assert order == [
+        *[("all have read", 0), *wide, ("released", 1)],
+        *[("all have read", 1), "halo_push", ("rows of", 3), packed, ("released", 2)],
+        *[("all have read", 2), "halo_push", ("rows of", 4), packed, ("released", 3)],
+        *[("all have read", 3), "halo_push", ("rows of", 5), "spmm_larg", ("rows of", 6), "spmm_larg", ("released", 4)],
+    ]
+    pushed = [about.get("push", about) for entry, _, about in device.launched if entry.startswith("halo_push")]
+    assert {about["buffer"] for about in pushed} == {FLAGS_BYTES}
+    chunks = [*pairwise(row_bounds(n))]  # of rows that are compressed
+    assert [(about["first"], about["stop"]) for about in pushed] == [*[(0, n)] * 2, *chunks * 2, *[(0, n)] * 2]
+    assert len(chunks) > 1
+
+
+@pytest.mark.usefixtures("pushes")
 def test_the_first_columns_of_wide_rows_are_multiplied_while_the_others_are_on_their_way(tmp_path: Path) -> None:
     device, batch = part_of_rank_0(reddit(tmp_path / "set.h5"))
     n, ops = batch.layout.n_nodes, ops_on(device)
@@ -265,37 +301,88 @@ class Training(Machine):
         return np.zeros(array.shape, array.dtype)
 
 
+class Counting(Training):
+    """A device that counts the arrays (n, 128) that live at once; it keeps no launches, which refer to arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.most = Counter[int](), Counter[int]()  # by n
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> DeviceArray:
+        array = super().empty(shape, dtype)
+        self.launched.clear()
+        if array.shape[1:] == (128,):
+            array.owner = Owner()
+            finalize(array.owner, self.live.subtract, [len(array)])
+            self.live[len(array)] += 1
+            self.most |= self.live
+        return array
+
+
+class Owner:
+    """An array's memory."""
+
+
 class Ranked(CudaBackend):
     """Backend ``batched`` on a recording device."""
+
+    buffers = 2
 
     def communicator(self, ranks: Any) -> Any:
         return Exchanges(self.device)  # type: ignore[arg-type]
 
     def part_feed(self, part: Any, targets: Any, ranks: Any) -> Any:
-        return GraphPartBatch(self.device, part, targets, ranks, "csr", receive_buffers)
+        return GraphPartBatch(self.device, part, targets, ranks, "csr", partial(receive_buffers, buffers=self.buffers))
+
+
+class OneBuffer(Ranked):
+    """The same with one receive buffer."""
+
+    buffers = 1
 
 
 def launched_in_a_step(model: Any, share: float, path: Path) -> list[list[Any]]:
     """Return what each of two ranks launches in the second step of a model, with `share` of the nodes labelled."""
+    return [device.launched for device in after_a_step(model, share, path, Ranked, Training)]
+
+
+def after_a_step(model: Any, share: float, path: Path, backend: type[Ranked], machine: type[Training]) -> list[Any]:
+    """Return the device of each of two ranks after the second step of a model, as `launched_in_a_step`."""
     synthetic.write("reddit", path, scale=0.002)
 
-    def step(communicator: Any) -> list[Any]:
-        device: Any = Training()
+    def step(communicator: Any) -> Any:
+        device: Any = machine()
         with Dataset(path) as dataset:
             targets = np.where(np.arange(dataset.node_ptr[-1])[:, None] % 100 < 100 * share, 1, -1).astype(np.int32)
             source: Any = SimpleNamespace(n_graphs=1, header=dataset.header, file=dataset, normalize=True)
             loss = Loss("multiclass", uniform_weights(dataset.header))
             task = RunnerTask(model(dataset.header), loss, source, targets, TrainConfig(), 0)
-            runner = DistributedRunner(Ranked("batched", device, CudaConfig()), task, communicator)
+            runner = DistributedRunner(backend("batched", device, CudaConfig()), task, communicator)
             runner.begin_epoch([MemberEpoch(0, [np.zeros(1, np.int64)], 0.01)])
             runner.step(0)  # it prepares A X and counts the labels
             device.launched.clear()
             runner.step(0)
             runner.close()
-        launched: list[Any] = device.launched
-        return launched
+        return device
 
     return on_ranks(2, step)
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["A X once", "A (X W)"])
+@pytest.mark.parametrize(("classes", "expected"), [(41, 3), (172, 2)])  # of more than 128 classes, A X comes before W
+@pytest.mark.usefixtures("pushes")
+def test_with_one_buffer_few_activations_of_all_rows_live_at_once(
+    once: bool, classes: int, expected: int, tmp_path: Path
+) -> None:
+    config = KipfConfig(kind="kipf", widths=(128, 128), input_dropout=False)
+
+    def model(header: Header) -> Gcn:
+        names = tuple(f"c{number}" for number in range(classes))
+        return build(config, header.model_copy(update={"class_names": names}), once)
+
+    for device in after_a_step(model, 0.1, tmp_path / "set.h5", OneBuffer, Counting):
+        n, most = max(device.most.items())
+        assert (n > 100, most) == (True, expected)
 
 
 @pytest.mark.parametrize("share", [0.1, 1.0])

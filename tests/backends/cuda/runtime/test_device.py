@@ -18,6 +18,7 @@ from gcnbatch.backends.cuda.runtime import device as devices
 from gcnbatch.backends.cuda.runtime import inventory as report
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.compiler import KernelCompileError, Nvcc, Nvrtc
+from gcnbatch.backends.cuda.runtime.context import SMALLER_PARTS
 from gcnbatch.backends.cuda.runtime.device import Device, open_device
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise, next_power_of_two, thread_per_output
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -421,6 +422,13 @@ def test_out_of_memory_reports_requested_and_free_bytes(opened: Device, fake: Fa
     assert str(caught.value) == (
         "device 0 (Fake 90): out of memory: 20.0 MiB requested, 3 of 8 MiB free. Lower train.batch_size or "
         "train.eval_batch_size, give --resident off, or end other programs on this GPU (nvidia-smi lists them)."
+    )
+    opened.takes_less = SMALLER_PARTS
+    with pytest.raises(MachineError) as caught:
+        opened.empty((1 << 20, 5))
+    assert str(caught.value) == (
+        "device 0 (Fake 90): out of memory: 20.0 MiB requested, 3 of 8 MiB free. Give one graph more GPUs (mpirun -n) "
+        "or narrower layers (model.widths), or end other programs on this GPU (nvidia-smi lists them)."
     )
 
 
