@@ -120,8 +120,8 @@ class FusedConv:
     def forward(self, ctx: Context, h: Array) -> tuple[Array, Any]:
         reader = Reader(ctx.batch.adjacency, _zeros(ctx, self.rate))
         h, kept = _relu_dropout(ctx, self.dropout, h, reader)
-        p = ctx.ops.spmm(reader.adjacency, h, reader.zeros)
-        return ctx.ops.matmul(p, ctx.parameters[f"{self.name}.weight"]), (kept, p)
+        h = ctx.ops.spmm(reader.adjacency, h, reader.zeros)
+        return ctx.ops.matmul(h, ctx.parameters[f"{self.name}.weight"]), (kept, h)
 
     def backward(self, ctx: Context, dout: Array, saved: Any, need_dh: bool) -> tuple[Array | None, Gradients]:
         kept, p = saved

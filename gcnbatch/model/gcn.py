@@ -119,9 +119,9 @@ class Gcn:
         return after.h, [None] * first + saved
 
     def _run(self, ctx: Context, flow: Flow, numbers: range) -> tuple[Flow, list[Any]]:
-        """Return the state after these layers and their saved values; frozen ones save none."""
+        """Return the state after these layers and their saved values; those that predict save none."""
         context = self._contexts(ctx)
-        layers, frozen = self.fused
+        layers = self.fused.layers
         needed = {name for layer in layers if isinstance(layer, Junction) for name in layer.others}
         between, kept = [flow.h], dict(flow.kept)  # a layer has the only reference to its input, and may free it
         saved: list[Any] = []
@@ -132,7 +132,7 @@ class Gcn:
             else:
                 h, values = layer.forward(own, between.pop())
             between.append(h)
-            saved.append(None if i < frozen else values)
+            saved.append(values if own.training else None)
             if layer.name in needed:
                 kept[layer.name] = h
             del h, values
