@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gcnbatch.backends import registry
+from gcnbatch.backends.cuda import backend as backends
 from gcnbatch.backends.cuda.runtime import loader
 from gcnbatch.backends.cuda.runtime.cache import KernelCache
+from gcnbatch.backends.cuda.runtime.context import FEWER_GRAPHS, SMALLER_PARTS
 from gcnbatch.backends.cuda.runtime.sources import Sources
 from gcnbatch.cli import app
+from gcnbatch.config_sections import CudaConfig
 from gcnbatch.errors import BackendUnavailable, InputError
 from gcnbatch.resources import cuda_sources
 from tests.backends.cuda.conftest import calls
 from tests.backends.cuda.fake_pycuda import Fake
+from tests.backends.cuda.ops.recorder import Recorder
 
 
 @pytest.fixture
@@ -133,3 +139,13 @@ def test_an_incomplete_pycuda_makes_backends_unavailable(monkeypatch) -> None:
     monkeypatch.setattr(loader, "load_library", lambda name, mode: SimpleNamespace())
     monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
     assert states()["batched"].reason == "PyCUDA lacks the module pycuda.driver"
+
+
+@pytest.mark.parametrize(("graphs", "expected"), [(1, SMALLER_PARTS), (2, FEWER_GRAPHS)])
+def test_without_memory_one_graph_is_not_given_smaller_batches(graphs: int, expected: str, monkeypatch) -> None:
+    monkeypatch.setattr(backends, "open_batches", lambda *about: None)
+    device: Any = Recorder()
+    device.memory = lambda: SimpleNamespace(free=0)
+    source: Any = SimpleNamespace(n_graphs=graphs)
+    backends.CudaBackend("batched", device, CudaConfig()).feed(source, np.zeros(1))
+    assert device.takes_less == expected
