@@ -6,8 +6,8 @@
 Graph, features and model are those of `large_graph.py`. Every rank draws all edges and features on its GPU, in blocks
 from the same seeds, and keeps those of its rows. A figure is the median of 9 steps between device events of rank 0,
 after two more. Then follow the losses of `--losses` epochs from the first weights on, and the microseconds of each
-kernel and exchange of one step. Kernels that run beside an exchange are timed with it. "peak GiB" counts our arrays;
-on one GPU, PyTorch holds features and graph besides.
+kernel and exchange of one step. Kernels that run beside an exchange are timed with it. "peak GiB" counts our arrays
+without the buffers in which a rank receives rows; on one GPU, PyTorch holds features and graph besides.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class OneRank:
         del x, y
         torch.cuda.empty_cache()
         self._feed = backend.part_feed(self._part, self._targets, self._host)
+        self.size |= {"receive GiB": self._feed.landing.nbytes / 2**30 if self._feed.landing else 0}
 
     def runner(self, model: Any, loss: Loss) -> DistributedRunner:
         """Return this rank's runner of the model."""

@@ -11,8 +11,8 @@
 // Why a buffer may be overwritten: products alternate between the two. A rank pushes for product t + 2 after its wait for the
 //   flags of product t + 1. Every rank pushed those, the last ones of the product, after its kernels that read the buffer of
 //   product t. With one buffer, a rank pushes for product t + 1 after its wait for the flags that all have read it t times.
-// Launch: blocks of 512 threads that stride over the rows; 16 lanes a row, 16 bytes each. On a stream of high priority, 32 blocks
-//   beside other kernels, else one a multiprocessor. Shared memory: none that matters.
+// Launch: blocks of 512 threads that stride over the rows; 16 lanes a row, 16 bytes each. On a stream of high priority, 32 or 64
+//   blocks beside other kernels, else one a multiprocessor. Shared memory: none that matters.
 // Traffic: reads a row once, writes it to each rank that needs it. On four H100 (NVLink, 18 links a GPU), rows of 160 bytes
 //   leave a GPU at 340 GB/s at most, of 192 and 512 bytes at 350 GB/s; with 16,384 threads at 280 to 330 GB/s. Two blocks of 256
 //   threads a multiprocessor slowed a sparse product beside them by a third.

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 PUSH_THREADS: int = declared("ranks/push.cu").constant("PUSH_THREADS")
-BLOCKS_BESIDE = 32  # of a push beside kernels: more take multiprocessors from them, and hardly send faster
+# Blocks of a push beside kernels, by the number of receive buffers: with one, no sparse product waits for multiprocessors.
+BLOCKS_BESIDE = {2: 32, 1: 64}
 READ_FLAGS: int = declared("ranks/push.cu").constant("READ_FLAGS")
 FLAGS_BYTES = 256  # before the receive buffers
 # The share of the device's free memory that so many receive buffers may take, the preferred number first.
@@ -82,6 +83,7 @@ class Landing:
     def __init__(self, device: Device, ranks: Communicator, boxes: Mailboxes, side: Side, buffers: int) -> None:
         self.rank, self.size, self.alternates = ranks.rank, ranks.size, buffers > 1
         self._device, self._boxes, self._side, self._buffers = device, boxes, side, buffers
+        self.nbytes = boxes.nbytes
         self._buffer_bytes = (boxes.nbytes - FLAGS_BYTES) // buffers
         self._counter = device.zeros(1, np.uint32)
         self._turn = self._number = self._released = 0
@@ -173,7 +175,8 @@ class Landing:
             "stop": rows[1],
             "number": self._number if is_last else 0,
         }
-        blocks = min(BLOCKS_BESIDE, self._device.multiprocessors) if beside else self._device.multiprocessors
+        most = self._device.multiprocessors
+        blocks = min(BLOCKS_BESIDE[self._buffers], most) if beside else most
         arguments = {"push": push, **about} if about else push
         self._side.launch(entry, Launch((blocks, 1, 1), (PUSH_THREADS, 1, 1)), **arguments)
         return self._number

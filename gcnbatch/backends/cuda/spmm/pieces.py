@@ -16,6 +16,7 @@ DENSE_ROWS = 32  # and at least this many per row on average, or a row longer th
 SKEW = 8  # a skewed matrix has a row of at least this many times the mean length
 PIECE, SMALLEST_PIECE = 512, 32  # largest and smallest number of entries per piece, about
 MEANS = 4  # a piece holds this many times the mean row length, within those limits
+LONG_ENTRIES = 1 << 27  # of so many, a largest piece is a small part of what a warp sums
 STEP: int = declared("spmm/large.cu").constant("STEP")  # entries per load of indices
 
 
@@ -90,9 +91,13 @@ def piece_of(n_entries: int, n_rows: int, longest: int) -> int:
 
     >>> piece_of(13_264, 2_708, 169), piece_of(2_315_598, 169_343, 13_161), piece_of(112_694_115, 232_965, 59_664)
     (512, 64, 512)
+    >>> piece_of(836_000_000, 27_764_989, 196_000)
+    512
     """
     mean = n_entries // max(n_rows, 1)
-    return PIECE if longest <= PIECE else min(max(next_power_of_two(MEANS * mean), SMALLEST_PIECE), PIECE)
+    if longest <= PIECE or n_entries >= LONG_ENTRIES:
+        return PIECE
+    return min(max(next_power_of_two(MEANS * mean), SMALLEST_PIECE), PIECE)
 
 
 def cut_rows(indptr: NDArray[Any], piece: int | None = None) -> Pieces:
