@@ -36,8 +36,9 @@ struct Push {
     return mailboxes[rank] + buffer + static_cast<long long>(slot) * pitch;
   }
 
-  // Call `copy(i, lane, write)` with each of the rows, then set this rank's flag on every rank. All lanes of a row call
-  // `write(pitch, at, v, is_part)`, which writes 16 bytes, `at` bytes into the row, to all ranks that need it.
+  // Call `copy(i, lane, lanes, write)` with each of the rows, then set this rank's flag on every rank. All lanes of a row, whose
+  // mask is `lanes`, call `write(pitch, at, v, is_part)`, which writes 16 bytes, `at` bytes into the row, to all ranks that
+  // need it.
   template <class Copy>
   __device__ __forceinline__ void rows(Copy copy) const {
     const int lane = threadIdx.x % PUSH_LANES, of_block = PUSH_THREADS / PUSH_LANES;
@@ -45,7 +46,7 @@ struct Push {
     for (long long i = first + static_cast<long long>(blockIdx.x) * of_block + threadIdx.x / PUSH_LANES; i < stop;
          i += static_cast<long long>(gridDim.x) * of_block) {
       const int own_slot = lane < size && lane != rank ? __ldg(slots + static_cast<long long>(lane) * n + i) : -1;
-      copy(static_cast<int>(i), lane, [&](int pitch, int at, uint4 v, bool is_part) {
+      copy(static_cast<int>(i), lane, lanes, [&](int pitch, int at, uint4 v, bool is_part) {
 #pragma unroll 1
         for (int step = 1; step < size; ++step) {  // from the next rank on, so that all links work
           const int to = rank + step < size ? rank + step : rank + step - size;
@@ -61,6 +62,7 @@ struct Push {
 };
 
 static_assert(MAX_RANKS <= PUSH_LANES, "a lane a rank");
+static_assert(16 * PUSH_LANES <= ROW_BYTES && GROUPS % 4 == 0, "a lane's part begins with the last word of the head");
 
 struct Release {
   unsigned char* mailboxes[MAX_RANKS];
@@ -74,15 +76,18 @@ struct DensePush {
   int x_stride, column, P, stride, place;
 };
 
-// Compressed rows of the own buffer.
+// Compressed rows of the own buffer. Lanes load the first parts of a row before they know how many it has: one latency a row.
 extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push(const __grid_constant__ Push push) {
-  push.rows([&](int i, int lane, auto write) {
-    const unsigned char* from = push.row(push.rank, i, ROW_BYTES);
-    const int parts = sectors_of(from) * (SECTOR / 16);
-    for (int before = 0; before < parts; before += PUSH_LANES) {
+  push.rows([&](int i, int lane, unsigned lanes, auto write) {
+    const uint4* from = reinterpret_cast<const uint4*>(push.row(push.rank, i, ROW_BYTES));
+    uint4 v = __ldg(from + lane);
+    const int parts = sectors_of(__shfl_sync(lanes, v.x, GROUPS / 4, PUSH_LANES)) * (SECTOR / 16);
+    write(ROW_BYTES, 16 * lane, v, lane < parts);
+    for (int before = PUSH_LANES; before < parts; before += PUSH_LANES) {
       const int k = before + lane;
       const bool is_part = k < parts;
-      write(ROW_BYTES, 16 * k, is_part ? __ldg(reinterpret_cast<const uint4*>(from) + k) : uint4{}, is_part);
+      if (is_part) v = __ldg(from + k);
+      write(ROW_BYTES, 16 * k, v, is_part);
     }
   });
 }
@@ -92,7 +97,7 @@ extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push(const __gri
 extern "C" __global__ __launch_bounds__(PUSH_THREADS) void halo_push_dense(const __grid_constant__ DensePush dense) {
   const Push& push = dense.push;
   const bool aligned = is_aligned(dense.x + dense.column, dense.x_stride);
-  push.rows([&](int i, int lane, auto write) {
+  push.rows([&](int i, int lane, unsigned, auto write) {
     const float by = dense.scale ? __ldg(dense.scale + i) : 1.0f;
     const float* from = dense.x + dense.column + static_cast<long long>(i) * dense.x_stride;
     for (int before = 0; before < dense.P; before += 4 * PUSH_LANES) {

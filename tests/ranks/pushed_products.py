@@ -6,11 +6,12 @@ mpirun -n 2 python -m tests.ranks.pushed_products SET.h5
 from __future__ import annotations
 
 import sys
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from gcnbatch.backends.cuda.ranks import halo, pipeline
+from gcnbatch.backends.cuda.ranks import halo, landing, pipeline
 from gcnbatch.backends.registry import open_backend
 from gcnbatch.data.store import Dataset
 from gcnbatch.ranks import world
@@ -29,10 +30,12 @@ def check(ranks: Any, path: str) -> None:
     first, stop = part.bounds[ranks.rank : ranks.rank + 2]
     rng, device = np.random.default_rng(0), backend.device
     communicator = backend.communicator(host)
-    for is_large in (True, False):
+    for is_large, buffers in product((True, False), (1, 2)):
         halo.is_large = lambda entries, lengths, found=is_large: found
+        landing.MEMORY_SHARES = {buffers: 0.5}
         feed = backend.part_feed(part, np.zeros((pattern.shape[0], 1), np.int32), host)
         assert feed.landing is not None, "ranks push"
+        assert feed.landing.alternates == (buffers == 2)
         adjacency, ops = feed.batch(0).adjacency, backend.distributed_ops(communicator, True)
         for width, zeros in WIDTHS:
             x = np.where(rng.random((pattern.shape[0], width)) < 0.25, rng.integers(1, 9, (pattern.shape[0], width)), 0)
