@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
 
 PUSH_THREADS: int = declared("ranks/push.cu").constant("PUSH_THREADS")
-# Blocks of a push beside kernels, by the number of receive buffers: with one, no sparse product waits for multiprocessors.
+# Blocks of a push beside kernels, by the number of receive buffers: with one, sparse products hardly run beside it.
 BLOCKS_BESIDE = {2: 32, 1: 64}
 READ_FLAGS: int = declared("ranks/push.cu").constant("READ_FLAGS")
 FLAGS_BYTES = 256  # before the receive buffers
