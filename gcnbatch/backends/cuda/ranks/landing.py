@@ -77,7 +77,14 @@ class Landing:
     side : Side
     buffers : {2, 1}
         Two: products alternate between them. One: a rank pushes the rows of a product when all ranks have multiplied
-        those of the product before, and call `release`.
+        those of the product before, and have called `release`.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of this rank's buffers.
+    alternates : bool
+        Whether there are two.
     """
 
     def __init__(self, device: Device, ranks: Communicator, boxes: Mailboxes, side: Side, buffers: int) -> None:

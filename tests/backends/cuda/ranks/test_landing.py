@@ -443,8 +443,9 @@ def test_every_exchange_of_a_step_begins_before_work_that_does_not_need_it(
     assert entries[-2:] == ["adam_step", "close"]
 
 
-@pytest.mark.parametrize("apart", ["another host", "little memory", "no access", "one rank", None])
+@pytest.mark.parametrize("apart", ["another host", "little memory", "no access", "one rank", None, "memory for one"])
 def test_receive_buffers_are_opened_on_all_ranks_or_on_none(apart: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = 1 if apart == "memory for one" else 2
     found = halo.Halo(np.zeros(3, np.int64), [], [2, 1], [9, 9])
     asked: list[Any] = []
 
@@ -455,8 +456,9 @@ def test_receive_buffers_are_opened_on_all_ranks_or_on_none(apart: str | None, m
             other = array.copy()
             if apart == "another host":
                 other[-1] ^= 1
-            if apart == "little memory":
-                other[8:16] = 0
+            if apart in ("little memory", "memory for one"):
+                free = 0 if apart == "little memory" else 2 * nbytes_of(9, 1)
+                other[8:16] = np.array([free]).view(np.uint8)
             return np.stack([array, other])
 
     def boxes(device: Any, ranks: Any, nbytes: int) -> Any:
@@ -470,5 +472,6 @@ def test_receive_buffers_are_opened_on_all_ranks_or_on_none(apart: str | None, m
     device: Any = Machine()
     device.memory = lambda: type("Info", (), {"free": 1 << 30})
     opened = landing.open_landing(device, Ranks(), [(5, found), (6, found)])  # type: ignore[arg-type]
-    assert (opened is not None) == (apart is None)
-    assert asked == ([nbytes_of(9, 2)] if apart in (None, "no access") else [])
+    assert (opened is not None) == (apart in (None, "memory for one"))
+    assert opened is None or opened.alternates == (buffers == 2)
+    assert asked == ([nbytes_of(9, buffers)] if apart in (None, "no access", "memory for one") else [])
