@@ -14,21 +14,21 @@
 constexpr int PACKED_ROWS = 128;    // of a block
 constexpr int LANES_OF_A_ROW = 16;  // copy it, 16 bytes each
 
-// y[i, :] = scale[sent[i]] * x[sent[i], :]; rows of y begin `stride` floats apart. Without `scale`, 1; without `sent`, all
-// rows.
+// y[i, :] = scale[sent[i]] * x[sent[i], :]; rows of x and y begin `x_stride` and `stride` floats apart. Without `scale`, 1;
+// without `sent`, all rows.
 // Launch: `row_tiles` over the n_sent rows: four columns a thread. Shared memory: none. Bank conflicts: none.
 // Traffic: reads 4 n_sent (P + 2) bytes, writes 4 n_sent P.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void halo_take(float* __restrict__ y,
                                                                       const float* __restrict__ x,
                                                                       const float* __restrict__ scale,
                                                                       const int* __restrict__ sent, int n_sent, int P,
-                                                                      int stride) {
+                                                                      int x_stride, int stride) {
   const int i = blockIdx.x * blockDim.y + threadIdx.y;
   const int p = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= n_sent || p >= P) return;
   const int row = sent ? __ldg(sent + i) : i;
   const float by = scale ? __ldg(scale + row) : 1.0f;
-  const float4 v = load4(x + static_cast<long long>(row) * P + p, P - p, is_aligned(x, P));
+  const float4 v = load4(x + static_cast<long long>(row) * x_stride + p, P - p, is_aligned(x, x_stride));
   store4(y + static_cast<long long>(i) * stride + p, make_float4(by * v.x, by * v.y, by * v.z, by * v.w), stride - p,
          is_aligned(y, stride));
 }

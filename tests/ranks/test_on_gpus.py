@@ -104,7 +104,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize(("width", "zeros"), [(128, 0.75), (104, 0.75), (128, 0.0), (47, 0.0), (130, 0.0), (200, 0.75)])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])  # of elements that are not zero
-@pytest.mark.parametrize("form", ["exchanged", "pushed", "pushed, one buffer", "pushed, few entries"])
+@pytest.mark.parametrize("form", ["exchanged", "in slices", "pushed", "pushed, one buffer", "pushed, few entries"])
 @pytest.mark.usefixtures("short_chunks")
 def test_products_of_whole_numbers_over_ranks_are_exact(
     ranks: int, width: int, zeros: float, share: float, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +112,7 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
     monkeypatch.setattr(halo, "LARGE_ENTRIES", 1)
     monkeypatch.setattr(halo, "is_large", lambda entries, lengths: form != "pushed, few entries")
     monkeypatch.setattr(halo, "MEAN_ROW", 1)
+    monkeypatch.setattr(halo, "DENSE_SHARE", 0.0 if form == "in slices" else halo.DENSE_SHARE)
     monkeypatch.setattr(halo, "long_rows", lambda lengths: np.arange(len(lengths)) % 2 == 0)
     synthetic.write("reddit", tmp_path / "set.h5", scale=0.005)
     rng = np.random.default_rng(width)
@@ -128,7 +129,7 @@ def test_products_of_whole_numbers_over_ranks_are_exact(
             calls = [ops.spmm, ops.spmm_backward, ops.spmm]  # the last has room for packed rows from the first
             return [own.device.download(call(batch.adjacency, h, zeros)) for call in calls]
 
-        buffers = {"exchanged": 0, "pushed, one buffer": 1}.get(form, 2)
+        buffers = {"exchanged": 0, "in slices": 0, "pushed, one buffer": 1}.get(form, 2)
         found = on_device_ranks(open_backend("batched"), ranks, products, buffers)
     for parts in zip(*found, strict=True):
         np.testing.assert_array_equal(np.concatenate(parts), pattern @ x)

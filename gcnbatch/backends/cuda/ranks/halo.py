@@ -17,7 +17,7 @@ from gcnbatch.backends.cuda.ranks.pipeline import product_bounds
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.runtime.sources import declared
 from gcnbatch.backends.cuda.spmm.kernels import Blocks, spmm_kernel
-from gcnbatch.backends.cuda.spmm.large import ROW_BYTES, mark
+from gcnbatch.backends.cuda.spmm.large import NARROWEST_SLICE, ROW_BYTES, mark
 from gcnbatch.backends.cuda.spmm.pieces import LARGE_ENTRIES, Large, Pieces, Scales, cut_rows, is_large, piece_of
 from gcnbatch.data.graph_part import GraphPart, Halo, HaloAdjacency
 from gcnbatch.data.sparse import Csr
@@ -32,6 +32,7 @@ PUSHED_NODES = 1 << 17
 MEAN_ROW = 16  # entries of a row, on average, from which on products run beside exchanges
 SPLIT_ROW = 64  # entries from which on a row is long
 SPLIT_SHARE = 0.25  # of all entries that long rows have, at least
+DENSE_SHARE = 0.25  # of the free memory that dense rows may take that are exchanged at once
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class MatrixPieces:
         Of own nodes.
     places : int32, (n + m,)
         Those of own nodes in `gcnbatch.backends.cuda.spmm.large.CompressedRows`; an exchange sets those of the halo.
+    most_columns : int
+        Of dense rows that are exchanged at once.
     """
 
     own: DeviceCsr
@@ -89,6 +92,7 @@ class MatrixPieces:
     rest: DeviceCsr | None
     column_scale: DeviceArray | None
     places: DeviceArray
+    most_columns: int
 
     @property
     def large(self) -> Large:
@@ -245,10 +249,19 @@ class GraphPartBatch:
             route = route_of(device, self._ranks, n_own, halo)
             held = pushed_rows(device, matrix, halo.scales, route, self.landing)
         elif form.pieces and is_split(halo.entries, rows.of_all):
-            held = matrix_pieces(device, matrix, n_own, halo.scales)
+            held = matrix_pieces(device, matrix, n_own, halo.scales, self._columns_at_once(matrix.n_cols + sum(sent)))
         else:
             held = batch.csr(matrix, form.coo, form.pieces, alone=True, scales=halo.scales).map(upload)
         return HaloRows(held, exchanged, blocks, columns_per_node)
+
+    def _columns_at_once(self, rows: int) -> int:
+        """Return the columns of dense rows that ranks exchange at once; all ranks call, and get the same.
+
+        `rows` are those that this rank sends, and those of the operand.
+        """
+        free = int(DENSE_SHARE * self._device.memory().free)
+        fitting = int(self._ranks.all_gather(np.array([free // (4 * max(rows, 1))])).min())
+        return max(fitting // NARROWEST_SLICE, 1) * NARROWEST_SLICE
 
     def begin_epoch(self, batches: Sequence[NDArray[np.int64]]) -> None:
         """Do nothing: every step has the same batch."""
@@ -327,7 +340,9 @@ def _from_row(cut: Pieces, first: int) -> Pieces:
     return cut._replace(target=target, split_row=cut.split_row + np.int32(first))
 
 
-def matrix_pieces(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None) -> MatrixPieces:
+def matrix_pieces(
+    device: Device, matrix: Csr, n_own: int, scales: tuple[Any, Any] | None, most_columns: int
+) -> MatrixPieces:
     """Return a matrix whose first `n_own` columns are those of own nodes as `MatrixPieces` on the device."""
     lengths = np.diff(matrix.indptr)
     is_long = long_rows(lengths)
@@ -344,7 +359,7 @@ def matrix_pieces(device: Device, matrix: Csr, n_own: int, scales: tuple[Any, An
     )
     own_scale = device.upload(scales[1][:n_own]) if scales else None
     places = device.upload(np.arange(n_cols, dtype=np.int32) * (ROW_BYTES // SECTOR))
-    return MatrixPieces(own, halo, None if is_long.all() else rest, own_scale, places)
+    return MatrixPieces(own, halo, None if is_long.all() else rest, own_scale, places, most_columns)
 
 
 def _part(

@@ -15,7 +15,7 @@ import numpy as np
 from gcnbatch.backends.cuda.operations import BatchedOps
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import MatrixPieces, PushedRows
-from gcnbatch.backends.cuda.ranks.landing import widest
+from gcnbatch.backends.cuda.ranks.landing import slices_of
 from gcnbatch.backends.cuda.ranks.pipeline import Call, RowWork, product_bounds, row_bounds, rows_of
 from gcnbatch.backends.cuda.runtime.launch import PHILOX_ELEMENTS, ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -207,7 +207,7 @@ class OpsInChunks(ComposedOps):
         if is_packed(h, matrix, zeros):
             return self._multiply_compressed(shape, h, matrix)
         out, work = self._device.empty(shape), self._work_before(h, (0, len(h)))
-        for group in widest(h.shape[1]):
+        for group in slices_of(h.shape[1]):
             self._launch()  # the group before: a push of this one says that its buffer has been read
             matrix.landing.begin()
             self._multiply_dense(out, h, matrix, group, work)

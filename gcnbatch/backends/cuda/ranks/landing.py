@@ -245,10 +245,10 @@ def route_of(device: Device, ranks: Communicator, n_own: int, halo: Halo) -> Rou
     return Route(device.upload(slots), n_own, int(counts[1:].sum()))
 
 
-def widest(width: int) -> list[tuple[int, int]]:
-    """Return the columns of each product of a dense operand whose rows do not fit a receive buffer at once.
+def slices_of(width: int, most: int = MOST_COLUMNS) -> list[tuple[int, int]]:
+    """Return the columns of each product of a dense operand, `most` at most: those of a row that fit a receive buffer.
 
-    >>> widest(47), widest(300)
-    ([(0, 47)], [(0, 128), (128, 256), (256, 300)])
+    >>> slices_of(47), slices_of(300), slices_of(128, 64)
+    ([(0, 47)], [(0, 128), (128, 256), (256, 300)], [(0, 64), (64, 128)])
     """
-    return [(first, min(first + MOST_COLUMNS, width)) for first in range(0, max(width, 1), MOST_COLUMNS)]
+    return [(first, min(first + most, width)) for first in range(0, max(width, 1), most)]

@@ -20,12 +20,12 @@ from gcnbatch.backends.cuda.ops.common import row_tiles
 from gcnbatch.backends.cuda.ops.relu_dropout import Kept
 from gcnbatch.backends.cuda.ranks.halo import DeviceHalo, HaloRows, MatrixPieces, PushedRows
 from gcnbatch.backends.cuda.ranks.in_chunks import OpsInChunks, is_packed
+from gcnbatch.backends.cuda.ranks.landing import slices_of
 from gcnbatch.backends.cuda.ranks.packed import PackedBuffers, PackedExchange, SideCommunicator
 from gcnbatch.backends.cuda.ranks.pipeline import rows_of
 from gcnbatch.backends.cuda.runtime.launch import Launch, ceil_div, elementwise
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.backends.cuda.spmm.large import (
-    CompressedRows,
     compress,
     compress_relu_dropout,
     reads_activations,
@@ -35,6 +35,8 @@ from gcnbatch.backends.ops import DropoutKey, Reader
 from gcnbatch.ranks.communicator import Communicator
 
 Loss = tuple[DeviceArray, DeviceArray, DeviceArray]
+# The operand of own nodes, and a function that waits for the exchange and returns those of the halo and of all.
+Started = tuple[Any, Callable[[], tuple[Any, Any]]]
 
 
 class DeviceCommunicator(Communicator, SideCommunicator, Protocol):
@@ -121,37 +123,52 @@ class DeviceDistributedOps(GlobalLosses, OpsInChunks):
         if not isinstance(split, MatrixPieces):
             self._multiply_after_exchange(out, h, rows, zeros)
             return out
-        start = self._start_packed if is_packed(h, split, zeros) else self._start
-        own, arrive = start(h, rows, split)
-        self._product(out, own, split.own, rows, zeros)
+        if is_packed(h, split, zeros):
+            self._multiply_pieces(self._start_packed(h, rows, split), out, rows, split, zeros)
+            return out
+        one_channel = rows.columns_per_node == rows.blocks.rows_per_node == 1
+        for columns in slices_of(h.shape[1], split.most_columns if one_channel else h.shape[1]):
+            of_out = columns if one_channel else None
+            self._multiply_pieces(self._start(h, rows, split, columns), out, rows, split, zeros, of_out)
+        return out
+
+    def _multiply_pieces(
+        self,
+        started: Started,
+        out: DeviceArray,
+        rows: HaloRows,
+        split: MatrixPieces,
+        zeros: float,
+        columns: tuple[int, int] | None = None,
+    ) -> None:
+        """Launch the products of those columns, or all, that are on their way."""
+        own, arrive = started
+
+        def product(dense: Any, matrix: DeviceCsr, accumulate: bool = False) -> None:
+            stride = dense.shape[1] // rows.columns_per_node
+            self._local.sparse_product(out, dense, matrix, rows.blocks, zeros, accumulate, stride, columns)
+
+        product(own, split.own)
         self._launch_later()
         halo, whole = arrive()
         if rows.exchanged.n_received:
-            self._product(out, halo, split.halo, rows, zeros, accumulate=True)
+            product(halo, split.halo, accumulate=True)
         if split.rest is not None:
-            self._product(out, whole, split.rest, rows, zeros)
-        return out
+            product(whole, split.rest)
 
-    def _product(
-        self, out: DeviceArray, dense: Any, matrix: DeviceCsr, rows: HaloRows, zeros: float, accumulate: bool = False
-    ) -> None:
-        stride = dense.shape[1] // rows.columns_per_node
-        self._local.sparse_product(out, dense, matrix, rows.blocks, zeros, accumulate, stride)
-
-    def _start(
-        self, h: DeviceArray, rows: HaloRows, split: MatrixPieces
-    ) -> tuple[DeviceArray, Callable[[], tuple[DeviceArray, DeviceArray]]]:
-        """Start the exchange of dense rows.
+    def _start(self, h: DeviceArray, rows: HaloRows, split: MatrixPieces, columns: tuple[int, int]) -> Started:
+        """Start the exchange of columns `columns` = (first, stop) of dense rows.
 
         Return the operand of own nodes, and a function that waits for the exchange and returns those of the halo and of
         all. Their rows are scaled and, in a matrix of one channel, padded as the product reads them.
         """
-        (n, width), device, exchanged = h.shape, self._device, rows.exchanged
+        n, width, device, exchanged = len(h), columns[1] - columns[0], self._device, rows.exchanged
         stride = 8 * ceil_div(width, 8) if rows.columns_per_node == 1 else width
         n_sent, n_halo = exchanged.rows.size, exchanged.n_received
         packed, whole = device.empty((n_sent, stride)), device.empty((n + n_halo, stride))
         own, halo = whole.view(0, (n, stride)), whole.view(n * stride, (n_halo, stride))
-        about = {"x": h, "scale": split.column_scale, "P": width, "stride": stride}
+        x = h.view(columns[0], h.size - columns[0]) if columns[0] else h
+        about = {"x": x, "scale": split.column_scale, "P": width, "x_stride": h.shape[1], "stride": stride}
         device.launch("halo_take", row_tiles(n_sent, width), y=packed, sent=exchanged.rows, n_sent=n_sent, **about)
         exchange = self._ranks.exchange_beside(exchanged.sent_parts(packed), exchanged.received, halo)
         device.launch("halo_take", row_tiles(n, width), y=own, sent=None, n_sent=n, **about)
@@ -162,9 +179,7 @@ class DeviceDistributedOps(GlobalLosses, OpsInChunks):
 
         return own, arrive
 
-    def _start_packed(
-        self, h: Any, rows: HaloRows, split: MatrixPieces
-    ) -> tuple[CompressedRows, Callable[[], tuple[CompressedRows, CompressedRows]]]:
+    def _start_packed(self, h: Any, rows: HaloRows, split: MatrixPieces) -> Started:
         """As `_start`, of compressed rows."""
         if isinstance(h, DeviceArray):
             into = self._buffers.own_rows(len(h), rows.exchanged)

@@ -111,14 +111,17 @@ class SparseOps:
         zeros: float = 0.0,
         accumulate: bool = False,
         stride: int | None = None,
+        columns: tuple[int, int] | None = None,
     ) -> None:
         """Launch ``out = A dense``. Of a matrix in pieces, `accumulate`: ``out += A dense``.
 
-        Rows of its operand may be further than their width apart: by `stride` elements.
+        Rows of its operand may be further than their width apart: by `stride` elements. It may have columns `columns` =
+        (first, stop) of a wider one, and then computes these of `out`.
         """
         n_rows, n_entries = matrix.indptr.shape[0] - 1, matrix.indices.shape[0]
-        width = out.shape[1] // blocks.rows_per_node
-        place = (0, 0, width, stride or width, 0, 0, n_entries, n_rows, width, int(accumulate))
+        of_row = out.shape[1] // blocks.rows_per_node
+        first, stop = columns or (0, of_row)
+        place = (first, 0, of_row, stride or of_row, 0, 0, n_entries, n_rows, stop - first, int(accumulate))
         large = self._large(matrix)
         if isinstance(dense, CompressedRows):
             assert large is not None, "rows are compressed for its product"

@@ -33,6 +33,10 @@ class Machine(Recorder):
     """A recording device with L2 that also records copies."""
 
     l2_bytes = 60 << 20
+    free = 1 << 40
+
+    def memory(self) -> Any:
+        return SimpleNamespace(free=self.free)
 
     def copy(self, source: DeviceArray, out: DeviceArray) -> None:
         assert source.nbytes == out.nbytes
@@ -176,7 +180,7 @@ def halo_batch(device: Machine, path: Path) -> tuple[Any, Any]:
     with Dataset(path) as dataset:
         part = on_ranks(2, lambda communicator: read_part(dataset, True, communicator))[0]
     targets = np.zeros((int(part.bounds[-1]), 1), np.int32)
-    only: Any = SimpleNamespace(rank=0, size=2)
+    only: Any = SimpleNamespace(rank=0, size=2, all_gather=lambda array: np.stack([array, array // 2]))
     return part, GraphPartBatch(device, part, targets, only, "csr").batch(0)  # type: ignore[arg-type]
 
 
@@ -296,6 +300,35 @@ def test_dense_rows_are_scaled_and_padded_by_their_sender(device: Machine, tmp_p
 
 
 @pytest.mark.usefixtures("long_rows")
+def test_columns_of_dense_rows_are_exchanged_in_turn_where_memory_is_short(device: Machine, tmp_path: Path) -> None:
+    path = reddit(tmp_path / "set.h5")
+    part, _ = halo_batch(device, path)
+    found = part.adjacency.of_forward
+    rows = part.adjacency.forward.n_cols + len(found.sent[1])
+    device.free = 4 * 2 * 4 * rows * 39  # a quarter of it on the rank with half as much holds 39 columns
+    _, batch = halo_batch(device, path)
+    n, (x,) = batch.layout.n_nodes, of(device, (batch.layout.n_nodes, 72))
+    device.launched.clear()
+    y = ops_on(device).spmm(batch.adjacency, x)
+    one = ["halo_take", "exchange beside", "halo_take", "spmm_large_unweighted", "arrive", "spmm_large_unweighted_add"]
+    assert device.entries == [*one, "spmm_large_unweighted"] * 3
+    taken = [about for name, _, about in device.launched if name == "halo_take"]
+    columns = [((about["x"].ptr - x.ptr) // 4, about["P"], about["stride"], about["x_stride"]) for about in taken]
+    assert columns[::2] == columns[1::2] == [(0, 32, 32, 72), (32, 32, 32, 72), (64, 8, 8, 72)]
+    received = [about["out"].shape for name, _, about in device.launched if name == "exchange beside"]
+    assert received == [(found.received[1], 32), (found.received[1], 32), (found.received[1], 8)]
+    products = [about for name, _, about in device.launched if name.startswith("spmm")]
+    results = [about["results"] for about in products]
+    assert [(result["out"], result["out_first"], result["width"]) for result in results[::3]] == [
+        (y, 0, 32),
+        (y, 32, 32),
+        (y, 64, 8),
+    ]
+    assert {result["out_stride"] for result in results} == {72}
+    assert n == len(y)
+
+
+@pytest.mark.usefixtures("long_rows")
 def test_rows_that_do_not_fit_their_buffer_are_packed_again_and_sent_behind_all_kernels(
     device: Machine, tmp_path: Path
 ) -> None:
@@ -331,7 +364,7 @@ def test_the_parts_of_a_matrix_are_its_rows_and_columns(split_row: int, monkeypa
     lengths = np.diff(matrix.indptr)
     scales = rng.random(30).astype(np.float32), rng.random(50).astype(np.float32)
     for n_own in (0, 20, 50):
-        parts = halo.matrix_pieces(host, given, n_own, None)  # type: ignore[arg-type]
+        parts = halo.matrix_pieces(host, given, n_own, None, 128)  # type: ignore[arg-type]
         assert parts.places.tolist() == list(range(0, 18 * 50, 18))
         found, columns = np.zeros_like(dense), {"own": (0, n_own), "halo": (n_own, 50), "rest": (0, 50)}
         assert (parts.rest is None) == (split_row in (0, 100))
@@ -344,7 +377,7 @@ def test_the_parts_of_a_matrix_are_its_rows_and_columns(split_row: int, monkeypa
                 arrays = held.data, held.indices, held.indptr
                 np.add.at(found[:, first:stop], rows, sp.csr_array(arrays, (len(rows), stop - first)).toarray())
         np.testing.assert_array_equal(found, dense)
-        scaled = halo.matrix_pieces(host, given, n_own, scales)  # type: ignore[arg-type]
+        scaled = halo.matrix_pieces(host, given, n_own, scales, 128)  # type: ignore[arg-type]
         np.testing.assert_array_equal(scaled.column_scale, scales[1][:n_own])
         assert scaled.own.data.size == 0
         assert scaled.own.large.scales.columns is None
