@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.data.csr import compressed, transposed
-from gcnbatch.data.distinct import distinct_rows
+from gcnbatch.data.distinct import RepeatedRows
 from gcnbatch.data.graph_features import FeatureTable, GraphFeatures, HostFeatures
 from gcnbatch.data.graphs import GraphSet, Int64, stacked
 from gcnbatch.data.normalize import symmetric_scales, symmetric_weights
@@ -100,6 +100,12 @@ class BatchSource:
         whole.node_ptr = joined_pointer([source.node_ptr for source in sources])
         whole.prepared = PreparedSet.joined([source.prepared for source in sources if source.prepared is not None])
         return whole
+
+    def compacted(self) -> BatchSource:
+        """Return this source, of a set in memory, when its prepared set is compact; see `PreparedSet.compact`."""
+        assert self.prepared is not None
+        self.prepared.compact()
+        return self
 
     def feature_tables(self) -> Iterator[FeatureTable]:
         """Yield all features of all graphs, in one or more tables; the source must have been made with them."""
@@ -191,7 +197,7 @@ class PreparedSet:
 
     Attributes
     ----------
-    stored_x : (N, F)
+    x : (N, F) array, sparse array or RepeatedRows
         Features in their stored type; those of a batch are float32.
     forward, transpose : PreparedRows
         As in `Adjacency`.
@@ -207,7 +213,7 @@ class PreparedSet:
     def __init__(self, graphs: GraphSet, normalize: bool, joined: int) -> None:
         n, channels = graphs.n_nodes, graphs.header.n_channels
         self.channels = channels
-        self.stored_x = graphs.x
+        self.x: Any = graphs.x
         self._n_joined = joined
         self.stored_graph_features = graphs.graph_features if joined else None
         if normalize:
@@ -227,9 +233,11 @@ class PreparedSet:
     def joined(cls, parts: Sequence[PreparedSet]) -> PreparedSet:
         """Return several sets of graphs as one, one after the other."""
         whole = copy(parts[0])
-        for name in ("atoms", "joined_features", "whole"):
+        for name in ("stored_x", "atoms", "joined_features", "whole"):
             vars(whole).pop(name, None)
-        whole.stored_x = stacked([part.stored_x for part in parts])
+        repeated = [part.x for part in parts if isinstance(part.x, RepeatedRows)]
+        are_compact = len(repeated) == len(parts)
+        whole.x = RepeatedRows.joined(repeated) if are_compact else stacked([part.stored_x for part in parts])
         whole.symmetric = all(part.symmetric for part in parts)
         whole.forward = PreparedRows.joined([part.forward for part in parts])
         whole.transpose = whole.forward if whole.symmetric else PreparedRows.joined([part.transpose for part in parts])
@@ -240,16 +248,27 @@ class PreparedSet:
         whole.scales = None if rows is None or columns is None else (rows, columns)
         return whole
 
+    def compact(self) -> None:
+        """Keep the features as `RepeatedRows` where few of them differ; batches keep their bits."""
+        if isinstance(self.x, np.ndarray) and (found := RepeatedRows.of(self.x)) is not None:
+            self.x = found
+            vars(self).pop("stored_x", None)
+
+    @cached_property
+    def stored_x(self) -> Any:
+        """The features as an array or a sparse array, which a compact set makes at the first use."""
+        return self.x[:] if isinstance(self.x, RepeatedRows) else self.x
+
     @cached_property
     def joined_features(self) -> FeatureTable | None:
         """The features of whole graphs that a network reads, the first ones; None if it reads none."""
         return None if self.stored_graph_features is None else self.stored_graph_features.first(self._n_joined)
 
     @cached_property
-    def atoms(self) -> tuple[NDArray[np.float32], NDArray[np.int32]] | None:
-        """The different rows of the features, float32 (U, F), and the row of each node; None where they are not few."""
-        found = None if sp.issparse(self.stored_x) else distinct_rows(self.stored_x)
-        return None if found is None else (node_features(self.stored_x[found[0]]), found[1])
+    def atoms(self) -> RepeatedRows | None:
+        """The features as float32; None where the different rows are not few."""
+        found = RepeatedRows.of(self.x) if isinstance(self.x, np.ndarray) else self.x
+        return replace(found, values=node_features(found.values)) if isinstance(found, RepeatedRows) else None
 
     @cached_property
     def whole(self) -> GraphBatch:
@@ -264,7 +283,7 @@ class PreparedSet:
         """Return these graphs as a batch with these target rows; `nodes` are their nodes in the set."""
         forward = self.forward.gather(graphs, nodes, node_ptr)
         transpose = forward if self.symmetric else self.transpose.gather(graphs, nodes, node_ptr)
-        x = self.stored_x[nodes] if sp.issparse(self.stored_x) else self.stored_x.take(nodes, axis=0)
+        x = self.x.take(nodes, axis=0) if isinstance(self.x, np.ndarray) else self.x[nodes]
         adjacency = Adjacency(forward, transpose, self.channels)
         return GraphBatch(node_ptr, node_features(x), adjacency, rows, self.of_graphs(graphs))
 

@@ -166,7 +166,7 @@ class Converter:
             remarks,
             sum((chunk.alike for chunk in chunks), Counter[str]()),
         )
-        sources = {form: BatchSource(data, *form) for form in self.forms}
+        sources = {form: BatchSource(data, *form).compacted() for form in self.forms}
         return Part((block,), None if sources else data, sources)
 
 

@@ -20,6 +20,7 @@ from gcnbatch.backends.cuda.fused.shared.stack import Stack
 from gcnbatch.backends.cuda.fused.shared.step import MAX_MEMBERS
 from gcnbatch.backends.ops import Array
 from gcnbatch.data.graphs import Int64
+from gcnbatch.data.sparse import is_sparse
 from gcnbatch.data.weighted_targets import split
 from gcnbatch.model.gcn import Loss
 from gcnbatch.runners.fused_stack import describe, unsupported
@@ -37,7 +38,7 @@ def refuses(backend: FusedBackend, task: RunnerTask, ranks: int = 0) -> str | No
     `ranks`: how many train it together; 0: it trains alone.
     """
     assert task.source.prepared is not None
-    if not isinstance(task.source.prepared.stored_x, np.ndarray):
+    if is_sparse(task.source.prepared.x):
         return "sparse features"
     if reason := unsupported(task.model.layers):
         return reason

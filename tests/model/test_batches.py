@@ -189,7 +189,7 @@ def test_sources_of_parts_join_to_that_of_the_whole_set(
     assert found.prepared is not None
     assert whole.prepared is not None
     assert found.prepared.symmetric == whole.prepared.symmetric
-    assert_equal_values(vars(found.prepared), vars(whole.prepared), ("stored_x", "stored_graph_features", "scales"))
+    assert_equal_values(vars(found.prepared), vars(whole.prepared), ("x", "stored_graph_features", "scales"))
     for name in ("forward", "transpose"):
         rows, expected = vars(found.prepared)[name], vars(whole.prepared)[name]
         assert_equal_values(vars(rows), vars(expected), ("row_length", "entry_ptr", "indices", "data"))

@@ -7,7 +7,7 @@ import pytest
 
 from gcnbatch.backends.cpu import sources
 from gcnbatch.backends.cpu.sources import HostAdjacency, sources_of
-from gcnbatch.data.distinct import distinct_rows
+from gcnbatch.data.distinct import RepeatedRows
 from gcnbatch.data.sparse import Adjacency
 from tests.ops.adapters import Adapter, open_adapter
 from tests.ops.cases import CASES, Case, normal
@@ -72,7 +72,7 @@ def test_products_of_features_that_repeat(name: str, case: Case):
     rows, row_of = normal(rng, 3, case.F), rng.integers(0, 3, case.N).astype(np.int32)
 
     def form(adjacency: Adjacency, x):
-        atoms = rows.astype(np.float32), row_of
+        atoms = RepeatedRows(rows.astype(np.float32), row_of)
         of = adjacency.forward
         return HostAdjacency(of, lambda: adjacency.transpose, case.C, x, atoms, sources_for(name))
 
@@ -100,9 +100,21 @@ def test_sources_of_four_atoms(name: str):
 
 def test_distinct_rows_of_bytes_that_are_no_whole_words():
     x = np.arange(6, dtype=np.uint8).reshape(2, 3)[np.arange(40) % 2]
-    places, numbers = distinct_rows(x)  # type: ignore[misc]
-    np.testing.assert_array_equal(x[places][numbers], x)
-    assert len(places) == 2
+    found = RepeatedRows.of(x)
+    assert found is not None
+    np.testing.assert_array_equal(found[:], x)
+    assert len(found.values) == 2
+
+
+def test_repeated_rows_of_parts_join_to_those_of_the_whole_array():
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)[np.random.default_rng(1).integers(5, size=200)]
+    whole, parts = RepeatedRows.of(x), [RepeatedRows.of(part) for part in (x[:60], x[60:])]
+    found = RepeatedRows.joined([part for part in parts if part is not None])
+    assert whole is not None
+    for name in ("values", "numbers"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+    assert found.numbers.dtype == np.int32
+    np.testing.assert_array_equal(found[np.arange(50, 70)], x[50:70])
 
 
 MUTANTS = {

@@ -4,8 +4,9 @@
 //
 // Source: own. The sums are those of SciPy's product on the host, to the bit: products and sums are rounded one by one,
 // in the order of the entries; row sums are of doubles.
-// Shapes: node_ptr (G+1,), A in CSR with N rows, an index is C node + channel within its graph; x (N, F) in the type of
-// the kernel's name; u (N, K); columns (K,): column of U; C F + C: zeros.
+// Shapes: node_ptr (G+1,), A in CSR with N rows, an index is C node + channel within its graph; x (U, F) in the type of
+// the kernel's name, row_of (N,): the row of each node, null: x (N, F) has one for each; u (N, K); columns (K,): column
+// of U; C F + C: zeros.
 // Launch: 256 threads; blocks stride over graphs, the warps of a block over the graph's nodes, lanes over the columns.
 // Traffic: reads 4 E bytes for each of indices and values, and E F elements of x, mostly from L2; writes 4 N K bytes.
 // Determinism: one writer per element, fixed order: repeats to the bit.
@@ -19,6 +20,7 @@ struct PropagateParams {
   const int *node_ptr, *indptr, *indices, *columns;
   const float* values;
   const void* x;
+  const int* row_of;
   int G, F, C, K;
   int is_tf32;  // round U to the 11 bits of TF32
 };
@@ -44,7 +46,7 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
         const int column = params.columns[place];
         const bool is_sum = column >= C * F;
         const int channel = is_sum ? column - C * F : column / F;
-        const T* of_column = x + static_cast<long long>(first) * F + column - channel * F;
+        const T* of_column = x + column - channel * F;
         float value = 0.f;
         double total = 0.;
 #pragma unroll 1
@@ -52,10 +54,13 @@ __device__ __forceinline__ void propagate(const PropagateParams& params) {
           const int index = params.indices[entry];
           if (index % C != channel) continue;
           const float weight = params.values[entry];
-          if (is_sum)
+          if (is_sum) {
             total += weight;
-          else
-            value = __fadd_rn(value, __fmul_rn(weight, to_float(of_column[static_cast<long long>(index / C) * F])));
+            continue;
+          }
+          const int source = first + index / C;
+          const long long row = params.row_of ? params.row_of[source] : source;
+          value = __fadd_rn(value, __fmul_rn(weight, to_float(of_column[row * F])));
         }
         const float found = is_sum ? static_cast<float>(total) : value;
         out[place] = params.is_tf32 ? nearest_tf32(found) : found;

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
@@ -104,7 +105,7 @@ class HostFeed:
         plain, targets = batch.adjacency, self._targets[batch.rows]
         atoms = None if prepared is None else prepared.atoms
         if atoms is not None:
-            atoms = atoms[0], atoms[1][ragged_rows(self._source.node_ptr, graphs)[0]]
+            atoms = replace(atoms, numbers=atoms.numbers[ragged_rows(self._source.node_ptr, graphs)[0]])
         adjacency = HostAdjacency(plain.forward, lambda: plain.transpose, plain.n_channels, batch.x, atoms)
         return HostBatch(batch.x, adjacency, batch.node_ptr, targets, batch.graph_features)
 

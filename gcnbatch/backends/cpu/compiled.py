@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -291,16 +292,20 @@ class CompiledFeed(HostFeed):
 
     def gather(self, graphs: NDArray[np.int64]) -> HostBatch:
         prepared, set_node_ptr = self._source.prepared, self._source.node_ptr
-        if prepared is None or sp.issparse(prepared.stored_x) or prepared.stored_x.dtype == np.float16 or self._only:
+        if prepared is None or self._only:
             return super().gather(graphs)
-        node_ptr = exclusive_sums(set_node_ptr, graphs)
-        x = np.empty((node_ptr[-1], prepared.stored_x.shape[1]), np.float32)
-        _gather_nodes(graphs, set_node_ptr, prepared.stored_x, node_ptr, x)
-        forward, atoms = self._rows(prepared.forward, graphs, node_ptr), prepared.atoms
+        node_ptr, atoms = exclusive_sums(set_node_ptr, graphs), prepared.atoms
         if atoms is not None:
-            row_of = np.empty((len(x), 1), np.int32)
-            _gather_nodes(graphs, set_node_ptr, atoms[1][:, None], node_ptr, row_of)
-            atoms = atoms[0], row_of[:, 0]
+            row_of = np.empty((node_ptr[-1], 1), np.int32)
+            _gather_nodes(graphs, set_node_ptr, atoms.numbers[:, None], node_ptr, row_of)
+            atoms = replace(atoms, numbers=row_of[:, 0])
+            x = atoms[:]
+        elif sp.issparse(prepared.stored_x) or prepared.stored_x.dtype == np.float16:
+            return super().gather(graphs)
+        else:
+            x = np.empty((node_ptr[-1], prepared.stored_x.shape[1]), np.float32)
+            _gather_nodes(graphs, set_node_ptr, prepared.stored_x, node_ptr, x)
+        forward = self._rows(prepared.forward, graphs, node_ptr)
         targets = self._targets[graphs]
         if self._source.header.level == "node":
             targets = self._targets[ragged_rows(set_node_ptr, graphs)[0]]

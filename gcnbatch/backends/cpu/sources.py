@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.data.csr import transposed
+from gcnbatch.data.distinct import RepeatedRows
 from gcnbatch.data.sparse import Adjacency, Csr
 
 MOST = 0.75  # of all pairs of a node and a channel: with more sources, one product of all rows takes less time
@@ -28,8 +29,9 @@ class Atoms(NamedTuple):
     adjacency: HostAdjacency
 
 
-def atoms_of(adjacency: Csr, n_channels: int, x: NDArray[np.float32], row_of: NDArray[np.int32]) -> Atoms:
-    """Return the atoms of an adjacency (N, N*C), of whose nodes j has row ``row_of[j]`` of `x`."""
+def atoms_of(adjacency: Csr, n_channels: int, features: RepeatedRows) -> Atoms:
+    """Return the atoms of an adjacency (N, N*C) of nodes with these features (N, F)."""
+    x, row_of = features.values, features.numbers
     used = np.zeros(len(x), np.int8)
     used[row_of] = 1
     place = np.cumsum(used, dtype=np.int32)
@@ -94,8 +96,8 @@ class HostAdjacency(Adjacency):
     n_channels : int
     features : (N, F) array
         Features of the nodes.
-    atoms : (float32 (U, F), int32 (N,)) or None
-        The different rows of the features, and the row of each node.
+    atoms : RepeatedRows or None
+        The features, float32, if few rows of them differ.
     find : callable
         As `sources_of`.
     """
@@ -106,7 +108,7 @@ class HostAdjacency(Adjacency):
         transpose: Callable[[], Csr],
         n_channels: int,
         features: Any = None,
-        atoms: tuple[NDArray[np.float32], NDArray[np.int32]] | None = None,
+        atoms: RepeatedRows | None = None,
         find: Callable[[Csr, int], Sources] = sources_of,
     ) -> None:
         self.forward, self.n_channels = forward, n_channels
@@ -122,7 +124,7 @@ class HostAdjacency(Adjacency):
         """Return the different rows of X (N, F), if they are known and few."""
         if self._atoms is None or x is not self._features:
             return None
-        return atoms_of(self.forward, self.n_channels, *self._atoms)
+        return atoms_of(self.forward, self.n_channels, self._atoms)
 
     @cached_property
     def sources(self) -> Sources | None:

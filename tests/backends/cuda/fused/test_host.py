@@ -232,13 +232,18 @@ def test_the_set_stores_u_of_the_first_layer(channels: int, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("channels", [2, 5])
-def test_the_set_stores_the_columns_of_u_that_are_not_zero(channels: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [False, True], ids=["all rows", "few rows"])
+def test_the_set_stores_the_columns_of_u_that_are_not_zero(few: bool, channels: int, tmp_path: Path) -> None:
     """A narrow form with many columns drops those that no entry makes other than 0; it keeps all row sums."""
     graphs = write_set(tmp_path / "data.h5", n_channels=channels, n_graphs=12, n_features=100)
     x = graphs.x.copy()
     x[:, 3:60] = 0
+    if few:
+        x = x[np.arange(len(x)) % 4]
     source, device = BatchSource(replace(graphs, x=x)), HostDevice()
     assert source.prepared is not None
+    source.prepared.compact()
+    assert (source.prepared.x is not x) == few
     held: Any = data.FusedSet(cast(Any, device), source, Narrow)
     of_u = channels * 101
     u = np.concatenate([part for _, part in data.propagated(source.prepared, source.node_ptr, of_u)])

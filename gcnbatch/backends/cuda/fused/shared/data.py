@@ -16,6 +16,7 @@ from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
+from gcnbatch.data.distinct import RepeatedRows
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -37,19 +38,27 @@ class Capacity(NamedTuple):
         return all(have >= want for have, want in zip(self, needed, strict=True))
 
 
+def rows_of_features(prepared: PreparedSet) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
+    """Return rows of features, and the row of each node; None: each node has its own."""
+    x = prepared.x
+    return (x.values, x.numbers) if isinstance(x, RepeatedRows) else (x, None)
+
+
 def used_columns(prepared: PreparedSet, node_ptr: Int64) -> NDArray[np.intp]:
     """Return, in order, the columns of U = [A_1 X | … | A_C X | row sums] that an entry may make other than 0.
 
     Row sums always belong to them. Of bond channels and one-hot features, most combinations never occur in a set.
     """
     rows, channels = prepared.forward, prepared.channels
-    x: Any = prepared.stored_x
     node, channel = np.divmod(rows.indices, channels)
-    node = node + np.repeat(node_ptr[:-1], np.diff(rows.entry_ptr))
+    row = node + np.repeat(node_ptr[:-1], np.diff(rows.entry_ptr))
+    x, numbers = rows_of_features(prepared)
+    if numbers is not None:
+        row = numbers[row]
     used = np.ones(channels * (x.shape[1] + 1), bool)
     for c in range(channels):
         has_entry = np.zeros(len(x), bool)
-        has_entry[node[channel == c]] = True
+        has_entry[row[channel == c]] = True
         used[c * x.shape[1] : (c + 1) * x.shape[1]] = x[has_entry].any(axis=0)
     return np.flatnonzero(used)
 
@@ -194,13 +203,14 @@ class FusedSet:
     def _propagated(self, is_tf32: bool) -> DeviceArray:
         """Return U, computed on the device from the stored features."""
         device, (indptr, indices, values) = self._device, self.rows
-        stored: Any = self._prepared.stored_x
+        stored, numbers = rows_of_features(self._prepared)
         x, graphs = device.upload(stored), len(self._node_ptr) - 1
+        row_of = None if numbers is None else device.upload(numbers)
         u = device.empty((int(self._node_ptr[-1]), self.k))
         sizes = {"G": graphs, "F": x.shape[1], "C": self.channels, "K": self.k, "is_tf32": int(is_tf32)}
         adjacency = {"node_ptr": self.node_ptr, "indptr": indptr, "indices": indices, "values": values}
-        launch = geometry.propagate(graphs, device.multiprocessors)
-        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, x=x, columns=self.columns, **adjacency, **sizes)
+        launch, features = geometry.propagate(graphs, device.multiprocessors), {"x": x, "row_of": row_of}
+        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, columns=self.columns, **features, **adjacency, **sizes)
         return u
 
     @cached_property
