@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import gc
+import mmap
 import os
 import pickle
 import select
@@ -49,6 +50,8 @@ _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Of glibc: RDKit makes and frees hundreds of small objects for a molecule, which a cache of 7 of each size cannot keep
 _MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=127"}
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
+_HAS_FILES_IN_MEMORY = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+_LARGE, _ALIGNED = 1 << 16, 64  # bytes of an array that processes share, and of a cache line
 _CAN_FORK = hasattr(os, "pidfd_open")  # on Linux: a process that another one forked can be ended and waited for
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
 
@@ -72,7 +75,8 @@ class WorkerDied(Exception):
 class Shared:
     """An argument of many calls, which is sent once to each process.
 
-    A process keeps it to its end. The value's attributes that are in the result of a call come back as what they are
+    A process keeps it to its end. On Linux, large arrays of the value lie in memory once for all processes, which must
+    not write to them. The value's attributes that are in the result of a call come back as what they are
     here, not as copies.
 
     Parameters
@@ -89,9 +93,31 @@ class Shared:
         return self._value
 
     @cached_property
-    def pickled(self) -> bytes:
-        """The value for a process that has not received it."""
-        return pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL)
+    def pickled(self) -> tuple[bytes, str, tuple[tuple[int, int], ...]]:
+        """The value for a process that has not received it.
+
+        It is pickled but for large arrays; these are in a file in memory: its path, and where each begins and ends.
+        """
+        large: list[memoryview] = []
+
+        def is_small(buffer: pickle.PickleBuffer) -> bool:
+            if not _HAS_FILES_IN_MEMORY or (raw := buffer.raw()).nbytes < _LARGE:
+                return True
+            large.append(raw)
+            return False
+
+        pickled = pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
+        if not large:
+            return pickled, "", ()
+        file = os.fdopen(os.memfd_create("gcnbatch"), "wb")
+        places = []
+        for raw in large:
+            places.append((file.tell(), file.tell() + raw.nbytes))
+            file.write(raw)
+            file.write(bytes(-raw.nbytes % _ALIGNED))
+        file.flush()
+        self._file = file  # the memory is freed when no process holds it open or mapped
+        return pickled, f"/proc/{os.getpid()}/fd/{file.fileno()}", tuple(places)
 
 
 _keys = count()
@@ -99,9 +125,14 @@ _shared: WeakValueDictionary[int, Shared] = WeakValueDictionary()  # here, those
 _received: dict[int, tuple[Shared, str]] = {}  # attributes of values, by their addresses, with their names; in a worker
 
 
-def _receive(key: int, pickled: bytes) -> Shared:
-    """Keep a value that arrives in a worker."""
-    value = pickle.loads(pickled)
+def _receive(key: int, pickled: bytes, path: str, places: Sequence[tuple[int, int]]) -> Shared:
+    """Keep a value that arrives in a worker; see `Shared.pickled`."""
+    buffers = []
+    if path:
+        with open(path, "rb") as file:
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        buffers = [mapped[start:end] for start, end in places]
+    value = pickle.loads(pickled, buffers=buffers)
     shared = _shared[key] = Shared.__new__(Shared)
     shared._value, shared.key = value, key
     _received.update({id(part): (shared, name) for name, part in {"": value, **getattr(value, "__dict__", {})}.items()})
@@ -131,7 +162,7 @@ class _Call(pickle.Pickler):
         if value.key in self._received:
             return _known, (value.key,)
         self.sent.add(value.key)
-        return _receive, (value.key, value.pickled)
+        return _receive, (value.key, *value.pickled)
 
 
 class _Answer(pickle.Pickler):

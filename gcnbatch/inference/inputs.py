@@ -41,6 +41,7 @@ from gcnbatch.inference.models import Model, input_header
 from gcnbatch.inference.molecules import SMILES, CsvOptions
 from gcnbatch.inference.parts import ALL, Input, InputForm, Part, RowBlock, Share
 from gcnbatch.machine import cores
+from gcnbatch.mixture import Members
 from gcnbatch.ranks import world
 from gcnbatch.text import quoted
 from gcnbatch.training.trained import check_fit, other_outputs, same_outputs
@@ -66,13 +67,14 @@ def open_input(
     share: Share = ALL,
     batches: bool = False,
     workers: Workers | None = None,
+    mixtures: tuple[Members | None, ...] = (),
 ) -> Iterator[Input]:
     """Open a file by its ending, or data in memory, and check that they fit every member; say what was detected.
 
     A folder is that of shards, if it has an index, or of files of molecules. The parts begin after the first `skip`
     rows of a file. Those of the share are read. With `batches`, parts of molecules have those that the members read,
-    else graphs. In the block, other processes may use the processors. `workers` read a file of molecules; see
-    `gcnbatch.inference.molecules.open_molecules`.
+    else graphs. In the block, other processes may use the processors. `workers` read a file of molecules, and give what
+    the members of `mixtures` do; see `gcnbatch.inference.molecules.open_molecules`.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def open_input(
             source = _stored(data, members, options, skip, share, forms, stack)
         else:
             header = _header_of(data, members)
-            about = (header, forms, options, max(PART_ROWS, batch_size), skip, share, workers)
+            about = (header, forms, options, max(PART_ROWS, batch_size), skip, share, workers, mixtures)
             source = stack.enter_context(molecules.open_molecules(data, *about))
         if source.featurised or source.workers:
             stack.enter_context(shared_processors())

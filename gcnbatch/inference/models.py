@@ -23,9 +23,9 @@ from gcnbatch.config_sections import TrainConfig
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.schema import Header
 from gcnbatch.errors import InputError
-from gcnbatch.inference.parts import InputForm
+from gcnbatch.inference.parts import InputForm, OfMembers
 from gcnbatch.machine import cores
-from gcnbatch.mixture import Molecules
+from gcnbatch.mixture import Members, Molecules
 from gcnbatch.model.gcn import Loss, uniform_weights
 from gcnbatch.model.predict import predict_rows
 from gcnbatch.moments import in_units, unit_of
@@ -243,6 +243,11 @@ class Whole:
         """The models whose outputs it reads: none where its mixture does not need them."""
         return self.models if self.mixed is None or self.mixed.needs_network else []
 
+    @property
+    def members(self) -> Members | None:
+        """The other members of its mixture; None without a mixture."""
+        return None if self.mixed is None else self.mixed.mixture.members
+
     def features(self, sources: Sources) -> Molecules | None:
         """Return what the other members of its mixture read; None without a mixture."""
         if self.mixed is None:
@@ -250,15 +255,22 @@ class Whole:
         model = self.models[0]
         return mixed.molecules(model.header, sources(*model.input_form).feature_tables())
 
-    def outputs(self, of_models: Sequence[NDArray[np.floating]], features: Molecules | None) -> Found:
-        """Return what it gives, from the outputs of the models that it needs, and `features`.
+    def outputs(self, of_models: Sequence[NDArray[np.floating]], others: Molecules | OfMembers | None) -> Found:
+        """Return what it gives, from the outputs of the models that it needs, and `others`.
 
         The deviation is that of the models; with a mixture, that of `Mixed.deviation`.
+
+        Parameters
+        ----------
+        others : Molecules or mapping, or None
+            What the other members of its mixture read, or what they give; None without a mixture.
         """
         found = self._networks(of_models)
-        if self.mixed is None or features is None:
+        if self.mixed is None or others is None:
             return found
-        of_members: dict[str, NDArray[Any]] = dict(self.mixed.mixture.members.predict(features, cores()))
+        if isinstance(others, Molecules):
+            others = self.mixed.mixture.members.predict(others, cores())
+        of_members: dict[str, NDArray[Any]] = dict(others)
         if self.mixed.needs_network:
             of_members[NETWORK] = found.outputs
         outputs = self.mixed.outputs(of_members)
@@ -273,11 +285,17 @@ class Whole:
 
 
 def begin(
-    wholes: Sequence[Whole], choice: BackendChoice, sources: Sources, batch_size: int = 0, progress: Progress = silent
+    wholes: Sequence[Whole],
+    choice: BackendChoice,
+    sources: Sources,
+    batch_size: int = 0,
+    progress: Progress = silent,
+    of_members: Sequence[OfMembers | None] = (),
 ) -> Callable[[], list[Found]]:
     """Predict with the networks of all together, and return a call that combines the outputs of each with its mixture.
 
-    The call may run in another thread while the networks predict other graphs: it reads none.
+    The call may run in another thread while the networks predict other graphs: it reads none. `of_members` has what the
+    other members of each mixture give, if that is known.
     """
     with span("predict with the networks"):
         needed = [model for one in wholes for model in one.needed]
@@ -285,11 +303,12 @@ def begin(
     for one in wholes:
         if not one.needed:
             progress(len(one.models) * sources(*one.models[0].input_form).n_graphs)
-    parts = [(one, list(islice(of_models, len(one.needed))), one.features(sources)) for one in wholes]
+    others: Sequence[Molecules | OfMembers | None] = of_members or [one.features(sources) for one in wholes]
+    parts = [(one, list(islice(of_models, len(one.needed))), of) for one, of in zip(wholes, others, strict=True)]
 
     def combine() -> list[Found]:
         with span("combine the models"):
-            return [one.outputs(own, features) for one, own, features in parts]
+            return [one.outputs(own, of) for one, own, of in parts]
 
     return combine
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from gcnbatch.data import featurizer_worker, guard, molecule_graphs
 from gcnbatch.data.batches import BatchSource
 from gcnbatch.data.endings import KNOWN, is_table
 from gcnbatch.data.featurizer import MoleculeArrays, featurize_chunk, load_rdkit
-from gcnbatch.data.graphs import concatenate
+from gcnbatch.data.graphs import GraphSet, concatenate
 from gcnbatch.data.importers.molecule_tables import MoleculeColumns, about_blank_ids, find_columns
 from gcnbatch.data.molecule_graphs import graph_part, guarded, missing_targets
 from gcnbatch.data.schema import Header
@@ -31,9 +32,12 @@ from gcnbatch.errors import InputError, nearest
 from gcnbatch.fileio import sha256
 from gcnbatch.inference import WORKER_MODULES
 from gcnbatch.inference.columns import FeatureColumns, LabelColumns
-from gcnbatch.inference.parts import Input, InputForm, Part, RowBlock, Share
+from gcnbatch.inference.parts import Input, InputForm, OfMembers, Part, RowBlock, Share
 from gcnbatch.machine import cores
+from gcnbatch.mixture import Members
 from gcnbatch.text import quoted
+from gcnbatch.timeline import span
+from gcnbatch.training import mixed
 from gcnbatch.worker import Shared, Workers
 
 
@@ -126,11 +130,23 @@ class Columns:
 
 @dataclass(frozen=True)
 class Converter:
-    """Converts chunks of rows into parts: with batches for these forms, or with graphs if there is none."""
+    """Converts chunks of rows into parts.
+
+    Parameters
+    ----------
+    header : Header
+    columns : Columns
+    forms : tuple of InputForm
+        The parts have batches for these forms, or graphs if there is none.
+    mixtures : tuple of Members or None
+        For each run, the members of its mixture beside the networks; the parts have what they give. Empty: the parts
+        have the features that they read.
+    """
 
     header: Header
     columns: Columns
     forms: tuple[InputForm, ...]
+    mixtures: tuple[Members | None, ...] = ()
 
     def smiles(self, rows: Block) -> list[str]:
         """Return the SMILES without blanks around them and extensions of CXSMILES."""
@@ -166,8 +182,16 @@ class Converter:
             remarks,
             sum((chunk.alike for chunk in chunks), Counter[str]()),
         )
-        sources = {form: BatchSource(data, *form).compacted() for form in self.forms}
-        return Part((block,), None if sources else data, sources)
+        sources = {form: BatchSource(data, *form).compacted(bool(self.mixtures)) for form in self.forms}
+        of_members = tuple(map(partial(self._of_members, data), self.mixtures))
+        return Part((block,), None if sources else data, sources, of_members=of_members)
+
+    def _of_members(self, data: GraphSet, members: Members | None) -> OfMembers | None:
+        """Return what the members of a mixture beside the networks give for these molecules."""
+        if members is None:
+            return None
+        assert data.graph_features is not None
+        return members.predict(mixed.molecules(self.header, [data.graph_features]))
 
 
 def convert_timed(seconds: float, rows: Block, converter: Shared) -> Part:
@@ -234,10 +258,11 @@ def open_molecules(
     skip: int,
     share: Share,
     workers: Workers | None = None,
+    mixtures: tuple[Members | None, ...] = (),
 ) -> Iterator[Input]:
     """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks.
 
-    `workers` are processes of `early_workers`; None: they are started here.
+    `forms` and `mixtures` are those of `Converter`. `workers` are processes of `early_workers`; None: they are started here.
     """
     processes = options.processes or max(cores() // share.beside, 1)
     about = len(given) if isinstance(given, list) else _bytes(given) // ROW_BYTES
@@ -249,8 +274,11 @@ def open_molecules(
         if isinstance(given, Path) and rows.columns.labels is not None and not given.is_dir():
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
+        for members in filter(None, mixtures):
+            with span("prepare the mixture"):
+                members.get_ready()
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
-        parts = _parts(own, Converter(header, rows.columns, forms), own_workers, size)
+        parts = _parts(own, Converter(header, rows.columns, forms, mixtures), own_workers, size)
         shared = own_workers if rows.total - skip > size else None
         yield Input(rows.total, parts, trained_on, rows.notes, True, shared)
 

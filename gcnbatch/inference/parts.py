@@ -19,6 +19,9 @@ from gcnbatch.text import QUOTED, printable
 from gcnbatch.worker import Workers
 
 
+OfMembers = Mapping[str, NDArray[np.float64]]  # outputs (M, K) by the name of the member
+
+
 class InputForm(NamedTuple):
     """How a model reads graphs; see `BatchSource`."""
 
@@ -158,12 +161,16 @@ class Part:
         Their batches by the way in which models read them.
     smiles : callable or None
         Returns their SMILES, or None if the input has none; None: the texts have them.
+    of_members : tuple
+        For each run, what the members of its mixture beside the networks give for them, by name, (M, K), or None
+        without a mixture; empty: the runs compute it.
     """
 
     blocks: tuple[RowBlock, ...]
     data: GraphSet | Dataset | None
     sources: dict[InputForm, BatchSource] = field(default_factory=dict)
     smiles_of: Callable[[], list[str] | None] | None = None
+    of_members: tuple[OfMembers | None, ...] = ()
 
     @classmethod
     def joined(cls, parts: Sequence[Part]) -> Part:
@@ -174,6 +181,7 @@ class Part:
             (RowBlock.joined([block for part in parts for block in part.blocks]),),
             concatenate(graphs) if graphs else None,
             {form: BatchSource.joined([part.sources[form] for part in known]) for form in parts[0].sources},
+            of_members=tuple(map(_joined, zip(*(part.of_members for part in parts), strict=True))),
         )
 
     @property
@@ -201,6 +209,12 @@ class Part:
             assert self.data is not None
             self.sources[form] = BatchSource(self.data, *form)
         return self.sources[form]
+
+
+def _joined(of_parts: Sequence[OfMembers | None]) -> OfMembers | None:
+    """Return the outputs of all parts, one after the other."""
+    known = [of for of in of_parts if of is not None]
+    return {name: np.concatenate([of[name] for of in known]) for name in known[0]} if known else None
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Predictor:
         ranks = world.current()
         share = ALL if ranks is None else Share(ranks.rank, ranks.size, ranks.local_size)
         about: dict[str, Any] = {"batch_size": request.batch_size, "skip": skip, "share": share, "batches": True}
-        about["workers"] = workers
+        about |= {"workers": workers, "mixtures": tuple(one.members for one in self.wholes)}
         return open_input(request.data, self.members, request.csv, say, **about)
 
     def begin(self, part: Part, progress: Callable[[int], object]) -> Callable[[], Predicted]:
@@ -120,7 +120,7 @@ class Predictor:
 
         The call may run in another thread, while the next part begins. "auto" may change to another backend.
         """
-        combine = begin(self.wholes, self.choice, part.source, self.batch_size, progress)
+        combine = begin(self.wholes, self.choice, part.source, self.batch_size, progress, part.of_members)
         beside = self.domain.columns(part.source, part.smiles()) if self.domain else {}
 
         def complete() -> Predicted:

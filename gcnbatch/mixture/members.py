@@ -55,10 +55,8 @@ class Members:
 
         Memory beside inputs and outputs does not grow with n. NaN in tasks that could not be learnt.
         """
-        members = {name: of for name, of in ((KERNEL, self.kernel), (TREES, self.trees)) if of is not None}
-        found = {name: np.empty((len(molecules), len(self.transforms.each))) for name in members}
-        for member in members.values():
-            member.get_ready()
+        self.get_ready()
+        found = {name: np.empty((len(molecules), len(self.transforms.each))) for name in self._each}
 
         def predict_block(first: int) -> None:
             rows = slice(first, first + BLOCK)
@@ -76,6 +74,15 @@ class Members:
             predict_block(first)  # here: few molecules need no further thread
             list(calls)
         return found
+
+    @property
+    def _each(self) -> dict[str, KernelRidge | Trees]:
+        return {name: of for name, of in ((KERNEL, self.kernel), (TREES, self.trees)) if of is not None}
+
+    def get_ready(self) -> None:
+        """Compute what the threads, or the processes, of predictions share."""
+        for member in self._each.values():
+            member.get_ready()
 
     def arrays(self) -> Arrays:
         """Return what `from_arrays` takes beside the target."""

@@ -30,7 +30,7 @@ from gcnbatch.backends.cuda.spmm.kernels import SpmmKernel, spmm_kernel
 from gcnbatch.backends.cuda.spmm.pieces import Large, Scales
 from gcnbatch.data.batches import BatchSource, PreparedRows, PreparedSet
 from gcnbatch.data.graph_features import GraphFeatures
-from gcnbatch.data.sparse import MAX_ENTRIES, Csr
+from gcnbatch.data.sparse import MAX_ENTRIES, Csr, is_sparse
 
 if TYPE_CHECKING:
     from gcnbatch.backends.cuda.runtime.device import Device
@@ -54,7 +54,7 @@ def features_bytes(prepared: PreparedSet) -> int:
     x, joined = prepared.stored_x, prepared.joined_features
     alone = len(prepared.forward.entry_ptr) == 2
     of_graphs = 0 if joined is None else joined.dense_bytes + 4 * alone
-    if sp.issparse(x):
+    if is_sparse(x):
         columns = 4 * (x.shape[1] + 1) + 8 * x.nnz if alone else 0
         return int(x.data.nbytes + x.indices.nbytes + 4 * len(x.indptr) + columns + of_graphs)
     return int(4 * x.size if alone else x.nbytes) + of_graphs
@@ -95,7 +95,7 @@ def can_reside(
     if prepared is None or resident_bytes(prepared, targets, kernel, per_graph) > budget:
         return False
     rows, entries = len(prepared.transpose.row_length), len(prepared.forward.indices)
-    features = prepared.stored_x.nnz if sp.issparse(prepared.stored_x) else 0
+    features = prepared.x.nnz if is_sparse(prepared.x) else 0
     return max(rows, entries, features) <= MAX_ENTRIES
 
 

@@ -209,8 +209,9 @@ class FusedSet:
         u = device.empty((int(self._node_ptr[-1]), self.k))
         sizes = {"G": graphs, "F": x.shape[1], "C": self.channels, "K": self.k, "is_tf32": int(is_tf32)}
         adjacency = {"node_ptr": self.node_ptr, "indptr": indptr, "indices": indices, "values": values}
-        launch, features = geometry.propagate(graphs, device.multiprocessors), {"x": x, "row_of": row_of}
-        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, columns=self.columns, **features, **adjacency, **sizes)
+        features = {"x": x, "row_of": row_of, "columns": self.columns}
+        launch = geometry.propagate(graphs, device.multiprocessors)
+        device.launch(f"fused_propagate_{x.dtype.name}", launch, u=u, **features, **adjacency, **sizes)
         return u
 
     @cached_property
