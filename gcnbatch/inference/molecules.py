@@ -262,7 +262,8 @@ def open_molecules(
 ) -> Iterator[Input]:
     """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks.
 
-    `forms` and `mixtures` are those of `Converter`. `workers` are processes of `early_workers`; None: they are started here.
+    `forms` and `mixtures` are those of `Converter`. `workers` are processes of `early_workers`; None: they are started
+    here.
     """
     processes = options.processes or max(cores() // share.beside, 1)
     about = len(given) if isinstance(given, list) else _bytes(given) // ROW_BYTES

@@ -18,7 +18,6 @@ from gcnbatch.inference.columns import Remarks, joined_remarks
 from gcnbatch.text import QUOTED, printable
 from gcnbatch.worker import Workers
 
-
 OfMembers = Mapping[str, NDArray[np.float64]]  # outputs (M, K) by the name of the member
 
 

@@ -12,7 +12,8 @@ Counts enter the Tanimoto similarity as bits, "at least 1, 2, 3, 5":
 
 The level of a count is the number of its bits, so that |a and b| is the sum of  min(level in a, level in b)  over
 fragments: a product of the matrix that has a 1 for each fragment and level of a molecule, and of these minima for each
-landmark.
+landmark. The sums are bytes, and two of them are added as one 16-bit word: a molecule whose sums could be larger has
+several rows in the product.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ THRESHOLDS = (1, 2, 3, 5)
 BLOCK = 256  # rows of a block
 _ROWS = 8  # rows of a product: few, as one molecule takes the time of all. BLAS adds each of 4 or 8 alike, not of 16
 _COLUMNS = 1024  # landmarks of a block
+_BITS = 256 - len(THRESHOLDS)  # of a row of a product, before its last fragment: all fit a byte
 _LEVELS = np.searchsorted(THRESHOLDS, np.arange(256), side="right").astype(np.uint8)  # of each count
 
 
@@ -52,7 +54,7 @@ class Similarity:
         columns = range(0, self._size, _COLUMNS)
         with ThreadPoolExecutor(jobs) as threads:
             minima = [threads.map(partial(_minima, counts), columns) for counts in landmarks.counts]
-            self._minima = [(list(of), _sizes(counts)) for of, counts in zip(minima, landmarks.counts, strict=True)]
+            self._minima = [(list(of), _bits(counts)) for of, counts in zip(minima, landmarks.counts, strict=True)]
         self._rbf = _Rbf(landmarks)
 
     def blocks(self, molecules: Prepared) -> Iterator[tuple[slice, NDArray[np.float32]]]:
@@ -92,11 +94,15 @@ class Similarity:
         """
         total = self._rbf.block(molecules, stop)
         total *= self._weight
+        columns = total.shape[1]
         for counts, (minima, sizes) in zip(molecules.counts, self._minima, strict=True):
-            levels = _one_hot(counts, minima[0].dtype)
-            products = [levels @ some for some in (minima if stop is None else minima[: stop // _COLUMNS])]
-            common = np.concatenate(products, axis=1, dtype=np.float32, casting="unsafe")
-            either = _sizes(counts)[:, None] + sizes[:stop]
+            levels, starts = _one_hot(counts)
+            products = [
+                (levels @ some).view(np.uint8)[:, : columns - first]
+                for first, some in zip(range(0, columns, _COLUMNS), minima, strict=False)
+            ]
+            common = _summed(np.concatenate(products, axis=1, dtype=np.float32, casting="unsafe"), starts)
+            either = _bits(counts)[:, None] + sizes[:columns]
             either -= common
             common /= np.maximum(either, 1, out=either)  # both are 0 of molecules without fragments
             total += common
@@ -170,28 +176,52 @@ def _threadpools() -> Any:
     return ThreadpoolController()
 
 
-def _sizes(counts: Any) -> NDArray[np.float32]:
+def _sums(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the sum of the numbers before each one, and of all, (n + 1,)."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers, dtype=np.int64)])
+
+
+def _bits(counts: Any) -> NDArray[np.float32]:
     """Return the number of bits (n,) of counts (n, F)."""
-    ends = np.concatenate([[0], np.cumsum(_LEVELS[counts.data], dtype=np.int64)])[counts.indptr]
-    return np.diff(ends).astype(np.float32)
+    return np.diff(_sums(_LEVELS[counts.data])[counts.indptr]).astype(np.float32)
 
 
-def _one_hot(counts: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a CSR array (n, 4 F) that has a 1 for the fragment and level of each count of `counts (n, F)`."""
-    columns = counts.indices * len(THRESHOLDS) + (_LEVELS[counts.data] - 1)
-    parts = np.ones(len(columns), dtype), columns, counts.indptr
-    return sparse.csr_array(parts, shape=(counts.shape[0], len(THRESHOLDS) * counts.shape[1]))
+def _one_hot(counts: Any) -> tuple[Any, NDArray[np.int64]]:
+    """Return a CSR array (m, 4 F) that has a 1 for the fragment and level of each count of `counts (n, F)`.
+
+    A row has at most 255 bits: those of a molecule with more are in several rows. Also return the first row of each
+    molecule, and m at the end, (n + 1,).
+    """
+    levels, lengths = _LEVELS[counts.data], np.diff(counts.indptr)
+    bits = _sums(levels)
+    of_rows = bits[counts.indptr]
+    starts = _sums(np.maximum(-(-np.diff(of_rows) // _BITS), 1))
+    rows = np.repeat(starts[:-1], lengths) + (bits[:-1] - np.repeat(of_rows[:-1], lengths)) // _BITS
+    columns = counts.indices * len(THRESHOLDS) + (levels - 1)
+    parts = np.ones(len(columns), np.uint16), columns, np.searchsorted(rows, np.arange(starts[-1] + 1))
+    return sparse.csr_array(parts, shape=(starts[-1], len(THRESHOLDS) * counts.shape[1])), starts
 
 
-def _minima(counts: Any, first: int) -> NDArray[np.unsignedinteger]:
+def _summed(parts: NDArray[np.float32], starts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the sums (n, M) of the rows of each molecule, which begin at `starts` (n + 1,)."""
+    sizes = np.diff(starts)
+    if len(parts) == len(sizes):
+        return parts
+    found = parts[starts[:-1]]
+    for number in range(1, int(sizes.max())):
+        more = np.flatnonzero(sizes > number)
+        found[more] += parts[starts[more] + number]
+    return found
+
+
+def _minima(counts: Any, first: int) -> NDArray[np.uint16]:
     """Return min(level, own level) of each fragment, level and row of `counts (n, F)`: (4 F, rows) for a block of rows.
 
-    The integers are as small as their sums allow, and common fragments of a block stay in the cache: products read all
-    of it.
+    They are bytes, those of two rows in a word. Common fragments of a block stay in the cache: products read all of it.
     """
     own = _LEVELS[counts[first : first + _COLUMNS].toarray()].T.copy()
     columns, rows = own.shape
-    found = np.empty((columns, len(THRESHOLDS), rows), np.min_scalar_type(len(THRESHOLDS) * columns))
+    found = np.zeros((columns, len(THRESHOLDS), rows + rows % 2), np.uint8)
     for level in range(len(THRESHOLDS)):
-        np.minimum(own, level + 1, out=found[:, level])
-    return found.reshape(-1, rows)
+        np.minimum(own, level + 1, out=found[:, level, :rows])
+    return found.reshape(len(THRESHOLDS) * columns, -1).view(np.uint16)

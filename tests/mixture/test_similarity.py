@@ -114,3 +114,12 @@ def test_other_features_than_in_training_are_refused(other: object, message: str
 def test_features_of_other_numbers_of_rows_are_refused() -> None:
     with pytest.raises(InputError, match="rows: 3, 4; expected at least one fingerprint, the same rows in all"):
         Molecules.of((np.zeros((3, 2)),), np.zeros((4, 1)))
+
+
+def test_sums_of_more_bits_than_a_byte_holds_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 7, (9, 500)) * (rng.random((9, 500)) < np.linspace(0, 1, 9)[:, None])
+    of = Molecules.of([counts], rng.normal(size=(9, 4)))
+    prepared = Preparation.fit(of).apply(of)
+    assert similarity._bits(prepared.counts[0]).max() > 1000
+    np.testing.assert_allclose(Similarity(prepared).matrix(prepared), plain(prepared, prepared), rtol=1e-5, atol=1e-6)
