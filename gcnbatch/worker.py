@@ -37,7 +37,7 @@ from io import BytesIO
 from itertools import chain, count
 from queue import LifoQueue
 from typing import IO, Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from gcnbatch import timeline
 
@@ -109,15 +109,14 @@ class Shared:
         pickled = pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
         if not large:
             return pickled, "", ()
-        file = os.fdopen(os.memfd_create("gcnbatch"), "wb")
-        places = []
-        for raw in large:
-            places.append((file.tell(), file.tell() + raw.nbytes))
-            file.write(raw)
-            file.write(bytes(-raw.nbytes % _ALIGNED))
-        file.flush()
-        self._file = file  # the memory is freed when no process holds it open or mapped
-        return pickled, f"/proc/{os.getpid()}/fd/{file.fileno()}", tuple(places)
+        number, places = os.memfd_create("gcnbatch"), []
+        finalize(self, os.close, number)  # the memory is freed when no process has it open or mapped
+        with open(number, "wb", closefd=False) as file:
+            for raw in large:
+                places.append((file.tell(), file.tell() + raw.nbytes))
+                file.write(raw)
+                file.write(bytes(-raw.nbytes % _ALIGNED))
+        return pickled, f"/proc/{os.getpid()}/fd/{number}", tuple(places)
 
 
 _keys = count()

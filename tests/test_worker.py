@@ -49,6 +49,21 @@ def test_a_shared_argument_is_loaded_once_in_each_process() -> None:
     assert first.load()["a"].tolist() == [1, 1, 1]
 
 
+def sum_of(shared: Shared) -> tuple[float, bool]:
+    """Return the sum of the loaded array, and whether it can be written to."""
+    values = shared.load()["values"]
+    return float(values.sum()), bool(values.flags.writeable)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no files in memory")
+def test_large_arrays_of_a_shared_argument_lie_in_memory_once() -> None:
+    shared = Shared({"values": np.arange(100_000.0), "others": np.ones(70_000, np.uint8)})
+    with Workers(2) as workers:
+        assert [workers.submit(sum_of, shared).result() for _ in range(4)] == 4 * [(4999950000.0, False)]
+    assert len(shared.pickled[0]) < 1000
+    assert shared.load()["values"].flags.writeable
+
+
 class Numbers:
     def __init__(self, first: Path, others: Path) -> None:
         self.first, self.others = first, others

@@ -50,8 +50,7 @@ def ask_properties(molecule: Any, name: str) -> Properties:
     """
     chirality, isotopes, geometry = Properties()
     if not name or "@" in name:
-        turned = ((number, atom) for number, atom in enumerate(molecule.GetAtoms()) if atom.HasProp("_CIPCode"))
-        codes = [(number, atom.GetProp("_CIPCode")) for number, atom in turned]
+        codes = [(atom.GetIdx(), atom.GetProp("_CIPCode")) for atom in molecule.GetAtomsMatchingQuery(_has_code())]
         chirality = [(number, _CHIRAL.index(code)) for number, code in codes if code in _CHIRAL]
     if not name or _ISOTOPE.search(name):
         isotopes = [(atom.GetIdx(), atom.GetMass()) for atom in molecule.GetAtoms() if atom.GetIsotope()]
@@ -59,6 +58,14 @@ def ask_properties(molecule: Any, name: str) -> Properties:
         bonds = ((bond.GetIdx(), _TURNED.get(str(bond.GetStereo()))) for bond in molecule.GetBonds())
         geometry = [(number, turn) for number, turn in bonds if turn]
     return Properties(chirality, isotopes, geometry)
+
+
+@cache
+def _has_code() -> Any:
+    """Return the query of atoms whose chirality RDKit has assigned."""
+    from rdkit.Chem import rdqueries
+
+    return rdqueries.HasPropQueryAtom("_CIPCode")
 
 
 @cache

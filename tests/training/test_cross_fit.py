@@ -184,6 +184,28 @@ def test_members_of_the_mixture_do_not_depend_on_the_rows_beside_them(molecules,
                 assert np.array_equal(outputs, whole[name][some]), name
 
 
+@pytest.mark.numerical
+def test_processes_give_what_the_members_of_the_mixture_give_here(
+    molecules, best: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk and single rows cannot be read; for the others, in the data set, this process computes all.
+
+    Networks give other last bits in other batches.
+    """
+    lines = [line.split(",")[0] for line in molecules[0].read_text().splitlines()]
+    (tmp_path / "all.csv").write_text("\n".join([*lines[:9], *"no" * 3, *lines[9:], "no"]) + "\n")
+    with Dataset(molecules[1]) as dataset:
+        expected = predict([best], dataset.load(), backend="cpu")
+    monkeypatch.setattr("gcnbatch.data.molecule_graphs.CHUNK", 4)
+    monkeypatch.setattr("gcnbatch.inference.inputs.PART_ROWS", 8)
+    one, found = (predict([best], tmp_path / "all.csv", processes, backend="cpu") for processes in (1, 2))
+    read = np.isfinite(found.outputs[:, 0])
+    assert np.flatnonzero(~read).tolist() == [*range(8, 14), len(read) - 1]
+    for name in ("outputs", "std"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(one, name), err_msg=name)
+        np.testing.assert_allclose(getattr(found, name)[read], getattr(expected, name), atol=2e-7, err_msg=name)
+
+
 def test_molecules_that_cannot_be_read_keep_their_rows(best: Path) -> None:
     found = predict([best], ["C1CC"], backend="cpu")
     assert np.isnan(found.outputs).all()
