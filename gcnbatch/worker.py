@@ -32,25 +32,23 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
 from io import BytesIO
 from itertools import chain, count
 from queue import LifoQueue
 from typing import IO, Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary, finalize
+from weakref import WeakValueDictionary
 
 from gcnbatch import timeline
 
 Begun = TypeVar("Begun")
 _START = (
-    "import gc, sys; alive, forks, new_objects, *sys.path[:] = sys.argv[1:]; gc.set_threshold(int(new_objects)); "
-    "from gcnbatch.worker import serve; serve(int(alive), forks)"
+    "import gc, sys; alive, memory, forks, new, *sys.path[:] = sys.argv[1:]; gc.set_threshold(int(new)); "
+    "from gcnbatch.worker import serve; serve(int(alive), int(memory), forks)"
 )
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Of glibc: RDKit makes and frees hundreds of small objects for a molecule, which a cache of 7 of each size cannot keep
 _MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=127"}
 _PIPE_BYTES = 1 << 20  # as large as Linux allows: a result that fits lets the process go on, and takes few reads
-_HAS_FILES_IN_MEMORY = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 _LARGE, _ALIGNED = 1 << 16, 64  # bytes of an array that processes share, and of a cache line
 _CAN_FORK = hasattr(os, "pidfd_open")  # on Linux: a process that another one forked can be ended and waited for
 _EXIT_SECONDS = 30.0  # after SIGTERM, a process may take this long to remove its temporary files; then it is killed
@@ -75,9 +73,8 @@ class WorkerDied(Exception):
 class Shared:
     """An argument of many calls, which is sent once to each process.
 
-    A process keeps it to its end. On Linux, large arrays of the value lie in memory once for all processes, which must
-    not write to them. The value's attributes that are in the result of a call come back as what they are
-    here, not as copies.
+    A process keeps it to its end. Its large arrays lie in the pool's memory and are read-only in a process. The value's
+    attributes that are in the result of a call come back as what they are here, not as copies.
 
     Parameters
     ----------
@@ -92,46 +89,104 @@ class Shared:
         """Return the value; callers must not change it."""
         return self._value
 
-    @cached_property
-    def pickled(self) -> tuple[bytes, str, tuple[tuple[int, int], ...]]:
-        """The value for a process that has not received it.
-
-        It is pickled but for large arrays; these are in a file in memory: its path, and where each begins and ends.
-        """
-        large: list[memoryview] = []
-
-        def is_small(buffer: pickle.PickleBuffer) -> bool:
-            if not _HAS_FILES_IN_MEMORY or (raw := buffer.raw()).nbytes < _LARGE:
-                return True
-            large.append(raw)
-            return False
-
-        pickled = pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
-        if not large:
-            return pickled, "", ()
-        number, places = os.memfd_create("gcnbatch"), []
-        finalize(self, os.close, number)  # the memory is freed when no process has it open or mapped
-        with open(number, "wb", closefd=False) as file:
-            for raw in large:
-                places.append((file.tell(), file.tell() + raw.nbytes))
-                file.write(raw)
-                file.write(bytes(-raw.nbytes % _ALIGNED))
-        return pickled, f"/proc/{os.getpid()}/fd/{number}", tuple(places)
-
 
 _keys = count()
 _shared: WeakValueDictionary[int, Shared] = WeakValueDictionary()  # here, those made here; in a worker, all received
 _received: dict[int, tuple[Shared, str]] = {}  # attributes of values, by their addresses, with their names; in a worker
 
 
-def _receive(key: int, pickled: bytes, path: str, places: Sequence[tuple[int, int]]) -> Shared:
-    """Keep a value that arrives in a worker; see `Shared.pickled`."""
-    buffers = []
-    if path:
-        with open(path, "rb") as file:
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        buffers = [mapped[start:end] for start, end in places]
-    value = pickle.loads(pickled, buffers=buffers)
+class _Pickled(NamedTuple):
+    """A shared value for a process that has not received it.
+
+    Parameters
+    ----------
+    value : bytes
+        Without its large arrays.
+    first, size : int
+        Where these lie in the pool's memory, in bytes.
+    places : list of (int, int)
+        Where each begins and ends, counted from `first`.
+    """
+
+    value: bytes
+    first: int = 0
+    size: int = 0
+    places: Sequence[tuple[int, int]] = ()
+
+    def load(self, memory: int) -> Any:
+        """Return the value, its large arrays read-only."""
+        buffers: list[memoryview] = []
+        if self.size:
+            whole = memoryview(mmap.mmap(memory, self.size, access=mmap.ACCESS_READ, offset=self.first))
+            buffers = [whole[start:end] for start, end in self.places]
+        return pickle.loads(self.value, buffers=buffers)
+
+
+class _Memory:
+    """A file in memory that all processes of a pool can map. Where there are none, values are sent to each process.
+
+    Attributes
+    ----------
+    number : int
+        File descriptor, or -1.
+    """
+
+    def __init__(self) -> None:
+        self.number, self._end, self._lock = -1, 0, threading.Lock()
+        self._known: dict[int, _Pickled] = {}
+        with suppress(AttributeError, OSError):  # Linux has such files, but a sandbox may refuse them
+            self.number = os.memfd_create("gcnbatch")
+
+    def pickled(self, shared: Shared) -> _Pickled:
+        """Return the value; its large arrays are written at the first call."""
+        with self._lock:
+            if shared.key not in self._known:
+                self._known[shared.key] = self._written(shared.load())
+            return self._known[shared.key]
+
+    def _written(self, value: Any) -> _Pickled:
+        large: list[memoryview] = []
+
+        def is_small(buffer: pickle.PickleBuffer) -> bool:
+            if (raw := buffer.raw()).nbytes >= _LARGE:
+                large.append(raw)
+                return False
+            return True
+
+        if self.number >= 0:
+            pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
+            with suppress(OSError):  # no memory is left
+                return _Pickled(pickled, *self._append(large))
+        return _Pickled(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def _append(self, arrays: Sequence[memoryview]) -> tuple[int, int, list[tuple[int, int]]]:
+        """Write arrays; return where they lie, as `_Pickled` says."""
+        first, places = self._end, []
+        with open(self.number, "wb", closefd=False) as file:
+            file.seek(first)
+            for array in arrays:
+                start = file.tell() - first
+                places.append((start, start + array.nbytes))
+                file.write(array)
+                file.write(bytes(-array.nbytes % _ALIGNED))
+            size = file.tell() - first
+            file.write(bytes(-size % mmap.ALLOCATIONGRANULARITY))
+            self._end = file.tell()
+        return first, size, places
+
+    def close(self) -> None:
+        """Free what no process maps; it may be called again."""
+        if self.number >= 0:
+            os.close(self.number)
+        self.number = -1
+
+
+_memory = -1  # in a worker, that of its pool
+
+
+def _receive(key: int, pickled: _Pickled) -> Shared:
+    """Keep a value that arrives in a worker."""
+    value = pickled.load(_memory)
     shared = _shared[key] = Shared.__new__(Shared)
     shared._value, shared.key = value, key
     _received.update({id(part): (shared, name) for name, part in {"": value, **getattr(value, "__dict__", {})}.items()})
@@ -150,9 +205,9 @@ def _part(key: int, name: str) -> Any:
 class _Call(pickle.Pickler):
     """Pickler of a call to a process that has received some values already."""
 
-    def __init__(self, file: IO[bytes], received: Container[int]) -> None:
+    def __init__(self, file: IO[bytes], received: Container[int], memory: _Memory) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._received = received
+        self._received, self._memory = received, memory
         self.sent: set[int] = set()
 
     def reducer_override(self, value: Any) -> Any:
@@ -161,7 +216,7 @@ class _Call(pickle.Pickler):
         if value.key in self._received:
             return _known, (value.key,)
         self.sent.add(value.key)
-        return _receive, (value.key, *value.pickled)
+        return _receive, (value.key, self._memory.pickled(value))
 
 
 class _Answer(pickle.Pickler):
@@ -241,7 +296,8 @@ class Workers(Executor):
     ) -> None:
         self.count = count
         self._pipe = list(os.pipe())  # the second end is open as long as this process lives
-        self._made = _Settings(self._pipe[0], quiet, one_blas_thread, tuple(keep_open))
+        self._memory = _Memory()
+        self._made = _Settings(self._pipe[0], self._memory, quiet, one_blas_thread, tuple(keep_open))
         self._initialize: Any = (initializer, initargs, {}) if initializer else None
         self._ending, self._ended = threading.Lock(), False
         self._workers: list[_Worker] = []
@@ -252,7 +308,7 @@ class Workers(Executor):
             for number in reversed(range(count)):  # the first one last, as it needs the pipes of those that it forks
                 if number and initializer and _CAN_FORK:
                     forks.append(_Fork())
-                    self._workers.append(_Worker(forks[-1], *forks[-1].pipes))
+                    self._workers.append(_Worker(forks[-1], self._memory, *forks[-1].pipes))
                 else:
                     self._workers.append(_new_worker(self._made, forks))
             for worker in self._workers:
@@ -335,6 +391,7 @@ class Workers(Executor):
             self._threads.shutdown(wait=True)
             for worker in self._workers:
                 worker.close()
+            self._memory.close()
             while self._pipe:
                 os.close(self._pipe.pop())
 
@@ -343,6 +400,7 @@ class _Settings(NamedTuple):
     """How processes of a pool start; `alive` is the end of a pipe that closes when their caller dies."""
 
     alive: int
+    memory: _Memory
     quiet: bool
     one_blas_thread: bool
     keep_open: tuple[int, ...]
@@ -402,9 +460,11 @@ def _new_worker(made: _Settings, forks: Sequence[_Fork] = ()) -> _Worker:
     """Start a process, which forks others when its first call is done."""
     threads = dict.fromkeys(_BLAS_THREADS, os.environ.get(_BLAS_THREADS[0], "1")) if made.one_blas_thread else {}
     ends = " ".join(f"{calls},{answers}" for calls, answers in (fork.ends for fork in forks))
+    memory = made.memory.number
+    held = (made.alive, *([memory] if memory >= 0 else []), *made.keep_open)
     process = subprocess.Popen(
-        [sys.executable, "-c", _START, str(made.alive), ends, str(gc.get_threshold()[0]), *sys.path],
-        pass_fds=(made.alive, *made.keep_open, *chain.from_iterable(fork.ends for fork in forks)),
+        [sys.executable, "-c", _START, str(made.alive), str(memory), ends, str(gc.get_threshold()[0]), *sys.path],
+        pass_fds=(*held, *chain.from_iterable(fork.ends for fork in forks)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if made.quiet else None,
@@ -415,14 +475,16 @@ def _new_worker(made: _Settings, forks: Sequence[_Fork] = ()) -> _Worker:
         fork.give()
     assert process.stdin is not None
     assert process.stdout is not None
-    return _Worker(process, process.stdin, process.stdout)
+    return _Worker(process, made.memory, process.stdin, process.stdout)
 
 
 class _Worker:
     """A process that runs `serve`, with its pipes."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | _Fork, calls: IO[bytes], answers: IO[bytes]) -> None:
-        self.process = process
+    def __init__(
+        self, process: subprocess.Popen[bytes] | _Fork, memory: _Memory, calls: IO[bytes], answers: IO[bytes]
+    ) -> None:
+        self.process, self._memory = process, memory
         self._calls, self._answers = calls, answers
         self.first: Any = None  # a call before the first one
         self._received: set[int] = set()  # keys of shared values
@@ -434,7 +496,7 @@ class _Worker:
         if self.first is not None:
             first, self.first = self.first, None
             self.call(first)
-        message = _Call(buffer := BytesIO(), self._received)
+        message = _Call(buffer := BytesIO(), self._received, self._memory)
         message.dump(call)
         self._received |= message.sent
         try:
@@ -461,13 +523,14 @@ class _Worker:
             self.process.close()
 
 
-def serve(alive: int, forks: str) -> None:
+def serve(alive: int, memory: int, forks: str) -> None:
     """Answer calls from stdin until it closes or SIGTERM arrives; end at once when the pipe `alive` closes.
 
-    With `forks`, the two file descriptors of each, processes are forked when the first call is done. Each sends its
-    number and then serves, too.
+    `memory` is that of the pool. With `forks`, the two file descriptors of each, processes are forked when the first
+    call is done. Each sends its number and then serves, too.
     """
-    folder = os.environ.get(timeline.FOLDER)
+    global _memory
+    _memory, folder = memory, os.environ.get(timeline.FOLDER)
     timeline.start("worker")
     signal.signal(signal.SIGTERM, _exit)
     answers, calls, answer = _stdout(), _calls(), b""

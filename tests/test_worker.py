@@ -55,13 +55,19 @@ def sum_of(shared: Shared) -> tuple[float, bool]:
     return float(values.sum()), bool(values.flags.writeable)
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no files in memory")
-def test_large_arrays_of_a_shared_argument_lie_in_memory_once() -> None:
-    shared = Shared({"values": np.arange(100_000.0), "others": np.ones(70_000, np.uint8)})
-    with Workers(2) as workers:
-        assert [workers.submit(sum_of, shared).result() for _ in range(4)] == 4 * [(4999950000.0, False)]
-    assert len(shared.pickled[0]) < 1000
-    assert shared.load()["values"].flags.writeable
+@pytest.mark.parametrize("has_files_in_memory", [True, False])
+def test_large_arrays_of_a_shared_argument_lie_in_memory_once(
+    has_files_in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_files_in_memory:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    elif not hasattr(os, "memfd_create"):
+        pytest.skip("this system has no files in memory")
+    shared = [Shared({"values": np.arange(size), "others": np.ones(70_001, np.uint8)}) for size in (30_000.0, 50_000.0)]
+    with Workers(2, dict) as workers:
+        found = [workers.submit(sum_of, shared[number]).result() for number in (0, 1, 1, 0)]
+        assert found == [(sum_of(shared[number])[0], not has_files_in_memory) for number in (0, 1, 1, 0)]
+    assert shared[0].load()["values"].flags.writeable
 
 
 class Numbers:
