@@ -116,8 +116,11 @@ def _address_space(more: int) -> tuple[int, bool]:
 
 
 def limit_memory(more: int) -> None:
-    """Limit the address space of this process to `more` bytes beyond what it has now, or to the user's lower limit."""
-    _limit(resource.RLIMIT_AS, _address_space(more)[0])
+    """Limit the address space of this process to `more` bytes beyond what it has now, or to the user's lower limit.
+
+    The process may raise the limit again.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space(more)[0], resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _serve(function: Callable[[], bytes], writer: int, seconds: int, memory: int) -> NoReturn:

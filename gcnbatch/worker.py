@@ -21,6 +21,7 @@ import gc
 import mmap
 import os
 import pickle
+import resource
 import select
 import signal
 import subprocess
@@ -117,9 +118,18 @@ class _Pickled(NamedTuple):
         """Return the value, its large arrays read-only."""
         buffers: list[memoryview] = []
         if self.size:
+            _allow(self.size)
             whole = memoryview(mmap.mmap(memory, self.size, access=mmap.ACCESS_READ, offset=self.first))
             buffers = [whole[start:end] for start, end in self.places]
         return pickle.loads(self.value, buffers=buffers)
+
+
+def _allow(size: int) -> None:
+    """Raise the limit on the address space of this process, so that memory of the pool does not count."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        more = soft + size
+        resource.setrlimit(resource.RLIMIT_AS, (more if hard == resource.RLIM_INFINITY else min(more, hard), hard))
 
 
 class _Memory:
@@ -320,6 +330,11 @@ class Workers(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start a call of `fn`, which must be importable by name."""
         return self._threads.submit(self.call, fn, *args, **kwargs)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether large arrays of `Shared` values lie in memory once, not in each process."""
+        return self._memory.number >= 0
 
     def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return the result of a call; without a thread between the caller and the process, it comes earlier.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcnbatch import worker
+from gcnbatch import confined, worker
 from gcnbatch.errors import InputError
 from gcnbatch.worker import Shared, WorkerDied, Workers, ahead
 
@@ -53,6 +54,22 @@ def sum_of(shared: Shared) -> tuple[float, bool]:
     """Return the sum of the loaded array, and whether it can be written to."""
     values = shared.load()["values"]
     return float(values.sum()), bool(values.flags.writeable)
+
+
+def room(shared: Shared) -> int:
+    """Return how many bytes of the limit on the address space are left, when the value is loaded."""
+    shared.load()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return resource.getrlimit(resource.RLIMIT_AS)[0] - pages * resource.getpagesize()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
+def test_shared_arrays_do_not_count_for_a_limit_on_memory() -> None:
+    with Workers(1, confined.limit_memory, (200_000_000,)) as workers:
+        assert workers.shares_memory
+        before = workers.submit(room, Shared(0)).result()
+        after = workers.submit(room, Shared(np.zeros(300_000_000, np.uint8))).result()
+    assert after == pytest.approx(before, abs=20_000_000)
 
 
 @pytest.mark.parametrize("has_files_in_memory", [True, False])

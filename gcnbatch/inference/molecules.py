@@ -275,6 +275,8 @@ def open_molecules(
         if isinstance(given, Path) and rows.columns.labels is not None and not given.is_dir():
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
+        if own_workers is not None and not own_workers.shares_memory:
+            mixtures = ()  # a copy of a large kernel in each process would take gigabytes
         for members in filter(None, mixtures):
             with span("prepare the mixture"):
                 members.get_ready()
