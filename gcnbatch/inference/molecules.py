@@ -262,8 +262,8 @@ def open_molecules(
 ) -> Iterator[Input]:
     """Open SMILES, a file or a folder of molecules; the parts have `part_rows`, rounded up to whole chunks.
 
-    `forms` and `mixtures` are those of `Converter`. `workers` are processes of `early_workers`; None: they are started
-    here.
+    `forms` and `mixtures` are those of `Converter`; processes work for the mixtures only if there are several parts.
+    `workers` are processes of `early_workers`; None: they are started here.
     """
     processes = options.processes or max(cores() // share.beside, 1)
     about = len(given) if isinstance(given, list) else _bytes(given) // ROW_BYTES
@@ -275,14 +275,14 @@ def open_molecules(
         if isinstance(given, Path) and rows.columns.labels is not None and not given.is_dir():
             trained_on = header.source.get("sha256") == sha256(given)
         size = -(-part_rows // molecule_graphs.CHUNK) * molecule_graphs.CHUNK
-        if own_workers is not None and not own_workers.shares_memory:
-            mixtures = ()  # a copy of a large kernel in each process would take gigabytes
-        for members in filter(None, mixtures):
-            with span("prepare the mixture"):
+        shared = own_workers if rows.total - skip > size else None
+        if not (shared and shared.shares_memory):  # a copy of the mixtures in each process may take gigabytes
+            mixtures = ()
+        with span("prepare the mixtures"):
+            for members in filter(None, mixtures):
                 members.get_ready()
         own = (chunk for chunk in rows.chunks if share.has((chunk.before - skip) // size))
         parts = _parts(own, Converter(header, rows.columns, forms, mixtures), own_workers, size)
-        shared = own_workers if rows.total - skip > size else None
         yield Input(rows.total, parts, trained_on, rows.notes, True, shared)
 
 
