@@ -101,12 +101,6 @@ class BatchSource:
         whole.prepared = PreparedSet.joined([source.prepared for source in sources if source.prepared is not None])
         return whole
 
-    def compacted(self, for_networks: bool) -> BatchSource:
-        """Return this source, of a set in memory, when its prepared set is compact; see `PreparedSet.compact`."""
-        assert self.prepared is not None
-        self.prepared.compact(for_networks)
-        return self
-
     def feature_tables(self) -> Iterator[FeatureTable]:
         """Yield all features of all graphs, in one or more tables; the source must have been made with them."""
         if self.prepared is not None:
@@ -248,16 +242,15 @@ class PreparedSet:
         whole.scales = None if rows is None or columns is None else (rows, columns)
         return whole
 
-    def compact(self, for_networks: bool = False) -> None:
-        """Keep the features as `RepeatedRows` where few of them differ; batches keep their bits.
+    def compact(self) -> None:
+        """Keep only what batches are gathered from, which makes the set smaller to send. Batches keep their bits.
 
-        `for_networks`: drop the features of whole graphs that no network reads.
+        Features become `RepeatedRows` where few of them differ; features of graphs that no network reads are dropped.
         """
         if isinstance(self.x, np.ndarray) and (found := RepeatedRows.of(self.x)) is not None:
             self.x = found
             vars(self).pop("stored_x", None)
-        if for_networks:
-            self.stored_graph_features = self.joined_features
+        self.stored_graph_features = self.joined_features
 
     @cached_property
     def stored_x(self) -> Any:

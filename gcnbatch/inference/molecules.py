@@ -139,8 +139,8 @@ class Converter:
     forms : tuple of InputForm
         The parts have batches for these forms, or graphs if there is none.
     mixtures : tuple of Members or None
-        For each run, the members of its mixture beside the networks; the parts have what they give. Empty: the parts
-        have the features that they read.
+        For each run, the members of its mixture beside the networks: the parts have what they give, and what networks
+        read alone. Empty: the parts have all features.
     """
 
     header: Header
@@ -182,7 +182,10 @@ class Converter:
             remarks,
             sum((chunk.alike for chunk in chunks), Counter[str]()),
         )
-        sources = {form: BatchSource(data, *form).compacted(bool(self.mixtures)) for form in self.forms}
+        sources = {form: BatchSource(data, *form) for form in self.forms}
+        for source in sources.values():
+            if self.mixtures and source.prepared is not None:
+                source.prepared.compact()
         of_members = tuple(map(partial(self._of_members, data), self.mixtures))
         return Part((block,), None if sources else data, sources, of_members=of_members)
 
