@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch.errors import InputError
-from gcnbatch.ranking import Bool, Float64, Ranking, Weights, group_sums, rank_correlation
+from gcnbatch.ranking import Bool, Float64, Ranking, Weights, group_sums, rank_correlation, roc_auc
 
 if TYPE_CHECKING:
     from gcnbatch.data.schema import Target
@@ -198,9 +198,9 @@ def activate(target: Target, logits: NDArray[Any]) -> NDArray[np.float32]:
     """
     from scipy import special
 
-    wide = np.asarray(logits, dtype=np.float64)
+    wide = np.array(logits, dtype=np.float64)
     if target == "binary":
-        wide = special.expit(wide)
+        special.expit(wide, out=wide)
     elif target == "multiclass":
         with np.errstate(invalid="ignore"):  # inf - inf: the row becomes NaN, which `evaluate` counts
             wide = special.softmax(wide, axis=-1)
@@ -363,8 +363,10 @@ def _of_labels(
     """Return metrics of probabilities `p (N, R)` of labels `y (N, R)`, a row of each for a task."""
     known = ~np.isnan(y)
     known &= (np.isfinite(p) | ~known).all(axis=1, keepdims=True)
-    positive, found = y == 1, {}
-    if "roc_auc" in names or "pr_auc" in names:
+    positive, found = y == 1, dict[str, Float64]()
+    if "roc_auc" in names and "pr_auc" not in names:
+        found["roc_auc"] = roc_auc(known, positive, p, weights)
+    elif "pr_auc" in names:
         ranking = Ranking(known, positive, p, weights)
         found = {name: getattr(ranking, name)() for name in ("roc_auc", "pr_auc") if name in names}
     if not found.keys() >= set(names):
@@ -389,7 +391,7 @@ def _of_classes(
             one_class = np.repeat(known, len(numbers), axis=0)
             is_class = (y[:, None] == numbers).reshape(one_class.shape)
             own = np.moveaxis(p[..., part], 2, 1).reshape(one_class.shape)
-            area = Ranking(one_class, is_class, own, weights).roc_auc()
+            area = roc_auc(one_class, is_class, own, weights)
             areas.append(area.reshape(models, len(numbers), *area.shape[1:]))
         found["roc_auc"] = nan_mean(np.concatenate(areas, axis=1), axis=1)
     return found

@@ -21,7 +21,7 @@ class Ranking:
     def __init__(
         self, known: Bool, positive: Bool, outputs: NDArray[np.floating], weights: Weights | None = None
     ) -> None:
-        if weights is None and outputs.dtype == np.float32 and not (known & (outputs < 0)).any():
+        if weights is None and _fit_keys(known, outputs):
             hit, group, bounds = _label_ties(known, positive, outputs)
             row = group  # not read without weights
         else:
@@ -58,6 +58,27 @@ class Ranking:
         hits *= self._positives
         area: Float64 = _sums_between(hits, self._bounds) / self._all_positives
         return np.where(self._all_negatives > 0, area, np.nan)
+
+
+def roc_auc(known: Bool, positive: Bool, outputs: NDArray[np.floating], weights: Weights | None = None) -> Float64:
+    """Return `Ranking.roc_auc` to the bit: several times faster for float32 outputs with few ties.
+
+    As validation scores every epoch: the wins of a positive are its place among the sorted outputs without the
+    positives before it. Equal outputs are sorted by label, so such a pair counts as a win, and half of it is taken off.
+    """
+    if weights is None and _fit_keys(known, outputs):
+        keys = _sorted_keys(known, positive, outputs)
+        ties = np.flatnonzero(keys[:, 1:] ^ keys[:, :-1] == 1)  # the last negative of equal outputs with both labels
+        if len(ties) <= len(keys):
+            hit = (keys & np.uint32(1)).astype(np.float64)
+            positives = hit.sum(axis=1)
+            wins = hit @ np.arange(keys.shape[1], dtype=np.float64) - positives * (positives - 1) / 2
+            for own, last in (divmod(tie, keys.shape[1] - 1) for tie in ties.tolist()):
+                key = keys[own, last]
+                first, end = np.searchsorted(keys[own], key), np.searchsorted(keys[own], key + np.uint32(1), "right")
+                wins[own] -= float((last + 1 - first) * (end - last - 1)) / 2
+            return wins / (positives * (known.sum(axis=1) - positives))
+    return Ranking(known, positive, outputs, weights).roc_auc()
 
 
 def rank_correlation(
@@ -112,17 +133,29 @@ def _groups(ascending: NDArray[Any], count: NDArray[np.intp]) -> tuple[NDArray[n
     return numbers[1:] - 1, numbers[bounds]
 
 
+def _fit_keys(known: Bool, outputs: NDArray[np.floating]) -> bool:
+    """Return whether `_sorted_keys` takes these outputs: float32 of which none is negative."""
+    return outputs.dtype == np.float32 and not (known & (outputs < 0)).any()
+
+
+def _sorted_keys(known: Bool, positive: Bool, outputs: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Return outputs and labels (N, R) as ascending keys whose last bit is the label, before those of unknown entries.
+
+    The bits of a float32 without the sign ascend as an integer does, so both fit 32 bits. The shift drops the sign of
+    -0. The key of an unknown entry has the last bit of a negative, and is larger than that of infinity.
+    """
+    keys = outputs.view(np.uint32) << np.uint32(1)
+    keys |= positive
+    keys[~known] = np.iinfo(np.uint32).max - 1
+    keys.sort(axis=1)
+    return keys
+
+
 def _label_ties(
     known: Bool, positive: Bool, outputs: NDArray[np.float32]
 ) -> tuple[NDArray[np.uint32], NDArray[np.intp], NDArray[np.intp]]:
-    """Return the labels of known entries in the order of `_ties`, and its `group` and `bounds`; no output is negative.
-
-    Faster than `_ties`, as validation scores every epoch: the bits of a float32 without the sign ascend as an integer
-    does, so output and label fit a key of 32 bits. The shift drops the sign of -0.
-    """
-    keys = outputs.view(np.uint32) << np.uint32(1) | positive
-    keys = np.where(known, keys, np.iinfo(np.uint32).max)
-    keys.sort(axis=1)
+    """Return the labels of known entries in the order of `_ties`, and its `group` and `bounds`; as `_sorted_keys`."""
+    keys = _sorted_keys(known, positive, outputs)
     count = known.sum(axis=1)
     keys = keys[np.arange(known.shape[1]) < count[:, None]]
     return keys & np.uint32(1), *_groups(keys >> np.uint32(1), count)

@@ -192,7 +192,7 @@ class Fit:
         InputError
             When weights would be kept that no model can have: training has diverged in its last steps.
         """
-        seen = sum(len(batch) for batch in done.batches[done.first :])
+        seen = len(self._graphs) - sum(len(batch) for batch in done.batches[: done.first])
         row = {
             "epoch": done.epoch + 1,
             "train_loss": loss,

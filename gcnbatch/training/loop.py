@@ -6,10 +6,10 @@ A cohort of one member is the ordinary run. A member's results do not depend on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ from gcnbatch.training.checkpoint import Arrays
 from gcnbatch.training.fit import Fit
 from gcnbatch.training.progress import Progress, open_progress
 from gcnbatch.training.stop import Interrupted, StopRequest
-from gcnbatch.training.validation import scores
+from gcnbatch.training.validation import SCORERS, scores
 
-THREADS = 8  # that score validation rows, and write checkpoints: each waits for the disk several times
+Result = TypeVar("Result")
+THREADS = 8  # that write checkpoints: each waits for the disk several times
 Form = Callable[[Sequence[Fit]], Runner]  # makes a cohort of the first of these members
 Done = Callable[[Runner, dict[int, Fit]], object]  # takes the finished members of a cohort by number
 
@@ -111,7 +112,13 @@ class CohortLoop:
             self._enter(i, member)
         # `Fit.check_loss` reports a loss that is not finite, once; NumPy would warn at every operation.
         quietly = np.errstate(over="ignore", invalid="ignore")
-        with quietly, ThreadPoolExecutor(THREADS) as self._threads, self._stop, self._progress() as progress:
+        with (
+            quietly,
+            ThreadPoolExecutor(THREADS) as self._threads,
+            ThreadPoolExecutor(SCORERS) as self._scorers,
+            self._stop,
+            self._progress() as progress,
+        ):
             self._counted = time.monotonic()
             while len(running := self._running()) > len(self.members) // 2:
                 self._epoch(running, progress)
@@ -135,7 +142,8 @@ class CohortLoop:
         with span("run the steps of an epoch"):
             self._steps(running, epochs, progress)
         with span("begin an epoch"):
-            following = [member.next_batches() if i in running else None for i, member in enumerate(self.members)]
+            known = dict(zip(running, self._of_each(Fit.next_batches, running.values()), strict=True))
+            following = [known.get(i) for i in range(len(self.members))]
             if any(batches is not None for batches in following):
                 self.cohort.expect(following)  # overlaps with the last steps, which may still run on a device
         with span("predict validation rows"):
@@ -145,7 +153,7 @@ class CohortLoop:
         share = (time.monotonic() - began) / len(running)
         rows = []
         with span("score an epoch"):
-            scored = scores([running[i].validation for i in losses], [logits[i] for i in losses], self._threads)
+            scored = scores([running[i].validation for i in losses], [logits[i] for i in losses], self._scorers)
             for (i, loss), score in zip(losses.items(), scored, strict=True):
                 done = epochs[i]
                 assert done is not None
@@ -156,6 +164,10 @@ class CohortLoop:
             self._keep(running)
         if rows:
             progress.end(_mean_row(rows), running[min(losses)].position.best_epoch + 1)
+
+    def _of_each(self, function: Callable[[Fit], Result], members: Collection[Fit]) -> list[Result]:
+        """Return what a function returns for each of these members, in threads if there are several."""
+        return list((self._scorers.map if len(members) > 1 else map)(function, members))
 
     def _steps(self, running: dict[int, Fit], epochs: list[MemberEpoch | None], progress: Progress) -> None:
         own = [epoch for epoch in epochs if epoch is not None]

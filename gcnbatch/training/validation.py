@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcnbatch import metrics
-from gcnbatch.backends.cpu.costs import sigmoid_costs, softmax_costs
+from gcnbatch.backends.cpu.costs import plain_sigmoid_costs, softmax_costs
 from gcnbatch.backends.cpu.ops import CpuOps
 from gcnbatch.data.graphs import Split
 from gcnbatch.data.schema import Target
@@ -28,7 +28,8 @@ from gcnbatch.model.gcn import uniform_weights
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.targets import Scaling
 
-ELEMENTS = 1 << 16  # logits of a call of NumPy: tens of microseconds, and its arrays stay in a core's cache
+ELEMENTS = 1 << 17  # logits of a call of NumPy: long enough that threads seldom wait for Python's lock
+SCORERS = 4  # threads; of 8, each waits so often for the lock that all take twice as long
 LARGE = 4  # from so many times as many on, several threads score the rows of one member
 
 
@@ -64,6 +65,11 @@ class Validation:
     def left_out(self) -> NDArray[np.bool_]:
         """Which tasks (T,) the training rows cannot teach."""
         return self.experiment.left_out(self.split)
+
+    @cached_property
+    def labels(self) -> NDArray[Any]:
+        """The targets of its rows, missing in tasks that are left out."""
+        return metrics.without_tasks(self.experiment.measured[self.split.valid], self.left_out)
 
     def outputs(self, logits: NDArray[np.float32]) -> NDArray[np.floating]:
         """Return the model's outputs for logits of any rows: probabilities, or values in the unit of the targets.
@@ -134,11 +140,11 @@ def _score(
 ) -> list[Score]:
     """Return the scores of members of one kind; `threads` compute rows of one that is large."""
     target, monitor = validations[0].kind
-    rows, y_all = [len(one) for one in logits], validations[0].experiment.measured
+    rows, y_all = [len(one) for one in logits], validations[0].labels
     z = np.zeros((len(rows), max(rows), logits[0].shape[1]), np.float32)
     y = np.full((len(rows), max(rows), y_all.shape[1]), -1 if target == "multiclass" else np.nan, y_all.dtype)
     for own_z, own_y, given, count, one in zip(z, y, logits, rows, validations, strict=True):
-        own_z[:count], own_y[:count] = given, metrics.without_tasks(y_all[one.split.valid], one.left_out)
+        own_z[:count], own_y[:count] = given, one.labels
     # NumPy keeps this setting for each thread; a model that diverges may overflow in every operation.
     with np.errstate(over="ignore", invalid="ignore"):
         losses = [
@@ -163,7 +169,7 @@ def _losses(
         for one, own_z, own_y, count in zip(validations, z, y, rows, strict=True):
             yield one.loss(own_z[:count], own_y[:count], threads)
         return
-    costs = sigmoid_costs(z, y, uniform_weights(validations[0].experiment.header)).costs
+    costs = plain_sigmoid_costs(z, y)
     labelled = np.count_nonzero(~np.isnan(y), axis=(1, 2))
     for own, count, number in zip(costs, rows, labelled, strict=True):
         yield float(own[:count].sum(dtype=np.float64)), float(number)

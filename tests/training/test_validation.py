@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gcnbatch import metrics
+from gcnbatch.backends.cpu.costs import plain_sigmoid_costs, sigmoid_costs
 from gcnbatch.data import splits
 from gcnbatch.data.store import Dataset
 from gcnbatch.training import validation as module
@@ -45,6 +46,17 @@ def test_scores_are_the_mean_loss_and_the_monitored_metric(target: str, monitor:
     assert found.monitored == value
     assert nothing == Score()
     assert lost.loss is None or math.isfinite(lost.loss)
+
+
+@pytest.mark.parametrize("strange", [None, np.inf, -np.inf, np.nan])
+def test_costs_without_weights_have_the_bits_of_those_with_weights_of_one(strange: float | None) -> None:
+    draws = np.random.default_rng(0)
+    logits = (draws.normal(size=(3, 50, 4)) * 10.0 ** draws.integers(-3, 3, (3, 50, 4))).astype(np.float32)
+    y = draws.choice(np.array([0, 1, np.nan], np.float32), logits.shape)
+    logits[0, 0] = 0.0 if strange is None else strange
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = sigmoid_costs(logits, y, np.ones(4, np.float32)).costs
+        np.testing.assert_array_equal(plain_sigmoid_costs(logits, y), expected)
 
 
 @pytest.mark.numerical
