@@ -108,6 +108,38 @@ def plan_epoch(batches: Sequence[Int64], sizes: Mapping[str, Int64]) -> EpochPla
     return EpochPlan(graphs.astype(np.int32), batch_ptr, pointers)
 
 
+def plan_epochs(of_members: Sequence[Sequence[Int64]], sizes: Mapping[str, Int64]) -> list[EpochPlan]:
+    """Return `plan_epoch` of each member's batches. Those of equal sizes but for the last are planned at once.
+
+    Parameters
+    ----------
+    sizes : dict of int64, (G+1,)
+        As for `plan_epoch`, and 0 at the end.
+    """
+    size = max((len(batch) for own in of_members for batch in own), default=0)
+    if not size or not all(of_members) or any(len(batch) < size for own in of_members for batch in own[:-1]):
+        return [plan_epoch(own, sizes) for own in of_members]
+    steps, counts = max(map(len, of_members)), [size * (len(own) - 1) + len(own[-1]) for own in of_members]
+    graphs = np.full((len(of_members), steps * size), min(map(len, sizes.values())) - 1)
+    for row, own, count in zip(graphs, of_members, counts, strict=True):
+        np.concatenate(own, out=row[:count])
+    pointers = {}
+    for name, of_graphs in sizes.items():
+        sums = np.zeros((len(graphs), steps, size + 1), np.int64)
+        np.cumsum(of_graphs.take(graphs).reshape(len(graphs), steps, size), axis=2, out=sums[:, :, 1:])
+        check_reach(int(sums[:, :, -1].max(initial=0)), name)
+        pointers[name] = sums.astype(np.int32).reshape(len(graphs), -1)
+    numbers, batch_ptr = graphs.astype(np.int32), size * np.arange(steps + 1)
+    return [
+        EpochPlan(
+            numbers[k, :count],
+            np.minimum(batch_ptr[: len(own) + 1], count),
+            {name: of_all[k, : count + len(own)] for name, of_all in pointers.items()},
+        )
+        for k, (own, count) in enumerate(zip(of_members, counts, strict=True))
+    ]
+
+
 def places_within(batch_ptr: Int64) -> tuple[Int64, Int64]:
     """Return, for each place of `batch_pointers`, its place among all prefix sums and that of its batch's first."""
     n_batches, sizes = len(batch_ptr) - 1, np.diff(batch_ptr) + 1

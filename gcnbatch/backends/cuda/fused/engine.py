@@ -210,10 +210,11 @@ class FusedEngine:
 
     def _plan(self, batches: Batches) -> tuple[Form, list[EpochPlan | None]]:
         """Return the first form that fits these batches, and its plan of each member's."""
+        running = {member: own for member, own in enumerate(batches) if own is not None}
         for form in self._forms:
-            plans = [None if own is None else form.plan(own) for own in batches]
-            if all(plan or own is None for plan, own in zip(plans, batches, strict=True)):
-                return form, plans
+            if all(plans := form.plans(list(running.values()))):
+                of_members = dict(zip(running, plans, strict=True))
+                return form, [of_members.get(member) for member in range(len(batches))]
         raise AssertionError("the last form fits all batches")
 
     def _prepared(self, planned: PlannedEpoch) -> Training:

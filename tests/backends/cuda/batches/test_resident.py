@@ -55,10 +55,30 @@ def test_epoch_plan_equals_a_loop_over_graphs(batches: list[list[int]], sizes: l
     assert len(found.packed) == sum(number for _, number in found.places)
 
 
-def test_a_batch_beyond_32_bits_is_refused() -> None:
-    sizes = np.array([2**30, 2**30])
+@quickly
+@given(st.lists(BATCHES, max_size=3), st.lists(st.integers(1, 9), max_size=3), st.integers(1, 4))
+def test_plans_of_members_are_those_of_each_alone(any_sizes: list[list[list[int]]], rows: list[int], size: int) -> None:
+    """Batches of all sizes; and of one size but for the last, in members of other numbers of rows."""
+    sizes = {name: np.array([*numbers, 0]) for name, numbers in (("nodes", [3, 1, 4, 0, 5, 9]), ("edges", [2] * 6))}
+    graphs = [np.arange(count) % 6 for count in rows]
+    alike = [[own[start : start + size] for start in range(0, len(own), size)] for own in graphs]
+    for members in ([numbers(batches) for batches in any_sizes], alike):
+        for found, batches in zip(plan.plan_epochs(members, sizes), members, strict=True):
+            expected = plan.plan_epoch(batches, sizes)
+            assert found.pointers.keys() == expected.pointers.keys()
+            for one, other in zip(arrays(found), arrays(expected), strict=True):
+                assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+
+
+def arrays(found: plan.EpochPlan) -> list[NDArray[Any]]:
+    return [found.graphs, found.batch_ptr, *found.pointers.values()]
+
+
+@pytest.mark.parametrize("members", [False, True])
+def test_a_batch_beyond_32_bits_is_refused(members: bool) -> None:
+    sizes, batches = {"edges": np.array([2**30, 2**30, 0])}, numbers([[0, 1], [0]])
     with pytest.raises(InputError) as caught:
-        plan.plan_epoch(numbers([[0], [0, 1]]), {"edges": sizes})
+        plan.plan_epochs([batches], sizes) if members else plan.plan_epoch(batches, sizes)
     assert str(caught.value) == (
         "batch size: a batch of 2147483648 edges; expected at most 2147479552. "
         "Lower train.batch_size or train.eval_batch_size."

@@ -311,8 +311,8 @@ def test_an_expected_epoch_is_planned_and_packed_once(tmp_path: Path, monkeypatc
     device, at = workspace(tmp_path / "data.h5", (), True)
     monkeypatch.setattr(HostDevice, "launch", lambda *call, **arguments: None, raising=False)
     done: list[str] = []
-    plan, pack = data.FusedSet.plan, StagedEpoch.pack
-    monkeypatch.setattr(data.FusedSet, "plan", lambda *given: (done.append("planned"), plan(*given))[1])
+    plans, pack = data.FusedSet.plans, StagedEpoch.pack
+    monkeypatch.setattr(data.FusedSet, "plans", lambda *given: (done.append("planned"), plans(*given))[1])
     monkeypatch.setattr(StagedEpoch, "pack", lambda *given: (done.append("packed"), pack(*given))[1])
     rule = UpdateRule(sgd=False, beta1=0.9, beta2=0.999, epsilon=1e-8, clips=False)
     fused = engine.FusedEngine(at._cohort, rule, (Narrow,), Wide)

@@ -63,9 +63,10 @@ class Fp16(Form):
         at_once = self._recorder.clusters(geometry.entry(width), geometry.launch(width, 1))
         return geometry.most_tiles(at_once, width)
 
-    def plan(self, batches: Sequence[Int64]) -> TiledPlan | None:
-        if not self.most_tiles:
-            return None
+    def plans(self, of_members: Sequence[Sequence[Int64]]) -> list[TiledPlan | None]:
+        return [self._plan(own) if self.most_tiles else None for own in of_members]
+
+    def _plan(self, batches: Sequence[Int64]) -> TiledPlan | None:
         rows = self._data.capacity(max(map(len, batches))).rows
         return plan_tiles(batches, self._data.sizes, tiles_of(rows, self.most_tiles))
 

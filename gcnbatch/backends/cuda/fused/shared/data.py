@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gcnbatch.backends.cuda.batches.batch import Int64
-from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan, plan_epoch
+from gcnbatch.backends.cuda.batches.epoch_plan import EpochPlan, plan_epoch, plan_epochs
 from gcnbatch.backends.cuda.fused.shared import geometry
 from gcnbatch.backends.cuda.runtime.launch import ceil_div
 from gcnbatch.backends.cuda.runtime.memory import DeviceArray
@@ -251,6 +251,10 @@ class FusedSet:
     def plan(self, batches: Sequence[Int64]) -> EpochPlan:
         """Return the offsets of every batch and graph: "nodes", "edges" and, unless A is symmetric, "t_edges"."""
         return plan_epoch(batches, self.sizes)
+
+    def plans(self, of_members: Sequence[Sequence[Int64]]) -> list[EpochPlan]:
+        """Return the plan of each member's batches."""
+        return plan_epochs(of_members, self.sizes)
 
 
 def _upload_rows(device: Device, rows: PreparedRows) -> tuple[DeviceArray, DeviceArray, DeviceArray]:

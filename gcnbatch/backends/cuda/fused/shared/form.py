@@ -96,7 +96,7 @@ class Form(ABC):
     @classmethod
     @abstractmethod
     def trains(cls, setting: Setting) -> bool:
-        """Return whether the form can train the model on the set; a few batches may still not fit (`plan`)."""
+        """Return whether the form can train the model on the set; a few batches may still not fit (`plans`)."""
 
     @classmethod
     def predicts(cls, stack: Stack, capability: tuple[int, int], precision: str) -> bool:
@@ -132,9 +132,9 @@ class Form(ABC):
 
     # -------------------------------------------------------------------------------------------- batches
 
-    def plan(self, batches: Sequence[Int64]) -> EpochPlan | None:
-        """Return the offsets of each graph in its batch, or None if a batch does not fit the form."""
-        return self._data.plan(batches)
+    def plans(self, of_members: Sequence[Sequence[Int64]]) -> Sequence[EpochPlan | None]:
+        """Return the offsets of each graph in its batch, for each member; None where a batch does not fit the form."""
+        return self._data.plans(of_members)
 
     def capacity(self, plans: Sequence[EpochPlan], graphs: int) -> Capacity:
         """Return the capacity for epochs of all members whose batches have at most `graphs` graphs."""

@@ -39,9 +39,9 @@ class WideOverRanks(Wide):
         """Return False: a rank predicts as a model alone does."""
         return False
 
-    def plan(self, batches: Sequence[Int64]) -> EpochPlan:
+    def plans(self, of_members: Sequence[Sequence[Int64]]) -> list[EpochPlan]:
         assert self._cohort.ranks is not None
-        return plan_part(batches, self._data.sizes, self._cohort.ranks)
+        return [plan_part(own, self._data.sizes, self._cohort.ranks) for own in of_members]
 
     def capacity(self, plans: Sequence[EpochPlan], graphs: int) -> Capacity:
         """Return the need of the largest part of this rank in the epoch."""
