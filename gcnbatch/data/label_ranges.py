@@ -28,12 +28,10 @@ class LabelRange(NamedTuple):
     @classmethod
     def of(cls, y: NDArray[Any]) -> LabelRange:
         """Return those of targets (R, T)."""
-        known = known_labels(y)
-        low, high = np.full((2, y.shape[1]), np.nan)
-        has_labels = known.any(axis=0)
-        low[has_labels] = np.where(known, y, np.inf).min(axis=0, initial=np.inf)[has_labels]
-        high[has_labels] = np.where(known, y, -np.inf).max(axis=0, initial=-np.inf)[has_labels]
-        return cls(low, high)
+        y = np.where(known_labels(y), y, np.nan) if y.dtype.kind == "i" else y
+        of_tasks = np.ascontiguousarray(y.T)  # so ten times faster
+        low, high = (of.reduce(of_tasks, axis=1, initial=np.nan) for of in (np.fmin, np.fmax))  # which ignore NaN
+        return cls(low.astype(np.float64), high.astype(np.float64))
 
     def joined(self, other: LabelRange) -> LabelRange:
         """Return those of the labels of both."""
