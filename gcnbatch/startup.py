@@ -12,8 +12,10 @@ command is 50 epochs of Tox21 on an H200: 2.1 s. What saves under 5 % of it, 105
 | processes for molecules import NumPy and RDKit | Python imports | 360 ms (H200 host, b5e34d8f) |
 | the process of kernel and trees imports what it needs | Python imports, a table is imported | scikit-learn 1,500 ms |
 | without that process, a thread imports scikit-learn (`mixture/members.py`) | the kernel is fitted | as above |
+| processes for the charts of a study import what they need | trials train | scikit-learn, matplotlib as above |
 | ranks other than 0 import the command's modules | rank 0 checks its input | 800 ms |
 | ranks other than 0 start their GPU and import its backend | rank 0 checks its input | as above, 500 ms |
+| the process that computes for rank 0 does the same | rank 0 checks its input | as above |
 
 Rows without a card are processor time, the least of 5 runs on a busy machine of 2 cores. `benchmarks/startup.py`
 measures what a command on a GPU loses without the GPU's early start and the processes for reports.
@@ -24,6 +26,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -35,12 +38,14 @@ from gcnbatch.figures import rehearse
 from gcnbatch.machine import cores
 from gcnbatch.ranks.launch import launched
 from gcnbatch.timeline import span
-from gcnbatch.worker import Workers
+from gcnbatch.worker import INLINE, Workers
 
 FITS = ("scipy.special", "scipy.optimize", "gcnbatch.training.reports")
 PLOTS = ("scipy.special", "matplotlib.backends.backend_agg", "gcnbatch.training.summary", "gcnbatch.uncertainty.plot")
 PAGE = ("gcnbatch.run_report.files", "rdkit.Chem.Draw.rdMolDraw2D")
 MIXTURE = ("gcnbatch.training.cross_fit", "sklearn.ensemble")
+CHARTS = ("gcnbatch.tuning.charts", "optuna.importance", "matplotlib.backends.backend_agg")
+FIT_WORKERS = 16  # a report takes 0.1 s, and a cohort has up to 64 networks
 PLOT_WORKERS = 3  # learning curves, the plot of the test rows, uncertainty
 RANKED = {  # commands that use ranks, and what the other ranks import while rank 0 checks its input
     "train": "gcnbatch.training.processes",
@@ -76,13 +81,39 @@ def overlap(tree: Mapping[str, Any]) -> Iterator[Pools | None]:
     """
     with ExitStack() as stack:
         with span("start GPU and report processes"):
-            has_gpu = _wake_gpu(tree)
+            has_gpu = stack.enter_context(computing(tree, "train" if _models(tree) > 1 else ""))
             pools = stack.enter_context(report_pools(_models(tree))) if has_gpu and cores() > 1 else None
             if pools and _table(tree, "train").get("mixture") is True:
                 with suppress(OSError, RuntimeError):
                     workers = Workers(1, preload, MIXTURE, one_blas_thread=False)
                     pools = pools._replace(mixture=stack.enter_context(workers))
         yield pools
+
+
+@contextmanager
+def computing(tree: Mapping[str, Any], command: str = "") -> Iterator[bool]:
+    """Initialise the GPU of a tree that is not checked yet, on ranks those of all; yield whether there is one.
+
+    Under a launcher, `command` also starts the process that computes for rank 0, for this command of `RANKED`.
+    """
+    with ExitStack() as stack:
+        device = _device(tree)
+        if launched() is not None:
+            _on_ranks(device, command, stack)
+        yield device is not None and _wake(device)
+
+
+def _on_ranks(device: int | None, command: str, stack: ExitStack) -> None:
+    from gcnbatch.ranks import process, world  # which import NumPy
+
+    if (ranks := world.current()) is None:
+        return
+    if device is not None:
+        ranks.start_all(_wake_rank, device)
+    if command:
+        with suppress(OSError, RuntimeError):
+            own = None if device is None else ranks.device(device)
+            ranks.own_process = stack.enter_context(process.LeaderProcess(_prepare_rank, command, own))
 
 
 def molecule_workers(data: Any, processes: int = 0, *modules: str) -> AbstractContextManager[Workers | None]:
@@ -106,7 +137,7 @@ def report_pools(models: int, sharing: int = 1) -> Iterator[Pools | None]:
     """
     own = max(cores() // sharing, 1)
     kinds: list[tuple[int, Callable[..., object], tuple[str, ...]]] = [
-        (min(models, max(own // 2, 1)), preload, FITS),
+        (min(models, max(own - 2, 1), FIT_WORKERS), preload, FITS),
         (PLOT_WORKERS, prepare_plots, ()),
         (1, preload, PAGE),
     ]
@@ -120,9 +151,23 @@ def report_pools(models: int, sharing: int = 1) -> Iterator[Pools | None]:
         yield Pools(*started) if len(started) == len(kinds) else None
 
 
-def prepare_plots() -> None:
-    """Import what plots need, and draw a first figure."""
-    preload(*PLOTS)
+@contextmanager
+def chart_processes(has_gpu: bool) -> Iterator[Executor]:
+    """Start the processes that draw the charts of a study; yield them, or what draws in this process.
+
+    They are two: one draws the importance of the keys, which needs scikit-learn, and one all others.
+    """
+    with ExitStack() as stack:
+        found: Executor = INLINE
+        with suppress(OSError, RuntimeError):
+            if has_gpu and cores() > 1:
+                found = stack.enter_context(Workers(2, prepare_plots, CHARTS, quiet=True))
+        yield found
+
+
+def prepare_plots(*modules: str) -> None:
+    """Import what plots need, by default those of a run, and draw a first figure."""
+    preload(*(modules or PLOTS))
     rehearse()
 
 
@@ -156,16 +201,15 @@ def _table(tree: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _wake_gpu(tree: Mapping[str, Any]) -> bool:
-    """Initialise the GPU of a tree that is not checked yet, if it may use one; return whether there is one."""
+def _device(tree: Mapping[str, Any]) -> int | None:
+    """Return the GPU of a tree that is not checked yet; None if it uses none."""
     backend, device = tree.get("backend", registry.AUTO), tree.get("device", 0)
-    if backend not in registry.choices() or not registry.may_use_gpu(backend) or type(device) is not int:
-        return False
-    if launched() is not None:
-        from gcnbatch.ranks import world  # which imports NumPy
+    on_gpu = backend in registry.choices() and registry.may_use_gpu(backend) and type(device) is int
+    return device if on_gpu else None
 
-        if (ranks := world.current()) is not None:
-            ranks.start_all(_wake_rank, device)
+
+def _wake(device: int) -> bool:
+    """Initialise a GPU; return whether there is one."""
     from gcnbatch.backends.cuda.runtime import loader  # here: an import of molecules needs no GPU
 
     return loader.wake(device) is not None
@@ -173,10 +217,17 @@ def _wake_gpu(tree: Mapping[str, Any]) -> bool:
 
 def _wake_rank(first: int) -> None:
     """Initialise this rank's GPU, counted from that of rank 0, while rank 0 checks its input."""
-    from gcnbatch.backends.cuda.runtime import loader
     from gcnbatch.ranks import world
 
     ranks = world.current()
     assert ranks is not None
-    loader.wake(ranks.device(first))
+    _wake(ranks.device(first))
     _try_import(_ON_GPU)
+
+
+def _prepare_rank(command: str, device: int | None) -> None:
+    """Import what a rank needs for a command, and initialise this GPU, if any."""
+    if device is not None:
+        _wake(device)
+        _try_import(_ON_GPU)
+    _try_import(RANKED[command])

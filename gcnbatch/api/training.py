@@ -200,11 +200,8 @@ def tune(given: TuneOptions) -> Study:
     >>> study.summary["trials"], study.best.train.learning_rate in (0.001, 0.01)
     (2, True)
     """
-    from gcnbatch.tuning import search
-
     options, settings = keys_of(given), given.settings or {}
     options["data", "path"] = path_of(given.data)
-    limits = search.Limits(plain(given.trials), plain(given.minutes))
     if given.resume is not None:
         free = ("trials", "minutes", "device", "jobs")
         if extra := chosen(vars(given), TuneOptions, ("resume", *free)):
@@ -215,14 +212,24 @@ def tune(given: TuneOptions) -> Study:
                 "A study keeps its configuration and its space.",
             )
         replaced = {name: value for name in free[2:] if (value := getattr(given, name)) is not None}
-        folder = Path(given.resume)
-        return Study(folder, search.resume(folder, limits, replaced, given.quiet, given.say))
+        return _resume_study(Path(given.resume), given, replaced)
     tree, graphs = gather(given.config, options, settings), graphs_of(given.data)
     name_after(tree, graphs)
-    checked = check(tree, given.config, options, settings, given.say)
-    keys = given.space if given.space is None or isinstance(given.space, Mapping) else Path(given.space)
-    found = search.start(checked, optional_path(given.out), keys, limits, given.quiet, given.say, write_set(graphs))
-    return Study(*found)
+    with startup.computing(tree, "tune") as has_gpu, startup.chart_processes(has_gpu) as processes:
+        from gcnbatch.tuning import search
+
+        limits = search.Limits(plain(given.trials), plain(given.minutes))
+        checked = check(tree, given.config, options, settings, given.say)
+        keys = given.space if given.space is None or isinstance(given.space, Mapping) else Path(given.space)
+        place, make = optional_path(given.out), write_set(graphs)
+        return Study(*search.start(checked, place, keys, limits, given.quiet, given.say, make, processes))
+
+
+def _resume_study(folder: Path, given: TuneOptions, replaced: dict[str, Any]) -> Study:
+    from gcnbatch.tuning import search
+
+    limits = search.Limits(plain(given.trials), plain(given.minutes))
+    return Study(folder, search.resume(folder, limits, replaced, given.quiet, given.say))
 
 
 def name_after(tree: dict[str, Any], graphs: GraphSet | None) -> None:

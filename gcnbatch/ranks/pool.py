@@ -7,28 +7,25 @@ from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecu
 from queue import SimpleQueue
 from typing import Any
 
+from gcnbatch.ranks.process import LeaderProcess
 from gcnbatch.ranks.world import World
-from gcnbatch.worker import Workers
 
 
 class RankWorkers(Executor):
     """A worker per rank. The first idle one takes a call; after a call has failed, later ones fail with it.
 
-    That of rank 0 is a process of its own, so that rank 0 itself stays free to answer signals and to write results.
-
     Parameters
     ----------
     world : World
-    own : Workers
-        One process.
+    own : LeaderProcess
     """
 
-    def __init__(self, world: World, own: Workers) -> None:
+    def __init__(self, world: World, own: LeaderProcess) -> None:
         self._world, self._own = world, own
         self._threads = ThreadPoolExecutor(world.size)
         self._failed: BaseException | None = None
         self._idle: SimpleQueue[int] = SimpleQueue()
-        for rank in (*range(1, world.size), 0):  # the worker of rank 0 has yet to start
+        for rank in (*range(1, world.size), 0):  # the process of rank 0 may have yet to start
             self._idle.put(rank)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -25,9 +25,11 @@ from gcnbatch import __version__, environment, worker
 from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.ranks.communicator import CommandEndedError, HostCommunicator
 from gcnbatch.ranks.launch import LaunchedProcess
+from gcnbatch.ranks.process import LeaderProcess
 from gcnbatch.ranks.watch import LINES, WITNESS, Listener, Watch, connect, notice_dead_hosts
 from gcnbatch.ranks.witness import Witness, has_reported_leader
 from gcnbatch.text import counted, printable
+from gcnbatch.timeline import spanned
 
 MPI4PY = "Install it: pip install 'gcnbatch[mpi]'"
 LIBRARY = "Install an MPI library, such as your system's openmpi or mpich package, or: pip install mpich"
@@ -66,6 +68,8 @@ class World:
         Whether rank 0 has asked for a checkpoint and an end of the current call; the command ends then.
     advice : (str, Path or None)
         What to do after a rank has ended, for users, if the path exists.
+    own_process : LeaderProcess or None
+        That of rank 0, if it has been started.
     """
 
     def __init__(self, comm: Any, launched: LaunchedProcess, processes: Sequence[_Process]) -> None:
@@ -74,6 +78,7 @@ class World:
         self.data = comm.Dup()
         self.stop_asked = False
         self.advice: Advice = ("", None)
+        self.own_process: LeaderProcess | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
         if self.rank == 0:
@@ -284,6 +289,7 @@ def named() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ joining
 
 
+@spanned("join the ranks")
 def join(launched: LaunchedProcess, arguments: Sequence[str]) -> World:
     """Start MPI and meet the other ranks.
 

@@ -6,8 +6,8 @@ On the ranks of one member, rank 0 trains and writes; the other ranks compute th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from gcnbatch.errors import GcnbatchError, InputError, MachineError
 from gcnbatch.machine import cores, free_bytes
 from gcnbatch.ranks import world
 from gcnbatch.ranks.pool import RankWorkers
+from gcnbatch.ranks.process import LeaderProcess
 from gcnbatch.ranks.world import World
 from gcnbatch.runners.choice import cohort_size
 from gcnbatch.runners.leader import Leader, follow
@@ -29,7 +30,7 @@ from gcnbatch.runners.task import RunnerTask
 from gcnbatch.timeline import span
 from gcnbatch.training import finished, warm_start
 from gcnbatch.training.experiment import Experiment
-from gcnbatch.training.fits import Fits, Say
+from gcnbatch.training.fits import FitResult, Fits, Say
 from gcnbatch.training.plan import Planned, data_file, plan
 from gcnbatch.training.reports import OpenWriter, ReportWriter
 from gcnbatch.training.stop import Interrupted, StopRequest
@@ -69,8 +70,9 @@ def fit_in_processes(
     say: Say,
     lock: int,
     open_writer: OpenWriter | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Fit these members in `count` processes; return their metrics by name.
+    notes: Iterable[str] = (),
+) -> dict[str, FitResult]:
+    """Fit these members in `count` processes; return their results by name.
 
     Parameters
     ----------
@@ -80,6 +82,8 @@ def fit_in_processes(
         File descriptor of the folder's lock, which the processes of this host hold, too.
     open_writer : callable or None
         As `gcnbatch.training.reports.ReportWriter.elsewhere`.
+    notes : iterable of str
+        Lines for `say`, which are computed meanwhile.
 
     Raises
     ------
@@ -90,29 +94,34 @@ def fit_in_processes(
     """
     together = _together(backend, config.jobs, planned, count)
     groups = [planned[start : start + together] for start in range(0, len(planned), together)]
-    metrics: dict[str, dict[str, Any]] = {}
+    found: dict[str, FitResult] = {}
 
-    def done(name: str, result: dict[str, Any]) -> None:
-        metrics.update(result)
+    def done(call: Future[dict[str, FitResult]]) -> None:
+        result = call.result()
+        found.update(result)
         for one in planned:
             if one.name in result:
                 say(f"{one.title} is done")
 
-    with pool(count, lock) as workers:
-        names = [[one.name for one in group] for group in groups]
+    with pool(count, lock) as workers, span("wait for training processes"), Calls(workers) as calls:
         ranks = world.current()
         sharing = count if ranks is None else ranks.local_size
-        about = fit_members, str(folder.resolve()), json_of(config, backend)
-        with span("wait for training processes"):
-            run_calls(workers, {some[0]: (*about, some, sharing, open_writer) for some in names}, done)
-    return metrics
+        about = str(folder.resolve()), json_of(config, backend)
+        for group in groups:
+            calls.begin(done, fit_members, *about, [one.name for one in group], sharing, open_writer)
+        for line in notes:
+            say(line)
+        while calls.wait():
+            pass
+    return found
 
 
 def _together(backend: Backend, jobs: int, planned: Sequence[Planned], count: int) -> int:
     """Return how many members a process takes at once: those of a cohort, but as many as the others."""
     if not registry.entry(backend.name).on_gpu:
         return 1
-    size = cohort_size(backend, [one.experiment.task(one.split)[0] for one in planned], jobs)
+    first, _ = planned[0].experiment.task(planned[0].split)  # a cohort of as many fits the memory as of the others
+    size = cohort_size(backend, [first] * len(planned), jobs)
     return min(size, -(-len(planned) // count))
 
 
@@ -129,71 +138,91 @@ def pool(count: int, lock: int) -> Iterator[RankWorkers | Workers]:
     """
     ranks = world.current()
     try:
-        with Workers(count if ranks is None else 1, one_blas_thread=False, keep_open=(lock,)) as workers:
-            if ranks is None:
+        if ranks is None:
+            with Workers(count, one_blas_thread=False, keep_open=(lock,)) as workers:
                 yield workers
-            else:
-                with RankWorkers(ranks, workers) as everywhere:
-                    yield everywhere
+            return
+        with ranks.own_process or LeaderProcess() as own:
+            ranks.own_process = None
+            own.hold(lock)
+            with RankWorkers(ranks, own) as everywhere:
+                yield everywhere
     except WorkerDied as error:
         raise MachineError(
             "a training process", "ended", hint="It may have run out of memory; lower --jobs."
         ) from error
 
 
-def run_calls(
-    workers: RankWorkers | Workers,
-    calls: Mapping[str, tuple[Any, ...]],
-    done: Callable[[str, Any], object],
-    died: Callable[[str, WorkerDied], Any] | None = None,
-) -> None:
-    """Run calls (function and arguments) by name; give `done` each name and result, in the order of their ends.
+class Calls:
+    """Calls that processes run, a context. At its end, after a failure or Ctrl-C, calls stop with a checkpoint.
 
-    When a call fails or Ctrl-C arrives, the others are stopped with a checkpoint. `died` returns the result of a call
-    whose process ended; None: such a call has failed.
+    Parameters
+    ----------
+    workers : RankWorkers or Workers
 
     Raises
     ------
     Interrupted
-    Exception
-        Of the first call that failed.
+        At the end of the context, after Ctrl-C.
     """
-    left = {workers.submit(*call): name for name, call in calls.items()}
-    with StopRequest() as stop:
+
+    def __init__(self, workers: RankWorkers | Workers) -> None:
+        self._workers, self._stop = workers, StopRequest()
+        self._left: dict[Future[Any], Callable[[Future[Any]], object]] = {}
+
+    def begin(self, done: Callable[[Future[Any]], object], function: Callable[..., Any], *arguments: Any) -> None:
+        """Begin a call; `done` takes it when it has ended."""
+        self._left[self._workers.submit(function, *arguments)] = done
+
+    def wait(self) -> bool:
+        """Wait until calls end, and give them to their functions; return whether there are others.
+
+        Raises
+        ------
+        Interrupted
+        Exception
+            Of the function of a call.
+        """
+        while self._left:
+            if self._stop.made:
+                raise Interrupted("stopped", "all is saved")
+            if ended := wait(self._left, _POLL_SECONDS, FIRST_COMPLETED).done:
+                for call in ended:
+                    self._left.pop(call)(call)
+                break
+        return bool(self._left)
+
+    def __enter__(self) -> Calls:
+        self._stop.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            while left and not stop.made:
-                for call in wait(left, _POLL_SECONDS, FIRST_COMPLETED).done:
-                    name = left.pop(call)
-                    try:
-                        result = call.result()
-                    except WorkerDied as error:
-                        if died is None:
-                            raise
-                        result = died(name, error)
-                    done(name, result)
-        finally:
-            if left:
-                for call in left:
+            if self._left:
+                for call in self._left:
                     call.cancel()
-                workers.terminate()
-                wait(left)
-    if stop.made:
-        raise Interrupted("stopped", "all is saved")
+                self._workers.terminate()
+                wait(self._left)
+        finally:
+            self._stop.__exit__()
+        if self._stop.made and kind is None:
+            raise Interrupted("stopped", "all is saved")
 
 
 def fit_members(
     folder: str, config: str, names: Sequence[str], sharing: int = 1, open_writer: OpenWriter | None = None
-) -> dict[str, dict[str, Any]]:
-    """Fit these members of a run in this process and return their metrics by name.
+) -> dict[str, FitResult]:
+    """Fit these members of a run in this process and return their results by name, with the metrics as written.
 
     `sharing` processes of this host share its cores; `open_writer` as in `fit_in_processes`.
     """
     with open_writer(len(names), sharing) if open_writer else nullcontext(ReportWriter()) as writer:
-        planned, backend = _opened(folder, config)
+        with span("open the run again"):
+            planned, backend = _opened(folder, config)
         with one_of(len(planned)):
             fits = Fits(Path(folder), backend, 0, True, lambda line: None, writer)
             fitted = fits.fit([planned[name] for name in names])
-        return {name: one.result() for name, one in fitted.items()}
+        return {name: one._replace(metrics=one.result()) for name, one in fitted.items()}
 
 
 @lru_cache(maxsize=1)

@@ -9,8 +9,9 @@ With folds, repeats or an ensemble, every member has such a folder (``fold1``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,8 @@ def start(
                 warm_start.keep(config, target, planned[0].experiment.weights)
                 say(warm_start.describe(planned[0].experiment))
             _create(target, config.model_copy(update={"backend": backend.name}))
-        for line in _notes(planned):
-            say(line)
-        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter(), of_mixture)
+        notes = _notes(planned)
+        return target, _fit(held, config, planned, backend, quiet, say, writer or ReportWriter(), of_mixture, notes)
 
 
 def _notes(planned: Sequence[Planned]) -> Iterator[str]:
@@ -342,14 +342,17 @@ def _fit(
     say: Say,
     writer: ReportWriter,
     of_mixture: Workers | None = None,
+    notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Fit every member that has no metrics yet, and return the run's metrics."""
+    """Fit every member that has no metrics yet, and return the run's metrics.
+
+    `notes`: lines for users, which take time. They are computed beside training, if it is in other processes.
+    """
     folder, experiment = held.folder, planned[0].experiment
     if not (folder / finished.DIGEST).exists():
         finished.record_digest(folder, experiment)
     finished.check_digest(folder, experiment, CHANGED)
-    for line in splits.notes(config.split, experiment.split_rows):
-        say(line)
+    notes = chain(notes, splits.notes(config.split, experiment.split_rows))
     known = {name: FitResult.read(metrics) for name, metrics in _known_metrics(folder, planned, say).items()}
     missing = [one for one in planned if one.name not in known]
     on_gpu = registry.entry(backend.name).on_gpu  # then the cores of the host are idle
@@ -362,7 +365,9 @@ def _fit(
     with cross_fit.beside_networks(folder, cross_fitted, early, quiet, of_mixture) as others:
         if missing:
             with one_of(len(planned)):
-                known |= _fit_networks(held, config, missing, backend, quiet, say, writer)
+                known |= _fit_networks(held, config, missing, backend, quiet, say, writer, notes)
+        for line in notes:  # that no training has taken
+            say(line)
         for place, own in cross_fitted.items():
             fitted = [known[one.name] for one in own]
             with span("summarise the models"):
@@ -386,6 +391,7 @@ def _fit_networks(
     quiet: bool,
     say: Say,
     writer: ReportWriter,
+    notes: Iterable[str],
 ) -> dict[str, FitResult]:
     """Train networks: one on all ranks together, or many in several processes or in cohorts of this one.
 
@@ -394,8 +400,9 @@ def _fit_networks(
     folder, ranks = held.folder, world.current()
     make: MakeRunner = make_runner
     if (count := processes(backend, config.jobs, planned)) > 1:
-        found = fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere)
-        return {name: FitResult.read(metrics) for name, metrics in found.items()}
+        return fit_in_processes(folder, config, planned, backend, count, say, held.lock, writer.elsewhere, notes)
+    for line in notes:
+        say(line)
     with ExitStack() as stack:
         if ranks and not has_members(config):
             say(f"{ranks.size} ranks train one model together")

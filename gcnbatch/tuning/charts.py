@@ -4,19 +4,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import optuna
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
-from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, ticker
+from gcnbatch.figures import BLUE, GREY, ORANGE, legend_above, panels, plain, png, ticker
 from gcnbatch.tuning.record import value_of
+from gcnbatch.worker import INLINE, WorkerDied
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_HISTORY, _IMPORTANCE, _PARALLEL, _CURVES = "History", "Importance", "Parallel coordinates", "Learning curves"
+_DRAWN = 5  # learning curves
 _NAMED = 12  # choices of a key that are named on its axis
+
+
+def draw(
+    trials: Sequence[FrozenTrial], names: Sequence[str], maximize: bool, monitor: str, processes: Executor
+) -> dict[str, bytes]:
+    """Return a PNG for each chart of a study with complete trials, by its title.
+
+    Parameters
+    ----------
+    trials : sequence of FrozenTrial
+        All trials.
+    names : sequence of str
+        Names of the parameters.
+    monitor : str
+        Name of the objective.
+    processes : Executor
+    """
+    calls = (_draw_trials, trials, names, maximize, monitor), (_draw_importance, trials, maximize)
+    try:
+        drawn, chart = (call.result() for call in [processes.submit(*call) for call in calls])
+    except WorkerDied:
+        return draw(trials, names, maximize, monitor, INLINE)
+    found = {title: drawn.get(title, chart) for title in (_HISTORY, _IMPORTANCE, _PARALLEL, _CURVES)}
+    return {title: picture for title, picture in found.items() if picture}
+
+
+def _draw_importance(trials: Sequence[FrozenTrial], maximize: bool) -> bytes:
+    """Return the chart; empty if importance is not defined."""
+    shares = _importance(trials, maximize)
+    return png(importance(shares)) if shares else b""
+
+
+def _importance(trials: Sequence[FrozenTrial], maximize: bool) -> dict[str, float]:
+    """Return the share of each parameter in the objective's variance, largest first; empty if it is not defined."""
+    memory = optuna.create_study(direction="maximize" if maximize else "minimize")
+    memory.add_trials(trials)
+    try:
+        return dict(
+            optuna.importance.get_param_importances(
+                memory, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
+            )
+        )
+    except (ValueError, RuntimeError):  # fewer than two complete trials, or all equal
+        return {}
+
+
+def _draw_trials(trials: Sequence[FrozenTrial], names: Sequence[str], maximize: bool, monitor: str) -> dict[str, bytes]:
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    ranked = sorted(complete, key=value_of, reverse=maximize)
+    found = {
+        _HISTORY: history(trials, maximize, monitor),
+        _PARALLEL: parallel(complete, names, maximize, monitor),
+        _CURVES: curves(ranked[:_DRAWN], monitor),
+    }
+    return {title: png(figure) for title, figure in found.items()}
 
 
 def history(trials: Sequence[FrozenTrial], maximize: bool, monitor: str) -> Figure:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-import optuna
 from optuna.trial import FrozenTrial
 
-from gcnbatch.figures import png
 from gcnbatch.metrics import label
 from gcnbatch.pages.document import document
 from gcnbatch.pages.elements import Html, code, details, facts, paragraph, picture, section, table
@@ -24,10 +23,10 @@ from gcnbatch.tuning import charts
 from gcnbatch.tuning.record import value_of
 from gcnbatch.tuning.space import Space
 from gcnbatch.tuning.study import Study
+from gcnbatch.worker import INLINE
 
 SPACE, BEST = "space.toml", "best.toml"
 _LISTED = 10  # trials in the table
-_DRAWN = 5  # learning curves
 
 
 def objective(summary: dict[str, Any]) -> str:
@@ -47,7 +46,9 @@ def not_learned(summary: dict[str, Any]) -> str:
     )
 
 
-def render(folder: Path, study: Study, experiment: Experiment, summary: dict[str, Any]) -> str:
+def render(
+    folder: Path, study: Study, experiment: Experiment, summary: dict[str, Any], processes: Executor = INLINE
+) -> str:
     """Return the page.
 
     Parameters
@@ -56,6 +57,8 @@ def render(folder: Path, study: Study, experiment: Experiment, summary: dict[str
         Has the study's config.toml and env.json.
     summary : dict
         Of `gcnbatch.tuning.results.write`.
+    processes : Executor
+        Draws the charts.
     """
     names, title = study.space.names, f"Study: {folder.name}"
     maximize, monitor = study.direction == "maximize", objective(summary)
@@ -65,22 +68,17 @@ def render(folder: Path, study: Study, experiment: Experiment, summary: dict[str
     if not complete:
         failed = [lead, paragraph("No trial is complete.", "verdict"), *_origin(folder, study.space, experiment)]
         return document(title, failed, failed=True)
-    best, shares = summary["best"], _importance(study)
+    best = summary["best"]
     found = f"Best: {monitor} {figure(best['value'])} in trial {best['number']}."
     ranked = sorted(complete, key=value_of, reverse=maximize)
-    drawn = {
-        "History": charts.history(study.trials, maximize, monitor),
-        "Importance": charts.importance(shares) if shares else None,
-        "Parallel coordinates": charts.parallel(complete, names, maximize, monitor),
-        "Learning curves": charts.curves(ranked[:_DRAWN], monitor),
-    }
+    drawn = charts.draw(study.trials, names, maximize, monitor, processes)
     return document(
         title,
         [
             lead,
             paragraph(not_learned(summary) or found, "verdict"),
             section("Best trials", _best(ranked[:_LISTED], names)),
-            *(section(title, picture(png(figure), title)) for title, figure in drawn.items() if figure),
+            *(section(title, picture(chart, title)) for title, chart in drawn.items()),
             *_origin(folder, study.space, experiment),
         ],
     )
@@ -123,17 +121,3 @@ def _best(trials: Sequence[FrozenTrial], names: Sequence[str]) -> Html:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str("" if value is None else value)
-
-
-def _importance(study: Study) -> dict[str, float]:
-    """Return the share of each parameter in the objective's variance, largest first; empty if it is not defined."""
-    memory = optuna.create_study(direction=study.direction)
-    memory.add_trials(study.trials)
-    try:
-        return dict(
-            optuna.importance.get_param_importances(
-                memory, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
-            )
-        )
-    except (ValueError, RuntimeError):  # fewer than two complete trials, or all equal
-        return {}

@@ -6,53 +6,63 @@ On the host, a trial that ends its process fails, not the study.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from concurrent.futures import Future
+from functools import lru_cache, partial
 from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
-from gcnbatch.ranks.pool import RankWorkers
-from gcnbatch.training.processes import open_again, run_calls
+from gcnbatch.timeline import span
+from gcnbatch.training.processes import Calls, open_again
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.trials import FAILED, Outcome, TrialRequest, Trials
-from gcnbatch.worker import WorkerDied, Workers
+from gcnbatch.worker import WorkerDied
 
 _ENDED = "its process ended, perhaps for lack of memory"
 
 
-def run_in_processes(
-    workers: RankWorkers | Workers,
-    folder: Path,
-    config: str,
-    together: int,
-    requests: Sequence[TrialRequest],
-    complete: Sequence[FrozenTrial],
-    done: Callable[[Outcome], object],
-) -> None:
-    """Run trials in processes; `requests`, `complete` and `done` as in `Trials.run`.
+class TrialsInProcesses:
+    """As `gcnbatch.tuning.trials.Trials`, in processes.
 
     Parameters
     ----------
+    calls : Calls
     folder : Path
         The study's folder.
     config : str
         The base configuration as JSON; it names the backend.
-    together : int
-        Trials that a process takes at once.
+    devices : int
+        Processes that train several trials at once, and share those that may run now; 0: a process takes one trial.
     """
-    groups = {
-        str(requests[start].number): requests[start : start + together] for start in range(0, len(requests), together)
-    }
-    calls = {name: (run_trials, str(folder), config, group, complete) for name, group in groups.items()}
 
-    def ended(name: str, outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            done(outcome)
+    def __init__(self, calls: Calls, folder: Path, config: str, devices: int) -> None:
+        self._calls, self._about, self._devices = calls, (str(folder), config), devices
 
-    def died(name: str, error: WorkerDied) -> list[Outcome]:
-        return [Outcome(one.number, FAILED, reason=_ENDED) for one in groups[name]]
+    def begin(
+        self,
+        requests: Sequence[TrialRequest],
+        complete: Sequence[FrozenTrial],
+        done: Callable[[Outcome], object],
+        at_once: int,
+    ) -> None:
+        """Begin these trials, as `gcnbatch.tuning.study.Runs`."""
 
-    run_calls(workers, calls, ended, died)
+        def ended(group: Sequence[TrialRequest], call: Future[list[Outcome]]) -> None:
+            try:
+                outcomes = call.result()
+            except WorkerDied:
+                outcomes = [Outcome(one.number, FAILED, reason=_ENDED) for one in group]
+            for outcome in outcomes:
+                done(outcome)
+
+        together = -(-at_once // self._devices) if self._devices else 1
+        for start in range(0, len(requests), together):
+            group = requests[start : start + together]
+            self._calls.begin(partial(ended, group), run_trials, *self._about, group, complete)
+
+    def wait(self) -> None:
+        """Wait until trials end."""
+        self._calls.wait()
 
 
 def run_trials(
@@ -60,7 +70,9 @@ def run_trials(
 ) -> list[Outcome]:
     """Run trials in this process and return their outcomes."""
     outcomes: list[Outcome] = []
-    _opened(folder, config).run(requests, complete, outcomes.append)
+    with span("open the study again"):
+        trials = _opened(folder, config)
+    trials.begin(requests, complete, outcomes.append)
     return outcomes
 
 

@@ -129,6 +129,21 @@ def frozen(outcome: Outcome, asked: FrozenTrial) -> FrozenTrial:
     )
 
 
+def running(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial as it was before it ended."""
+    state = optuna.trial.TrialState.RUNNING
+    return optuna.trial.create_trial(state=state, params=trial.params, distributions=trial.distributions)
+
+
+def brief(trial: FrozenTrial) -> FrozenTrial:
+    """Return what a sampler reads of a finished trial. Optuna copies trials; curves are most of them."""
+    if trial.state.name == "PRUNED":
+        return trial
+    return optuna.trial.create_trial(
+        state=trial.state, value=trial.value, params=trial.params, distributions=trial.distributions
+    )
+
+
 class _Locked:
     """The lock of a journal that the folder's lock protects."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,7 @@ from gcnbatch.tuning.record import JOURNAL, value_of
 from gcnbatch.tuning.space import configured
 from gcnbatch.tuning.splits import splits_of
 from gcnbatch.tuning.study import Study
+from gcnbatch.worker import INLINE
 
 TABLE = "trials.csv"
 
@@ -42,8 +44,14 @@ def lost_trials(folder: Path, study: Study) -> tuple[str, str, str] | None:
     return str(folder / JOURNAL), f"{len(study.trials)} trials", f"at least {count}, as {source} has"
 
 
-def write(folder: Path, study: Study, experiment: Experiment, say: Callable[[str], object]) -> dict[str, Any]:
-    """Write best.toml, trials.csv and report.html; return the summary."""
+def write(
+    folder: Path,
+    study: Study,
+    experiment: Experiment,
+    say: Callable[[str], object],
+    processes: Executor = INLINE,
+) -> dict[str, Any]:
+    """Write best.toml, trials.csv and report.html, whose charts `processes` draw; return the summary."""
     trials, best = study.trials, study.best
     tables.write(folder / TABLE, _table(trials, study.space.names), experiment.config.parquet)
     summary: dict[str, Any] = {
@@ -70,7 +78,7 @@ def write(folder: Path, study: Study, experiment: Experiment, say: Callable[[str
         if line := page.not_learned(summary):
             say(line)
         fileio.write_text(folder / BEST, _alone(configured(study.base, values)).to_toml())
-    fileio.write_text(folder / REPORT, page.render(folder, study, experiment, summary))
+    fileio.write_text(folder / REPORT, page.render(folder, study, experiment, summary, processes))
     return summary
 
 

@@ -11,9 +11,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,26 +35,28 @@ from gcnbatch.pages.document import REPORT
 from gcnbatch.ranks import world
 from gcnbatch.runners.choice import BackendChoice, cohort_size
 from gcnbatch.text import quoted
+from gcnbatch.timeline import span
 from gcnbatch.training import finished, run_files, warm_start
 from gcnbatch.training.experiment import Experiment
 from gcnbatch.training.plan import data_file, with_absolute_paths
-from gcnbatch.training.processes import json_of, pool
+from gcnbatch.training.processes import Calls, json_of, pool
 from gcnbatch.training.run import Make, begun_or_empty, check_data, generate, held_again, read_config
 from gcnbatch.training.run_files import CONFIG, STUDY
 from gcnbatch.training.stop import resumable
 from gcnbatch.tuning import results
 from gcnbatch.tuning.page import SPACE
-from gcnbatch.tuning.processes import run_in_processes
+from gcnbatch.tuning.processes import TrialsInProcesses
 from gcnbatch.tuning.progress import Watch
 from gcnbatch.tuning.record import Record
 from gcnbatch.tuning.space import DEFAULT, read_space
 from gcnbatch.tuning.splits import splits_of
-from gcnbatch.tuning.study import Rounds, Run, Study
+from gcnbatch.tuning.study import Rounds, Runs, Study
 from gcnbatch.tuning.trials import Trials, direction
+from gcnbatch.worker import INLINE
 
 MOST_TRIALS = 1_000_000
 TRIALS = 50  # of a study without a number of trials or minutes
-_ALIKE = Rounds(8, alike=True)  # on a device that trains several models at once
+_ALIKE = Rounds(8, alike=True, beside=3)  # on a device that trains several models at once; four may be there
 _MIXED = Rounds(4, alike=False)
 Say = Callable[[str], object]
 
@@ -87,6 +89,7 @@ class _Settings:
     trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None
     at_once: Annotated[int, Field(ge=1, le=1024)]
     alike: bool
+    beside: Annotated[int, Field(ge=0, le=1024)] = 0  # as in earlier versions
     backend: str | None = None  # as it was given, such as auto; earlier versions did not keep it
 
 
@@ -98,6 +101,7 @@ def start(
     quiet: bool = False,
     say: Say = lambda line: None,
     make: Make | None = None,
+    processes: Executor = INLINE,
 ) -> tuple[Path, dict[str, Any]]:
     """Start a study in `folder` (default ``runs/<name>-tune-<time>``), search, and return folder and summary.
 
@@ -109,6 +113,8 @@ def start(
         A TOML file or its tables; None: the default space.
     make : callable
         Writes the data in place of those of `config`; the study keeps them in its folder.
+    processes : Executor
+        Draws the charts of the page.
 
     Raises
     ------
@@ -124,7 +130,8 @@ def start(
     tree = dict(space) if isinstance(space, Mapping) else read_toml(space or DEFAULT)
     place = "space" if isinstance(space, Mapping) else str(space or "default space")
     read_space(tree, config, place, known_only=space is None)
-    choice = BackendChoice(config.backend, config.device, config.cuda, say)
+    with span("open the backend"):
+        choice = BackendChoice(config.backend, config.device, config.cuda, say)
     hint = f"Choose another -o, or go on with --resume {folder}."
     with ExitStack() as stack:
         held = stack.enter_context(folders.results(folder, f"{config.name}-tune", hint))
@@ -139,14 +146,15 @@ def start(
             rounds = _ALIKE if cohort_size(backend, [tasks[0], tasks[0]]) > 1 else _MIXED
             count = TRIALS if limits == Limits() else limits.trials
             fileio.write_text(target / SPACE, tomli_w.dumps(tree))
-            settings = _Settings(count, rounds.trials, rounds.alike, config.backend)
+            settings = _Settings(count, rounds.trials, rounds.alike, rounds.beside, config.backend)
             config = config.model_copy(update={"backend": backend.name})
             fileio.write_json(target / STUDY, asdict(settings))
             run_files.write_environment(target)
             warm_start.keep(config, target, experiment.weights)
             finished.record_digest(target, experiment)
             fileio.write_text(target / CONFIG, config.to_toml())  # the last file: with it, the study can be resumed
-        return target, _search(held, config, experiment, backend, Limits(count, limits.minutes), quiet, say)
+        limits = Limits(count, limits.minutes)
+        return target, _search(held, config, experiment, backend, limits, quiet, say, processes)
 
 
 def resume(
@@ -155,6 +163,7 @@ def resume(
     replaced: dict[str, Any] | None = None,
     quiet: bool = False,
     say: Say = lambda line: None,
+    processes: Executor = INLINE,
 ) -> dict[str, Any]:
     """Go on with a study; return its summary.
 
@@ -164,6 +173,8 @@ def resume(
         More trials than the study has extend it; None or no number: as many as when it began.
     replaced : dict or None
         Values of `device` and `jobs` in place of those of the study.
+    processes : Executor
+        As of `start`.
 
     Raises
     ------
@@ -183,7 +194,7 @@ def resume(
         with resumable("tune", folder / CONFIG), _reopened(config, folder) as experiment:
             splits = splits_of(experiment)
             backend = choice.backend_for([experiment.task(split)[0] for split in splits])
-            return _search(held, config, experiment, backend, Limits(count, given.minutes), quiet, say)
+            return _search(held, config, experiment, backend, Limits(count, given.minutes), quiet, say, processes)
 
 
 def report(folder: Path, say: Say = lambda line: None) -> Path:
@@ -223,7 +234,7 @@ def _study(folder: Path, experiment: Experiment) -> Study:
     base, known = _read(folder)
     space = read_space(run_files.read_toml(folder / SPACE), base, str(folder / SPACE), known_only=True)
     record = Record(folder, direction(experiment), space)
-    return Study(space, record, Rounds(known.at_once, known.alike), base, direction(experiment))
+    return Study(space, record, Rounds(known.at_once, known.alike, known.beside), base, direction(experiment))
 
 
 def _search(
@@ -234,6 +245,7 @@ def _search(
     limits: Limits,
     quiet: bool,
     say: Say,
+    processes: Executor = INLINE,
 ) -> dict[str, Any]:
     """Search in a folder that has all files of a study; write and return the results.
 
@@ -250,13 +262,14 @@ def _search(
     deadline = time.monotonic() + 60 * limits.minutes if limits.minutes is not None else math.inf
     count = limits.trials if limits.trials is not None else sys.maxsize
     with ExitStack() as stack:
-        run = _runner(stack, folder, config, experiment, backend, study.rounds, lock)
+        runs = _runs(stack, folder, config, experiment, backend, study.rounds, lock)
         with Watch(study, limits.trials, deadline, label(experiment.monitor), quiet) as watch:
-            study.search(count, deadline, run, watch.show)
-    return results.write(folder, study, experiment, say)
+            study.search(count, deadline, runs, watch.show)
+    with span("write the results"):
+        return results.write(folder, study, experiment, say, processes)
 
 
-def _runner(
+def _runs(
     stack: ExitStack,
     folder: Path,
     config: Config,
@@ -264,16 +277,16 @@ def _runner(
     backend: Backend,
     rounds: Rounds,
     lock: int,
-) -> Run:
-    """Return the function that runs trials: in this process, on the host in several, or on ranks."""
+) -> Runs:
+    """Return what runs trials: this process, several of the host, or ranks."""
     ranks = world.current()
     on_gpu = registry.entry(backend.name).on_gpu
-    jobs = config.jobs or min(cores(), rounds.trials)
+    jobs = config.jobs or min(cores(), rounds.trials * (1 + rounds.beside))
     if ranks is None and (on_gpu or config.jobs == 1):
-        return Trials(experiment, splits_of(experiment), backend).run
-    workers = stack.enter_context(pool(jobs, lock))
-    together = -(-rounds.trials // ranks.size) if ranks is not None and on_gpu else 1
-    return partial(run_in_processes, workers, folder.resolve(), json_of(config, backend), together)
+        return Trials(experiment, splits_of(experiment), backend)
+    calls = stack.enter_context(Calls(stack.enter_context(pool(jobs, lock))))
+    devices = ranks.size if ranks is not None and on_gpu else 0
+    return TrialsInProcesses(calls, folder.resolve(), json_of(config, backend), devices)
 
 
 @contextmanager
@@ -287,5 +300,7 @@ def _reopened(config: Config, folder: Path) -> Iterator[Experiment]:
 
 @contextmanager
 def _opened(config: Config, folder: Path) -> Iterator[Experiment]:
-    with Dataset(data_file(config, folder), config.data.memory_mb) as dataset:
+    with span("read the data"):
+        dataset = Dataset(data_file(config, folder), config.data.memory_mb)
+    with dataset:
         yield Experiment(config, dataset, warm_start.weights(config, dataset.header, folder))

@@ -128,15 +128,14 @@ class Trials:
         self._experiment, self._splits, self._backend = experiment, splits, backend
         self._jobs = experiment.config.jobs
 
-    def run(
-        self, requests: Sequence[TrialRequest], complete: Sequence[FrozenTrial], done: Callable[[Outcome], object]
+    def begin(
+        self,
+        requests: Sequence[TrialRequest],
+        complete: Sequence[FrozenTrial],
+        done: Callable[[Outcome], object],
+        at_once: int = 0,
     ) -> None:
-        """Run these trials; call `done` with each outcome.
-
-        Parameters
-        ----------
-        complete : sequence of FrozenTrial
-            Trials that the pruner compares with.
+        """Run these trials to their ends, as `gcnbatch.tuning.study.Runs`.
 
         Raises
         ------
@@ -159,6 +158,10 @@ class Trials:
             count = max(size // len(self._splits), 1)
             for start in range(0, len(together), count):
                 self._train(together[start : start + count], requests, judge, done)
+
+    def wait(self) -> None:
+        """Refuse: trials have ended when `begin` returns."""
+        raise AssertionError
 
     def _train(
         self, runs: Sequence[_Run], requests: Sequence[TrialRequest], judge: Any, done: Callable[[Outcome], object]

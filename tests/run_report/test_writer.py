@@ -285,7 +285,7 @@ def test_training_starts_workers_on_a_gpu_only(
 
 
 @pytest.mark.usefixtures("light_workers")
-@pytest.mark.parametrize(("members", "expected"), [(2, [2, 3, 1]), (5, [5, 3, 1]), (100, [7, 3, 1])])
+@pytest.mark.parametrize(("members", "expected"), [(2, [2, 3, 1]), (5, [5, 3, 1]), (100, [12, 3, 1])])
 def test_several_members_have_more_workers_up_to_the_number_of_cores(
     members: int, expected: list[int], pools: list[Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from gcnbatch.data.splits import SplitRows
 from gcnbatch.data.store import Dataset
 from gcnbatch.tuning import search as searches
 from gcnbatch.tuning.search import Limits
+from gcnbatch.worker import Workers
 from tests.training.runs import write_set
 from tests.tuning.studies import base, search, table
 
@@ -45,6 +46,20 @@ def test_a_study_leaves_these_files_and_a_summary_of_its_best_trial(place: Path,
     assert gcnbatch.report(tmp_path / "study") == tmp_path / "study" / "report.html"
     assert (tmp_path / "study" / "report.html").read_text(encoding="utf-8") == written
     assert (tmp_path / "study" / "best.toml").is_file()
+
+
+def test_processes_draw_the_same_page_and_one_that_dies_changes_nothing(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "study")
+    expected = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Importance</h2>" in expected
+    for ends in (False, True):
+        (tmp_path / "study" / "report.html").unlink()
+        with Workers(2) as processes:
+            if ends:
+                for worker in processes._workers:
+                    worker.process.kill()
+            searches.resume(tmp_path / "study", quiet=True, processes=processes)
+        assert (tmp_path / "study" / "report.html").read_text(encoding="utf-8") == expected
 
 
 def test_a_study_in_which_no_trial_learned_says_so(tmp_path: Path) -> None:

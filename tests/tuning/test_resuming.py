@@ -23,7 +23,9 @@ from gcnbatch.errors import InputError, MachineError
 from gcnbatch.runners.ops import OpsRunner
 from gcnbatch.training import run
 from gcnbatch.tuning import search as searches
+from gcnbatch.tuning import study as studies
 from gcnbatch.tuning.search import Limits
+from gcnbatch.tuning.study import Rounds
 from tests.training.kills import Killed, die_at
 from tests.training.runs import command, environment
 from tests.tuning.studies import base, search, table
@@ -45,6 +47,49 @@ def test_a_killed_study_resumes_to_the_same_trials(place: Path, study: Path, tmp
     searches.resume(folder, quiet=True)
     assert journal.read_text(encoding="utf-8").startswith(before)
     assert table(folder) == table(study)
+
+
+@pytest.fixture
+def _beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let studies that begin have rounds beside each other, from the second one on."""
+    monkeypatch.setattr(searches, "_MIXED", Rounds(4, alike=False, beside=2))
+    monkeypatch.setattr(studies, "_KNOWN", 1)
+
+
+@pytest.mark.usefixtures("_beside")
+def test_rounds_beside_each_other_give_the_same_trials_however_they_run(place: Path, tmp_path: Path) -> None:
+    """In this process, in processes in any order, after a kill, and of a study that was extended."""
+    search(place, tmp_path / "whole", trials=18)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searches, "_MIXED", Rounds(4, alike=False))
+        search(place, tmp_path / "apart", trials=18)
+    whole, apart = (table(tmp_path / name) for name in ("whole", "apart"))
+    assert (whole[:4], whole == apart) == (apart[:4], False)
+    with pytest.MonkeyPatch.context() as patch:
+        die_at(patch, OpsRunner, "step", 80)
+        with pytest.raises(Killed):
+            search(place, tmp_path / "killed", trials=18)
+    assert json.loads((tmp_path / "killed" / "study.json").read_text(encoding="utf-8"))["beside"] == 2
+    searches.resume(tmp_path / "killed", quiet=True)
+    search(place, tmp_path / "extended", trials=13)
+    searches.resume(tmp_path / "extended", Limits(18), quiet=True)
+    search(place, tmp_path / "processes", "jobs=3", trials=18)
+    for other in ("killed", "extended", "processes"):
+        assert table(tmp_path / other) == whole, other
+
+
+@pytest.mark.usefixtures("_beside")
+def test_a_trial_that_ended_before_those_of_earlier_rounds_is_kept(place: Path, tmp_path: Path) -> None:
+    search(place, tmp_path / "whole", trials=8)
+    folder = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    (folder / "trials.csv").unlink()
+    lines = (folder / "study.journal").read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if '"op_code":4' not in line or '"number":1,' in line or '"number":4,' in line]
+    assert len(lines) - len(kept) == 6
+    (folder / "study.journal").write_text("".join(kept), encoding="utf-8")
+    searches.resume(folder, quiet=True)
+    assert table(folder) == table(tmp_path / "whole")
+    assert (folder / "study.journal").read_text(encoding="utf-8").startswith("".join(kept))
 
 
 def test_more_trials_extend_a_study(place: Path, study: Path, tmp_path: Path) -> None:
